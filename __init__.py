@@ -1,0 +1,1 @@
+"""Generator and autotuner of tiled CUDA matrix-multiplication kernels."""

@@ -1,0 +1,95 @@
+"""Limits and instructions of each GPU generation, one row each."""
+
+from dataclasses import dataclass
+
+from .errors import ConfigError, check
+
+__all__ = ["ARCHES", "Arch", "arch_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """What a generation of devices can hold and do. Sizes are bytes, registers are 32-bit words."""
+
+    name: str
+    """`sm_90a` and so on as the compiler spells it, or `host`."""
+    capability: tuple[int, int]
+    """CUDA compute capability, (0, 0) for the processor."""
+    smem_per_block_bytes: int
+    """Most shared memory of one block, opted in."""
+    smem_per_sm_bytes: int
+    """Shared memory of one multiprocessor."""
+    max_threads_per_sm: int
+    """Threads resident on one multiprocessor."""
+    max_blocks_per_sm: int
+    """Blocks resident on one multiprocessor."""
+    fma_per_cycle_float: int
+    """Fused multiply-adds in float of one multiprocessor in one clock, tensor cores left out."""
+    fma_per_cycle_double: int
+    """The same in double."""
+    instructions: frozenset[str] = frozenset()
+    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, bulk, wgmma."""
+    max_threads_per_block: int = 1024
+    """Threads of one block."""
+    registers_per_sm: int = 65536
+    """Registers of one multiprocessor, and the most that one block can hold."""
+    registers_per_thread: int = 255
+    """Most registers of one thread."""
+    static_smem_bytes: int = 49152
+    """Shared memory that a block can declare statically."""
+    smem_reserved_bytes: int = 1024
+    """Shared memory that the system takes from each block."""
+
+    def __post_init__(self) -> None:
+        # A row proves itself: a typing slip in the table must not become a wrong pruning.
+        check(self.static_smem_bytes <= self.smem_per_block_bytes, f"{self.name}: shared bytes of a block")
+        check(self.smem_per_block_bytes <= self.smem_per_sm_bytes, f"{self.name}: shared bytes of an SM")
+        check(self.max_threads_per_block <= self.max_threads_per_sm, f"{self.name}: threads")
+        check(self.max_threads_per_sm % 32 == 0, f"{self.name}: threads come in warps of 32")
+        check(self.fma_per_cycle_float % 32 == 0, f"{self.name}: float lanes come in groups of 32")
+
+    @property
+    def is_host(self) -> bool:
+        """True for the processor."""
+        return self.name == "host"
+
+
+def _gpu(
+    name: str, capability: tuple[int, int], smem_kb: int, threads: int, blocks: int, float_fma: int, double_fma: int,
+    *instructions: str, reserved_kb: int = 1,
+) -> Arch:  # fmt: skip
+    return Arch(
+        name, capability, (smem_kb - reserved_kb) * 1024, smem_kb * 1024, threads, blocks, float_fma, double_fma,
+        frozenset(instructions), smem_reserved_bytes=reserved_kb * 1024,
+    )  # fmt: skip
+
+
+# Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
+# Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
+# Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
+_ROWS = (
+    #    name      cc       smem KB, threads, blocks per SM, float, double FMA per cycle
+    _gpu("sm_75", (7, 5), 64, 1024, 16, 64, 2, reserved_kb=0),
+    _gpu("sm_80", (8, 0), 164, 2048, 32, 64, 32, "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_86", (8, 6), 100, 1536, 16, 128, 2, "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_89", (8, 9), 100, 1536, 24, 128, 2, "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_90a", (9, 0), 228, 2048, 32, 128, 64, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
+    _gpu("sm_100", (10, 0), 228, 2048, 32, 128, 64, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    _gpu("sm_120", (12, 0), 100, 1536, 24, 128, 2, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
+    Arch(
+        "host", (0, 0), 101376, 102400, 2048, 32, 32, 32,
+        frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"}),
+    ),  # fmt: skip
+)
+
+ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}
+"""Every known generation by name."""
+
+
+def arch_named(name: str) -> Arch:
+    """The row called `name`; `sm_90` finds `sm_90a`. Raises ConfigError listing the known ones."""
+    found = ARCHES.get(name) or ARCHES.get(name + "a")
+    check(found is not None, f"arch must be one of {', '.join(ARCHES)}, got {name!r}", ConfigError)
+    assert found is not None
+    return found

@@ -1,0 +1,27 @@
+"""The one Jinja environment."""
+
+import re
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+__all__ = ["environment", "tidy"]
+
+
+@cache
+def environment() -> Environment:
+    """The environment that every template is rendered in."""
+    package = __package__.rpartition(".")[0]
+    return Environment(  # noqa: S701 - the output is CUDA, nothing is a web page
+        loader=PackageLoader(package, "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+
+
+def tidy(text: str) -> str:
+    """`text` without trailing blanks and runs of empty lines."""
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", text)).strip("\n") + "\n"

@@ -1,0 +1,70 @@
+"""The errors a user can meet, and `check`, which raises them."""
+
+__all__ = [
+    "CompileError",
+    "ConfigError",
+    "DeviceError",
+    "DeviceMismatchError",
+    "LaunchError",
+    "LayoutError",
+    "ShapeError",
+    "StoreError",
+    "StoreVersionError",
+    "TilewrightError",
+    "TuningError",
+    "check",
+]
+
+
+class TilewrightError(Exception):
+    """Base of every error that tilewright raises on purpose; its text is one line for a person."""
+
+
+class ShapeError(TilewrightError, ValueError):
+    """Operands whose dimensions do not make a product."""
+
+
+class LayoutError(TilewrightError, ValueError):
+    """A matrix that does not lie row by row (or column by column) in memory."""
+
+
+class ConfigError(TilewrightError, ValueError):
+    """A config that is unknown, mistyped, or cannot serve the problem or the device."""
+
+
+class DeviceError(TilewrightError, RuntimeError):
+    """Something the machine lacks: a compiler, a GPU, a package."""
+
+
+class DeviceMismatchError(TilewrightError, ValueError):
+    """An array that lives on another device than the kernel."""
+
+
+class CompileError(TilewrightError, RuntimeError):
+    """The compiler refused a kernel; `log` holds what it printed."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class LaunchError(TilewrightError, RuntimeError):
+    """A kernel could not be launched, or failed while running."""
+
+
+class StoreError(TilewrightError, RuntimeError):
+    """The store cannot be read or written."""
+
+
+class StoreVersionError(StoreError):
+    """A record written by a newer tilewright; the file is left untouched."""
+
+
+class TuningError(TilewrightError, RuntimeError):
+    """No variant worked; the text counts the causes."""
+
+
+def check(condition: bool, message: str, error: type[TilewrightError] = ConfigError) -> None:
+    """Raise `error(message)` unless `condition` holds."""
+    if not condition:
+        raise error(message)

@@ -1,0 +1,235 @@
+"""The kernel families: what each parameter means, what is allowed and why."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .arch import Arch
+from .config import Config, Value
+from .errors import ConfigError, check
+from .problem import DType, Problem
+from .source import LaunchConfig
+
+__all__ = ["FAMILIES", "Constraint", "Family", "Parameter", "complete", "family_of", "rejections", "require"]
+
+MAX_GRID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One knob of a family."""
+
+    name: str
+    """Python name; the constant in CUDA is the same in capitals."""
+    code: str
+    """Letters that stand for it in a kernel's name."""
+    choices: tuple[Value, ...]
+    """Every value allowed, the default first."""
+    meaning: str
+    """What it does, for a person; becomes the comment beside the constant."""
+
+    @property
+    def default(self) -> Value:
+        """The value taken where none is given."""
+        return self.choices[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Something that must hold before a config is worth compiling."""
+
+    reason: str
+    """One sentence a person reads; `{name}` is replaced by the parameter's value."""
+    holds: Callable[[Problem, Config, Arch], bool]
+    """True where the config may be used."""
+    check: str | None = None
+    """The same rule over the constants in CUDA, rendered as a static_assert where it can be said there."""
+
+    def sentence(self, config: Config) -> str:
+        """The reason with the config's values filled in; `{multiples}` is what exact edges ask of m, n and k."""
+        multiples = ", ".join(map(str, _family(config).multiples(config)))
+        return self.reason.format(**dict(config.values), multiples=multiples)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of kernel: one template, its parameters and constraints."""
+
+    name: str
+    """Word that users type."""
+    title: str
+    """One line on how it works."""
+    template: str
+    """File under templates/."""
+    parameters: tuple[Parameter, ...]
+    """Its knobs, in the order in which names and files spell them."""
+    constraints: tuple[Constraint, ...]
+    """Its own rules; those that every family shares are in COMMON."""
+    block: Callable[[Config], tuple[int, int, int]]
+    """Threads of a block as (x, y, z)."""
+    tile: Callable[[Config], tuple[int, int, int]]
+    """Rows and columns of C that a block computes, and the depth of k that one of its phases covers."""
+    smem_elements: Callable[[Config], int]
+    """Elements of shared memory of a block."""
+    registers: Callable[[DType, Config], int]
+    """Registers a thread needs, an estimate from above."""
+    reuse: Callable[[Config], tuple[int, int]]
+    """How often an element of A and of B, once loaded from global memory, is used by its block."""
+
+    def threads(self, config: Config) -> int:
+        """Threads of a block."""
+        x, y, z = self.block(config)
+        return x * y * z
+
+    def smem_bytes(self, dtype: DType, config: Config) -> int:
+        """Shared memory of a block in bytes."""
+        return self.smem_elements(config) * dtype.size_bytes
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        """Blocks of the grid."""
+        tile_m, tile_n, _ = self.tile(config)
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+    def launch(self, problem: Problem, config: Config) -> LaunchConfig:
+        """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
+        smem = self.smem_bytes(problem.dtype, config)
+        return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), 0, smem)
+
+    def multiples(self, config: Config) -> tuple[int, int, int]:
+        """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
+        return self.tile(config)
+
+    def traffic_bytes(self, problem: Problem, config: Config) -> float:
+        """Bytes that the blocks load and store if no cache helps: the tile's reuse alone."""
+        reuse_a, reuse_b = self.reuse(config)
+        loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
+        return (loads + problem.m * problem.n) * problem.dtype.size_bytes
+
+
+def _exact_fits(problem: Problem, config: Config, arch: Arch) -> bool:
+    if config["edge"] != "exact":
+        return True
+    tile_m, tile_n, tile_k = FAMILIES[config.family].multiples(config)
+    return problem.m % tile_m == 0 and problem.n % tile_n == 0 and problem.k % tile_k == 0
+
+
+def _family(config: Config) -> Family:
+    return FAMILIES[config.family]
+
+
+COMMON: tuple[Constraint, ...] = (
+    Constraint(
+        "a block has at most as many threads as the device allows",
+        lambda problem, config, arch: _family(config).threads(config) <= arch.max_threads_per_block,
+        "THREADS <= 1024",
+    ),
+    Constraint(
+        "shared memory of a block stays within the device's limit",
+        lambda problem, config, arch: _family(config).smem_bytes(problem.dtype, config) <= arch.smem_per_block_bytes,
+    ),
+    Constraint(
+        "registers of a thread stay within 255",
+        lambda problem, config, arch: _family(config).registers(problem.dtype, config) <= arch.registers_per_thread,
+    ),
+    Constraint(
+        "registers of a block stay within the multiprocessor's",
+        lambda problem, config, arch: (
+            _family(config).registers(problem.dtype, config) * _family(config).threads(config) <= arch.registers_per_sm
+        ),
+    ),
+    Constraint(
+        "the grid has fewer than 2^31 blocks",
+        lambda problem, config, arch: _family(config).blocks(problem, config) <= MAX_GRID,
+    ),
+    Constraint("exact edges need m, n and k to be multiples of {multiples}", _exact_fits),
+)
+"""Rules that every family keeps."""
+
+_EDGE = Parameter(
+    "edge",
+    "e",
+    ("bounds", "exact", "pad"),
+    "outside the matrix: bounds = guarded, exact = never reached, pad = operands lie in zero-framed buffers",
+)
+
+NAIVE = Family(
+    name="naive",
+    title="one thread an element of C, straight from global memory",
+    template="naive.cu.jinja",
+    parameters=(
+        Parameter("block_m", "bm", (8, 1, 2, 4, 16, 32), "rows of C a block computes"),
+        Parameter("block_n", "bn", (32, 1, 2, 4, 8, 16, 64, 128, 256), "columns of C a block computes"),
+        _EDGE,
+        Parameter("unroll", "u", (4, 1, 2, 8, 16), "steps of k unrolled"),
+    ),
+    constraints=(),
+    block=lambda config: (config.number("block_n"), config.number("block_m"), 1),
+    tile=lambda config: (config.number("block_m"), config.number("block_n"), 1),
+    smem_elements=lambda config: 0,
+    registers=lambda dtype, config: 32 + 2 * config.number("unroll") * dtype.size_bytes // 4,
+    reuse=lambda config: (1, 1),
+)
+
+TILED = Family(
+    name="tiled",
+    title="square tiles of A and B in shared memory, one thread an element of C",
+    template="tiled.cu.jinja",
+    parameters=(
+        Parameter("tile_width", "tw", (16, 4, 8, 32), "rows and columns of the tiles of A, B and C"),
+        _EDGE,
+        Parameter("skew", "s", (0, 1), "unused elements after each row of a tile, against bank conflicts"),
+        Parameter("unroll", "u", (8, 1, 2, 4, 16, 32), "steps of a phase's multiply loop unrolled"),
+    ),
+    constraints=(
+        Constraint(
+            "unroll {unroll} is at most tile_width {tile_width}",
+            lambda problem, config, arch: config.number("unroll") <= config.number("tile_width"),
+            "UNROLL <= TILE_WIDTH",
+        ),
+    ),
+    block=lambda config: (config.number("tile_width"), config.number("tile_width"), 1),
+    tile=lambda config: (config.number("tile_width"),) * 3,
+    smem_elements=lambda config: 2 * config.number("tile_width") * (config.number("tile_width") + config.number("skew")),
+    registers=lambda dtype, config: 32 + config.number("unroll") // 2 * dtype.size_bytes // 4,
+    reuse=lambda config: (config.number("tile_width"),) * 2,
+)
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (NAIVE, TILED)}
+"""Every family by name."""
+
+
+def family_of(config: Config) -> Family:
+    """The family of a config. Raises ConfigError listing the known ones."""
+    check(config.family in FAMILIES, f"family must be one of {', '.join(FAMILIES)}, got {config.family!r}", ConfigError)
+    return FAMILIES[config.family]
+
+
+def complete(config: Config) -> Config:
+    """The config with every parameter of its family, in order, defaults filled in.
+
+    Raises ConfigError for an unknown family, parameter or value, listing the known ones.
+    """
+    family = family_of(config)
+    known = {parameter.name: parameter for parameter in family.parameters}
+    given: dict[str, Value] = {}
+    for name, value in config.values:
+        check(name in known, f"{family.name} has the parameters {', '.join(known)}, got {name!r}")
+        check(name not in given, f"{name} is given twice")
+        choices = known[name].choices
+        allowed = any(type(value) is type(choice) and value == choice for choice in choices)
+        check(allowed, f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        given[name] = value
+    return Config(family.name, tuple((name, given.get(name, known[name].default)) for name in known))
+
+
+def rejections(problem: Problem, config: Config, arch: Arch) -> Iterator[str]:
+    """The reason of each constraint that the (complete) config breaks."""
+    family = family_of(config)
+    for constraint in (*family.constraints, *COMMON):
+        if not constraint.holds(problem, config, arch):
+            yield constraint.sentence(config)
+
+
+def require(problem: Problem, config: Config, arch: Arch) -> None:
+    """Raise ConfigError with the first reason for which the config cannot serve the problem."""
+    for reason in rejections(problem, config, arch):
+        raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")

@@ -1,0 +1,165 @@
+"""What is asked: a matrix product, its element type, and how a matrix lies in memory."""
+
+import enum
+import operator
+import re
+from dataclasses import dataclass
+
+from .errors import LayoutError, ShapeError, check
+
+__all__ = ["DType", "Layout", "Problem"]
+
+INT_MAX = 2**31 - 1
+_SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
+
+
+class DType(enum.Enum):
+    """Element type of A, B and C. The value is the name in C."""
+
+    FLOAT = "float"
+    DOUBLE = "double"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one element."""
+        return 4 if self is DType.FLOAT else 8
+
+    @property
+    def code(self) -> str:
+        """Short form used in kernel names: f32 or f64."""
+        return "f32" if self is DType.FLOAT else "f64"
+
+    @property
+    def numpy_name(self) -> str:
+        """Name of the NumPy dtype: float32 or float64."""
+        return "float32" if self is DType.FLOAT else "float64"
+
+    @property
+    def unit_roundoff(self) -> float:
+        """u, half the distance between 1 and the next number: 2^-24 or 2^-53."""
+        return 2.0**-24 if self is DType.FLOAT else 2.0**-53
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive number of the type."""
+        return 2.0**-149 if self is DType.FLOAT else 5e-324
+
+    @classmethod
+    def parse(cls, name: object) -> "DType":
+        """The dtype called `name`: float, float32, f32, double, float64 or f64, or a DType.
+
+        Raises TypeError for anything else.
+        """
+        if isinstance(name, cls):
+            return name
+        for dtype in cls:
+            if name in (dtype.value, dtype.code, dtype.numpy_name):
+                return dtype
+        raise TypeError(f"dtype must be float or double, got {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A row-major matrix in memory: element (i, j) lies `i * ld + j` elements from the first.
+
+    Raises LayoutError if ld is smaller than a row.
+    """
+
+    rows: int
+    """Rows as stored, before any transposition."""
+    cols: int
+    """Columns as stored."""
+    ld: int
+    """Leading dimension: elements from the start of one row to the start of the next."""
+
+    def __post_init__(self) -> None:
+        check(
+            max(1, self.cols) <= self.ld <= INT_MAX,
+            f"ld must be at least the row's width {max(1, self.cols)} and below 2^31, got {self.ld}",
+            LayoutError,
+        )
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to one past the last, padding between rows counted."""
+        return (self.rows - 1) * self.ld + self.cols if self.rows and self.cols else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """C = alpha * op(A) * op(B) + beta * C, all row-major.
+
+    op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`.
+    Raises TypeError if a dimension is not an integer, ValueError if it is negative or above 2^31 - 1.
+    """
+
+    m: int
+    """Rows of C."""
+    n: int
+    """Columns of C."""
+    k: int
+    """Inner dimension."""
+    dtype: DType = DType.FLOAT
+    """Element type of A, B and C."""
+    trans_a: bool = False
+    """op(A) is the transpose of A as stored."""
+    trans_b: bool = False
+    """op(B) is the transpose of B as stored."""
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+            object.__setattr__(self, name, operator.index(value))
+            check(0 <= getattr(self, name) <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
+        object.__setattr__(self, "dtype", DType.parse(self.dtype))
+        for name in ("trans_a", "trans_b"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+
+    @classmethod
+    def parse(cls, shape: str, dtype: object = DType.FLOAT, trans: str = "nn") -> "Problem":
+        """The problem a user writes as `1024x768x512` (M x N x K) or `1000` (a cube).
+
+        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError or TypeError.
+        """
+        match = _SHAPE.fullmatch(shape.strip().lower())
+        check(match is not None, f"shape must be MxNxK or one number, got {shape!r}", ShapeError)
+        assert match is not None
+        m, n, k = (int(group or match[1]) for group in match.groups())
+        check(trans in ("nn", "nt", "tn", "tt"), f"trans must be nn, nt, tn or tt, got {trans!r}", ShapeError)
+        return cls(m, n, k, DType.parse(dtype), trans[0] == "t", trans[1] == "t")
+
+    @property
+    def trans(self) -> str:
+        """nn, nt, tn or tt."""
+        return ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
+
+    @property
+    def shape(self) -> str:
+        """`MxNxK`."""
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the product: 2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """Least bytes of device memory moved: A and B read once, C written once."""
+        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.size_bytes
+
+    @property
+    def stored_a(self) -> tuple[int, int]:
+        """Rows and columns of A as stored."""
+        return (self.k, self.m) if self.trans_a else (self.m, self.k)
+
+    @property
+    def stored_b(self) -> tuple[int, int]:
+        """Rows and columns of B as stored."""
+        return (self.n, self.k) if self.trans_b else (self.k, self.n)
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.dtype.value} {self.trans}"

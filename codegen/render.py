@@ -1,0 +1,84 @@
+"""From problem, config and arch to CUDA text."""
+
+import hashlib
+import re
+
+from .arch import Arch
+from .config import Config, Value
+from .environment import environment, tidy
+from .errors import ConfigError, check
+from .families import COMMON, FAMILIES, Family, complete, family_of, require
+from .problem import DType, Problem
+from .source import KernelSource
+
+__all__ = ["kernel_name", "parse_kernel_name", "render"]
+
+_DIGEST = "@digest@"
+
+
+def kernel_name(config: Config, dtype: DType, trans: str) -> str:
+    """The name of a kernel: family, dtype, transposes and every parameter, `gemm_tiled_f32_nn_tw16_ebounds_s0_u8`."""
+    family = family_of(config)
+    codes = (f"{parameter.code}{config[parameter.name]}" for parameter in family.parameters)
+    return "_".join(("gemm", family.name, dtype.code, trans, *codes))
+
+
+def parse_kernel_name(name: str) -> tuple[Config, DType, str]:
+    """What `kernel_name` was called with. Raises ConfigError for a name that it never gives."""
+    for family in FAMILIES.values():
+        match = re.fullmatch(_name_pattern(family), name)
+        if match:
+            values = [_value(text, parameter.choices) for text, parameter in zip(match.groups()[2:], family.parameters)]
+            named = zip((parameter.name for parameter in family.parameters), values)
+            return complete(Config(family.name, tuple(named))), DType.parse(match[1]), match[2]
+    raise ConfigError(f"not the name of a tilewright kernel: {name!r}")
+
+
+def _name_pattern(family: Family) -> str:
+    codes = (f"{parameter.code}({'|'.join(map(str, parameter.choices))})" for parameter in family.parameters)
+    return "_".join(("gemm", family.name, "(f32|f64)", "([nt][nt])", *codes))
+
+
+def _value(text: str, choices: tuple[Value, ...]) -> Value:
+    return next(choice for choice in choices if str(choice) == text)
+
+
+def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
+    """The CUDA C++ of one variant, and how it is launched for this problem.
+
+    The text depends on dtype, transposes, config and arch, not on m, n and k. Raises ConfigError for a config
+    that is unknown or breaks a constraint; nothing is rendered then.
+    """
+    config = complete(config)
+    require(problem, config, arch)
+    family = family_of(config)
+    name = kernel_name(config, problem.dtype, problem.trans)
+    launch = family.launch(problem, config)
+    padded = config["edge"] == "pad"
+    tile_m, tile_n, tile_k = family.tile(config)
+    text = tidy(
+        environment()
+        .get_template(family.template)
+        .render(
+            name=name,
+            digest=_DIGEST,
+            family=family,
+            config=config,
+            dtype=problem.dtype,
+            trans=problem.trans,
+            launch=launch,
+            tile=(tile_m, tile_n, tile_k),
+            checks=[(rule.sentence(config), rule.check) for rule in (*family.constraints, *COMMON) if rule.check],
+            value=config.__getitem__,
+        )
+    )
+    check(_DIGEST in text, f"{family.template} has no digest in its banner", ConfigError)
+    code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
+    return KernelSource(
+        name=name,
+        code=code,
+        launch=launch,
+        template=family.template,
+        frame=f"{name}_frame" if padded else None,
+        multiples=family.multiples(config) if padded else (1, 1, 1),
+    )

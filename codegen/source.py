@@ -1,0 +1,77 @@
+"""Rendered CUDA text, how it is launched, and the kernel name that can be read back."""
+
+import hashlib
+from dataclasses import dataclass
+
+from .errors import ConfigError, check
+
+__all__ = ["KernelSource", "LaunchConfig", "identifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How a kernel is launched."""
+
+    grid: tuple[int, int, int]
+    """Blocks as (x, y, z)."""
+    block: tuple[int, int, int]
+    """Threads of a block as (x, y, z)."""
+    dynamic_smem_bytes: int = 0
+    """Shared memory passed at launch."""
+    static_smem_bytes: int = 0
+    """Shared memory that the kernel declares."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """CUDA C++ of one variant. The text serves every shape that its edge allows.
+
+    Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
+    T alpha, T beta. Leading dimensions are in elements.
+    """
+
+    name: str
+    """Name of the kernel, C linkage."""
+    code: str
+    """Complete text of the translation unit."""
+    launch: LaunchConfig
+    """Grid and block for the problem it was rendered for."""
+    template: str
+    """Template it came from."""
+    frame: str | None = None
+    """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
+    int padded_rows, int padded_cols. None where the edge is not `pad`."""
+    multiples: tuple[int, int, int] = (1, 1, 1)
+    """What m, n and k are padded to where the edge is `pad`."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hexadecimal."""
+        return hashlib.sha256(self.code.encode()).hexdigest()
+
+
+def identifier(text: str, what: str = "name") -> str:
+    """`text` if it is an identifier of at most 64 letters that C, C++ and CUDA all accept.
+
+    Raises ConfigError naming `what` otherwise.
+    """
+    word = text.isascii() and text.isidentifier() and len(text) <= 64
+    check(word, f"{what} must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {text!r}", ConfigError)
+    check(text not in _KEYWORDS, f"{what} must not be a word of C++, got {text!r}", ConfigError)
+    return text
+
+
+_KEYWORDS = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
+    "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+    "int long main mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast "
+    "struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual "
+    "void volatile wchar_t while xor xor_eq".split()
+)

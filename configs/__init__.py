@@ -1,0 +1,1 @@
+"""Search spaces (`spaces/*.toml`) and the tuned records that ship with the package (`tuned/`)."""

@@ -1,0 +1,1 @@
+"""The machine: devices, compiling, running, checking, timing and keeping."""

@@ -1,0 +1,1 @@
+"""The Jinja templates: one kernel family a file, all extending `base.cu.jinja`."""
