@@ -55,32 +55,44 @@ class Arch:
 
 
 def _gpu(
-    name: str, capability: tuple[int, int], smem_kb: int, threads: int, blocks: int, float_fma: int, double_fma: int,
-    *instructions: str, reserved_kb: int = 1,
-) -> Arch:  # fmt: skip
+    name: str,
+    capability: tuple[int, int],
+    smem_kb: int,
+    threads: int,
+    blocks: int,
+    fma: tuple[int, int],
+    *instructions: str,
+    reserved_kb: int = 1,
+) -> Arch:
+    smem_bytes = smem_kb * 1024, reserved_kb * 1024
     return Arch(
-        name, capability, (smem_kb - reserved_kb) * 1024, smem_kb * 1024, threads, blocks, float_fma, double_fma,
-        frozenset(instructions), smem_reserved_bytes=reserved_kb * 1024,
-    )  # fmt: skip
+        name=name,
+        capability=capability,
+        smem_per_block_bytes=smem_bytes[0] - smem_bytes[1],
+        smem_per_sm_bytes=smem_bytes[0],
+        max_threads_per_sm=threads,
+        max_blocks_per_sm=blocks,
+        fma_per_cycle_float=fma[0],
+        fma_per_cycle_double=fma[1],
+        instructions=frozenset(instructions),
+        smem_reserved_bytes=smem_bytes[1],
+    )
 
 
 # Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
 # Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
 _ROWS = (
-    #    name      cc       smem KB, threads, blocks per SM, float, double FMA per cycle
-    _gpu("sm_75", (7, 5), 64, 1024, 16, 64, 2, reserved_kb=0),
-    _gpu("sm_80", (8, 0), 164, 2048, 32, 64, 32, "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_86", (8, 6), 100, 1536, 16, 128, 2, "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_89", (8, 9), 100, 1536, 24, 128, 2, "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_90a", (9, 0), 228, 2048, 32, 128, 64, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
-    _gpu("sm_100", (10, 0), 228, 2048, 32, 128, 64, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
-    _gpu("sm_120", (12, 0), 100, 1536, 24, 128, 2, "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    #    name, compute capability, KB of shared memory, threads and blocks per SM, FMA per cycle in float and double
+    _gpu("sm_75", (7, 5), 64, 1024, 16, (64, 2), reserved_kb=0),
+    _gpu("sm_80", (8, 0), 164, 2048, 32, (64, 32), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_86", (8, 6), 100, 1536, 16, (128, 2), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_89", (8, 9), 100, 1536, 24, (128, 2), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
+    _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch(
-        "host", (0, 0), 101376, 102400, 2048, 32, 32, 32,
-        frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"}),
-    ),  # fmt: skip
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 32, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

@@ -12,7 +12,7 @@ __all__ = ["environment", "tidy"]
 def environment() -> Environment:
     """The environment that every template is rendered in."""
     package = __package__.rpartition(".")[0]
-    return Environment(  # noqa: S701 - the output is CUDA, nothing is a web page
+    return Environment(
         loader=PackageLoader(package, "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,

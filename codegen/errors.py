@@ -1,9 +1,11 @@
 """The errors a user can meet, and `check`, which raises them."""
 
 __all__ = [
+    "ArgumentTypeError",
     "CompileError",
     "ConfigError",
     "DeviceError",
+    "DeviceFaultError",
     "DeviceMismatchError",
     "LaunchError",
     "LayoutError",
@@ -18,6 +20,10 @@ __all__ = [
 
 class TilewrightError(Exception):
     """Base of every error that tilewright raises on purpose; its text is one line for a person."""
+
+
+class ArgumentTypeError(TilewrightError, TypeError):
+    """An argument of the wrong type: a dimension that is no integer, an unsupported or mixed dtype."""
 
 
 class ShapeError(TilewrightError, ValueError):
@@ -50,6 +56,10 @@ class CompileError(TilewrightError, RuntimeError):
 
 class LaunchError(TilewrightError, RuntimeError):
     """A kernel could not be launched, or failed while running."""
+
+
+class DeviceFaultError(LaunchError):
+    """A kernel left the device in error: nothing more can run on it in this process."""
 
 
 class StoreError(TilewrightError, RuntimeError):

@@ -9,7 +9,18 @@ from .errors import ConfigError, check
 from .problem import DType, Problem
 from .source import LaunchConfig
 
-__all__ = ["FAMILIES", "Constraint", "Family", "Parameter", "complete", "family_of", "rejections", "require"]
+__all__ = [
+    "FAMILIES",
+    "Constraint",
+    "Family",
+    "Parameter",
+    "canonical",
+    "complete",
+    "default_config",
+    "family_of",
+    "rejections",
+    "require",
+]
 
 MAX_GRID = 2**31 - 1
 
@@ -74,6 +85,8 @@ class Family:
     """Registers a thread needs, an estimate from above."""
     reuse: Callable[[Config], tuple[int, int]]
     """How often an element of A and of B, once loaded from global memory, is used by its block."""
+    smem_loads: Callable[[Config], float] = lambda config: 0.0
+    """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
 
     def threads(self, config: Config) -> int:
         """Threads of a block."""
@@ -83,6 +96,10 @@ class Family:
     def smem_bytes(self, dtype: DType, config: Config) -> int:
         """Shared memory of a block in bytes."""
         return self.smem_elements(config) * dtype.size_bytes
+
+    def smem_bytes_per_fma(self, dtype: DType, config: Config) -> float:
+        """Bytes of shared memory traffic for one multiply-add."""
+        return self.smem_loads(config) * dtype.size_bytes
 
     def blocks(self, problem: Problem, config: Config) -> int:
         """Blocks of the grid."""
@@ -165,7 +182,11 @@ NAIVE = Family(
     block=lambda config: (config.number("block_n"), config.number("block_m"), 1),
     tile=lambda config: (config.number("block_m"), config.number("block_n"), 1),
     smem_elements=lambda config: 0,
-    registers=lambda dtype, config: 32 + 2 * config.number("unroll") * dtype.size_bytes // 4,
+    # Two operands a step; the launch bounds hold the compiler to the registers that the block's threads can share.
+    registers=lambda dtype, config: min(
+        44 + 2 * config.number("unroll") * dtype.size_bytes // 4,
+        65536 // (config.number("block_m") * config.number("block_n")),
+    ),
     reuse=lambda config: (1, 1),
 )
 
@@ -189,8 +210,10 @@ TILED = Family(
     block=lambda config: (config.number("tile_width"), config.number("tile_width"), 1),
     tile=lambda config: (config.number("tile_width"),) * 3,
     smem_elements=lambda config: 2 * config.number("tile_width") * (config.number("tile_width") + config.number("skew")),
-    registers=lambda dtype, config: 32 + config.number("unroll") // 2 * dtype.size_bytes // 4,
+    # Phases of the smallest tile are short enough for the compiler to unroll several of them.
+    registers=lambda dtype, config: 72 if config.number("tile_width") == 4 else 48 + config.number("unroll") // 2,
     reuse=lambda config: (config.number("tile_width"),) * 2,
+    smem_loads=lambda config: 1 + 1 / config.number("tile_width"),
 )
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (NAIVE, TILED)}
@@ -233,3 +256,20 @@ def require(problem: Problem, config: Config, arch: Arch) -> None:
     """Raise ConfigError with the first reason for which the config cannot serve the problem."""
     for reason in rejections(problem, config, arch):
         raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")
+
+
+def canonical(config: Config) -> tuple[int, ...]:
+    """Sort key of a complete config: families in order, then each parameter's place among its choices."""
+    family = family_of(config)
+    places = (parameter.choices.index(config[parameter.name]) for parameter in family.parameters)
+    return (list(FAMILIES).index(config.family), *places)
+
+
+def default_config(problem: Problem, arch: Arch) -> Config:
+    """A config that serves any problem on any device of the arch: what runs where nothing was tuned.
+
+    Raises ConfigError if the grid limit stands in the way.
+    """
+    config = complete(Config("tiled", ()))
+    require(problem, config, arch)
+    return config

@@ -5,7 +5,7 @@ import operator
 import re
 from dataclasses import dataclass
 
-from .errors import LayoutError, ShapeError, check
+from .errors import ArgumentTypeError, LayoutError, ShapeError, check
 
 __all__ = ["DType", "Layout", "Problem"]
 
@@ -48,14 +48,14 @@ class DType(enum.Enum):
     def parse(cls, name: object) -> "DType":
         """The dtype called `name`: float, float32, f32, double, float64 or f64, or a DType.
 
-        Raises TypeError for anything else.
+        Raises ArgumentTypeError (a TypeError) for anything else.
         """
         if isinstance(name, cls):
             return name
         for dtype in cls:
             if name in (dtype.value, dtype.code, dtype.numpy_name):
                 return dtype
-        raise TypeError(f"dtype must be float or double, got {name!r}")
+        raise ArgumentTypeError(f"dtype must be float or double, got {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`.
-    Raises TypeError if a dimension is not an integer, ValueError if it is negative or above 2^31 - 1.
+    Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ValueError if it is negative or above 2^31 - 1.
     """
 
     m: int
@@ -110,19 +110,19 @@ class Problem:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise TypeError(f"{name} must be an integer, got {value!r}")
+                raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
             object.__setattr__(self, name, operator.index(value))
             check(0 <= getattr(self, name) <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
         object.__setattr__(self, "dtype", DType.parse(self.dtype))
         for name in ("trans_a", "trans_b"):
             if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+                raise ArgumentTypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     @classmethod
     def parse(cls, shape: str, dtype: object = DType.FLOAT, trans: str = "nn") -> "Problem":
         """The problem a user writes as `1024x768x512` (M x N x K) or `1000` (a cube).
 
-        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError or TypeError.
+        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError or ArgumentTypeError.
         """
         match = _SHAPE.fullmatch(shape.strip().lower())
         check(match is not None, f"shape must be MxNxK or one number, got {shape!r}", ShapeError)

@@ -70,8 +70,10 @@ class Binary:
 class Compiler(Protocol):
     """Turns text into machine code. Needs no device, can be sent to another process."""
 
-    suffix: str
-    """Ending of the binary's file: `cubin` or `so`."""
+    @property
+    def suffix(self) -> str:
+        """Ending of the binary's file: `cubin` or `so`."""
+        ...
 
     @property
     def identity(self) -> str:
@@ -96,12 +98,8 @@ class Buffer(Protocol):
         """Size in bytes."""
         ...
 
-    def write(self, data: NDArray[Any], offset: int = 0) -> None:
-        """Copy a contiguous NumPy array in, from byte `offset` on. Ends when the copy is done."""
-        ...
-
-    def read(self, offset: int = 0, nbytes: int | None = None) -> NDArray[np.uint8]:
-        """Copy `nbytes` from byte `offset` out (all the rest if None), as bytes."""
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
+        """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
         ...
 
 
@@ -135,6 +133,11 @@ class Device(Protocol):
     """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
 
     @property
+    def xp(self) -> Any:
+        """The array library of its memory: the module numpy or cupy."""
+        ...
+
+    @property
     def info(self) -> DeviceInfo:
         """Its facts."""
         ...
@@ -152,8 +155,16 @@ class Device(Protocol):
         """Memory aligned to 256 bytes, contents undefined. Raises LaunchError if there is too little."""
         ...
 
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
+        ...
+
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
         """Copy `rows` rows of `width` bytes inside the device, on the current stream. Pitches are bytes."""
+        ...
+
+    def stream(self) -> int:
+        """Handle of the caller's current stream; 0 where there are no streams."""
         ...
 
     def synchronize(self) -> None:

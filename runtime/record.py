@@ -95,6 +95,10 @@ class Record:
     """SHA-256 of the kernel's source, in hexadecimal."""
     vendor_us: float | None = None
     """Median of the vendor's library on the same device in the same run."""
+    ratio_vendor: float | None = None
+    """Median of the paired ratios of the vendor's time over this one's: above 1 is faster than the vendor."""
+    ratio_interval: tuple[float, float] | None = None
+    """Confidence interval of that ratio."""
 
     def __post_init__(self) -> None:
         done = self.status is Status.OK

@@ -1,0 +1,231 @@
+"""The command line: `tilewright tune | emit | show | devices`, and `tune` by itself."""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from .codegen.arch import ARCHES, arch_named
+from .codegen.config import Config
+from .codegen.emit import emit as emit_files
+from .codegen.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    DeviceError,
+    LayoutError,
+    ShapeError,
+    TilewrightError,
+)
+from .codegen.problem import Problem
+from .runtime.detect import available, choose
+from .runtime.store import Store
+from .tuner.progress import display
+from .tuner.report import device_table, record_table, records_csv, records_json, result_json, show_result
+from .tuner.sampler import SAMPLERS
+from .tuner.tune import EFFORTS, tune
+
+__all__ = ["main", "main_tune"]
+
+BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceError)
+"""Answered with exit status 2; other failures with 1."""
+
+TRANS = click.Choice(["nn", "nt", "tn", "tt"])
+_store = click.option(
+    "--store", type=click.Path(path_type=Path, file_okay=False), help="Folder of tuned records [default: per user]."
+)
+_dtype = click.option("--dtype", default="float", show_default=True, help="float or double.")
+_trans = click.option("--trans", type=TRANS, default="nn", show_default=True, help="Transposes of A and B.")
+_device = click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N or host.")
+_debug = click.option("--debug", is_flag=True, help="Show tracebacks.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tilewright")
+def commands() -> None:
+    """Generate, tune and run tiled CUDA matrix-multiplication kernels."""
+
+
+@commands.command("tune")
+@click.option("--shape", "shapes", multiple=True, required=True, help="MxNxK, or one number for a cube. Repeatable.")
+@_dtype
+@_trans
+@_device
+@click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True)
+@click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
+@click.option("--sampler", type=click.Choice(SAMPLERS), default="auto", show_default=True)
+@click.option("--spaces", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of space files.")
+@click.option("--keep", type=click.IntRange(1, 64), default=5, show_default=True, help="Contenders in the final duel.")
+@click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the results here.")
+@_store
+@_debug
+def tune_command(
+    shapes: tuple[str, ...],
+    dtype: str,
+    trans: str,
+    device: str,
+    effort: str,
+    trials: int | None,
+    seconds: float | None,
+    sampler: str,
+    spaces: Path | None,
+    keep: int,
+    isolation: bool,
+    json_file: Path | None,
+    store: Path | None,
+    debug: bool,
+) -> None:
+    """Find the fastest right kernel for each shape and keep it.
+
+    \b
+    tune --shape 1024x768x512                  the GPU if there is one, else the processor
+    tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
+    """
+    console = _console()
+    problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
+    notice = choose(device).notice
+    if notice:
+        console.print(f"[yellow]note:[/] {notice}", highlight=False, soft_wrap=True)
+    results = []
+    for problem in problems:
+        with display(console) as progress:
+            result = tune(
+                problem,
+                device=device,
+                effort=effort,
+                trials=trials,
+                seconds=seconds,
+                store=store,
+                sampler=sampler,
+                isolation=isolation,
+                spaces=spaces,
+                keep=keep,
+                progress=progress,
+            )
+        results.append(result)
+        show_result(console, result, store)
+        if result.stopped == "interrupt":
+            break
+    if json_file:
+        json_file.write_text(json.dumps([result_json(result) for result in results], indent=1) + "\n")
+
+
+@commands.command()
+@click.option("--shape", required=True, help="MxNxK, or one number for a cube.")
+@_dtype
+@_trans
+@_device
+@click.option("--arch", help=f"Emit for this generation instead: {', '.join(a for a in ARCHES if a != 'host')}.")
+@click.option("--config", "config_text", help="Emit this variant, family:name=value,..., instead of the tuned one.")
+@click.option("--name", default="gemm", show_default=True, help="Name of the function and of the files.")
+@click.option("--main", "with_main", is_flag=True, help="Add a self-test program.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.")
+@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
+@_store
+@_debug
+def emit(
+    shape: str,
+    dtype: str,
+    trans: str,
+    device: str,
+    arch: str | None,
+    config_text: str | None,
+    name: str,
+    with_main: bool,
+    output: Path,
+    overwrite: bool,
+    store: Path | None,
+    debug: bool,
+) -> None:
+    """Write the tuned kernel as a .cu and .h pair for another project."""
+    problem = Problem.parse(shape, dtype, trans)
+    info = choose(device).info
+    if config_text:
+        config, origin = Config.parse(config_text), "as given"
+    else:
+        found = Store(store).lookup(info, problem)
+        config, origin = found.config, found.origin
+    row = arch_named(arch) if arch else info.arch
+    for path in emit_files(problem, config, row, name=name, main=with_main).write(output, overwrite=overwrite):
+        click.echo(f"wrote {path}")
+    click.echo(f"config {config} ({origin}, {info.name})")
+
+
+@commands.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="As comma-separated values.")
+@click.option("--device-key", help="Only this device, such as nvidia-h200.")
+@_store
+@_debug
+def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None, debug: bool) -> None:
+    """Show what is stored, shipped records included."""
+    records = tuple(Store(store).records(device_key))
+    if as_json:
+        click.echo(records_json(records))
+    elif as_csv:
+        click.echo(records_csv(records), nl=False)
+    elif records:
+        _console().print(record_table(records))
+    else:
+        click.echo("nothing is stored yet; tilewright tune --shape 1024x768x512 makes a start")
+
+
+@commands.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_debug
+def devices(as_json: bool, debug: bool) -> None:
+    """List the devices that kernels can run on, with their limits."""
+    infos, missing = available()
+    if as_json:
+        click.echo(json.dumps([{"key": info.key, **_plain(info)} for info in infos], indent=1))
+    else:
+        _console().print(device_table(infos))
+    if missing:
+        click.echo(f"no GPU: {missing}", err=True)
+
+
+def _console() -> Console:
+    # A pipe or a file has no width of its own; the tables need some 150 columns to stay on one line a row.
+    return Console() if sys.stdout.isatty() else Console(width=150)
+
+
+def _plain(info: Any) -> dict[str, Any]:
+    from .tuner.worker import pack_info
+
+    return pack_info(info)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of `tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
+    _run(lambda given: commands.main(given, prog_name="tilewright", standalone_mode=False), arguments)
+
+
+def main_tune(arguments: list[str] | None = None) -> None:
+    """Entry point of `tune`, the same as `tilewright tune`."""
+    _run(lambda given: tune_command.main(given, prog_name="tune", standalone_mode=False), arguments)
+
+
+def _run(command: Callable[[list[str]], Any], arguments: list[str] | None) -> None:
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = command(given)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(_complain("interrupted", 130))
+    except click.ClickException as error:
+        sys.exit(_complain(error.format_message(), 2))
+    except (TilewrightError, OSError) as error:
+        if "--debug" in given:
+            traceback.print_exc()
+        sys.exit(_complain(str(error), 2 if isinstance(error, BAD_INPUT) else 1))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str, status: int) -> int:
+    click.echo(f"tilewright: {' '.join(message.split())}", err=True)
+    return status

@@ -1,0 +1,295 @@
+"""The `cuda` device: NVIDIA GPUs through CuPy. The only module that imports CuPy."""
+
+import ctypes
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import nvrtc
+from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.api.driver import CUDADriverError
+from cupy_backends.cuda.api.runtime import CUDARuntimeError
+from numpy.typing import NDArray
+
+from ..codegen.arch import ARCHES, Arch
+from ..codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
+from ..codegen.problem import DType, Problem
+from ..codegen.source import KernelSource, LaunchConfig
+from . import nvml
+from .device import Binary, DeviceInfo, Operand
+
+__all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
+
+# Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
+_RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
+_DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DEFAULT_SMEM_BYTES = 49152
+_WORKSPACE_BYTES = 64 << 20  # what cuBLAS may use; more than its own default for this generation
+_RESOURCES = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill"
+    r".*?Used (?P<registers>\d+) registers(?:[^\n]*?(?P<smem>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """CUDA's errors as ours: those that leave the context usable, and those that do not."""
+    try:
+        yield
+    except (CUDADriverError, CUDARuntimeError) as error:
+        kind = LaunchError if error.status in _RESOURCE_ERRORS else DeviceFaultError
+        raise kind(f"{what}: {error}") from error
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise LaunchError(f"{what}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class NvrtcCompiler:
+    """NVRTC, straight to machine code; needs no GPU."""
+
+    arch: str
+    """`sm_90a` and so on."""
+    suffix: str = "cubin"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What NVRTC is called with."""
+        return (f"-arch={self.arch}", "-std=c++17", "--ptxas-options=-v")
+
+    @property
+    def identity(self) -> str:
+        """NVRTC's version and the flags."""
+        return f"nvrtc {'.'.join(map(str, nvrtc.getVersion()))} {' '.join(self.flags)}"
+
+    def build(self, source: KernelSource, folder: str) -> Binary:
+        """Compile into `folder`/kernel.cubin. Raises CompileError with NVRTC's log."""
+        start = time.perf_counter()
+        program = nvrtc.createProgram(source.code, f"{source.name}.cu", (), ())
+        try:
+            try:
+                nvrtc.compileProgram(program, self.flags)
+            except nvrtc.NVRTCError as error:
+                log = nvrtc.getProgramLog(program)
+                first = next((line for line in log.splitlines() if "error" in line), str(error))
+                raise CompileError(f"{source.name} does not compile: {first}", log) from error
+            log, image = nvrtc.getProgramLog(program), nvrtc.getCUBIN(program)
+        finally:
+            nvrtc.destroyProgram(program)
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(image)
+        found = next((match for match in _RESOURCES.finditer(log) if match["name"] == source.name), None)
+        check(found is not None, f"{source.name}: no resources in the compiler's log", CompileError)
+        assert found is not None
+        return Binary(
+            image=image,
+            path=str(path),
+            registers=int(found["registers"]),
+            spill_bytes=int(found["stores"]) + int(found["loads"]),
+            smem_bytes=int(found["smem"] or 0),
+            seconds=time.perf_counter() - start,
+        )
+
+
+@cache
+def cuda_infos() -> tuple[DeviceInfo, ...]:
+    """Every NVIDIA GPU of this machine that CUDA can use, without creating a context.
+
+    Raises DeviceError saying what is missing.
+    """
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except CUDARuntimeError as error:
+        raise DeviceError(f"CUDA cannot start: {error}") from error
+    return tuple(_info(index) for index in range(count))
+
+
+def _info(index: int) -> DeviceInfo:
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(index)
+
+    def attribute(name: str) -> int:
+        return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), index))
+
+    capability = properties["major"], properties["minor"]
+    version = runtime.driverGetVersion()
+    return DeviceInfo(
+        name=properties["name"].decode(),
+        selector=f"cuda:{index}",
+        arch=_arch(capability),
+        sm_count=attribute("MultiProcessorCount"),
+        clock_mhz=attribute("ClockRate") / 1e3,
+        memory_bytes=int(properties["totalGlobalMem"]),
+        l2_bytes=attribute("L2CacheSize"),
+        # Both clock edges carry data: rate = 2 * clock (kHz) * width (bits) / 8.
+        bandwidth_gbs=2 * attribute("MemoryClockRate") * attribute("GlobalMemoryBusWidth") / 8 / 1e6,
+        driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
+    )
+
+
+def _arch(capability: tuple[int, int]) -> Arch:
+    # Machine code runs on later minor versions of its major one, so the latest row not above it serves.
+    rows = [a for a in ARCHES.values() if a.capability[0] == capability[0] and a.capability <= capability]
+    check(bool(rows), f"GPUs of compute capability {capability[0]}.{capability[1]} are not supported", DeviceError)
+    return max(rows, key=lambda row: row.capability)
+
+
+class CudaBuffer:
+    """Device memory from CuPy's pool."""
+
+    def __init__(self, nbytes: int) -> None:
+        with _translated(f"allocating {nbytes} bytes"):
+            self._memory = cupy.cuda.alloc(max(1, nbytes))
+        self.nbytes = nbytes
+
+    @property
+    def pointer(self) -> int:
+        """Address on the device."""
+        return int(self._memory.ptr)
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
+        """A CuPy array over this memory."""
+        return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
+
+
+class CudaFunction:
+    """A loaded kernel."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self.name = name
+        self._module = module
+        self._function = module.get_function(name)
+        self._smem_allowed = _DEFAULT_SMEM_BYTES
+
+    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+        """Put it on CuPy's current stream."""
+        smem = launch.dynamic_smem_bytes
+        with _translated(f"launching {self.name}"):
+            if smem > self._smem_allowed:
+                driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
+                self._smem_allowed = smem
+            self._function(launch.grid, launch.block, arguments, smem)
+
+
+class CudaDevice:
+    """One NVIDIA GPU. Creates its CUDA context at the first use of memory or a kernel."""
+
+    xp = cupy
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.compiler = NvrtcCompiler(info.arch.name)
+        self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
+
+    def load(self, binary: Binary, name: str) -> CudaFunction:
+        """The function `name` of a cubin."""
+        module = cupy.cuda.function.Module()
+        with self._device, _translated(f"loading {name}"):
+            module.load(binary.image)
+            return CudaFunction(module, name)
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        """Memory from CuPy's pool, aligned to 512 bytes."""
+        with self._device:
+            return CudaBuffer(nbytes)
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """The array in the processor's memory."""
+        with self._device, _translated("copying from the device"):
+            copied: NDArray[Any] = cupy.asnumpy(array)
+            return copied
+
+    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+        """Copy rows inside the device, on CuPy's current stream."""
+        kind = cupy.cuda.runtime.memcpyDeviceToDevice
+        with self._device, _translated("copying"):
+            cupy.cuda.runtime.memcpy2DAsync(target, target_pitch, source, source_pitch, width, rows, kind, self.stream())
+
+    def stream(self) -> int:
+        """Handle of CuPy's current stream."""
+        return int(cupy.cuda.get_current_stream().ptr)
+
+    def synchronize(self) -> None:
+        """Wait for CuPy's current stream."""
+        with self._device, _translated("running"):
+            cupy.cuda.get_current_stream().synchronize()
+
+    def elapsed_us(self, run: Callable[[], None]) -> float:
+        """Microseconds between two events on CuPy's current stream."""
+        with self._device, _translated("timing"):
+            start, end = self._events
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    @cached_property
+    def _events(self) -> tuple[Any, Any]:
+        return cupy.cuda.Event(), cupy.cuda.Event()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """What `run` launches, as one CUDA graph."""
+        with self._device, _translated("capturing"):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with stream:
+                run()  # what is allocated or started at the first run must not be inside the graph
+                stream.synchronize()
+                stream.begin_capture()
+                try:
+                    run()
+                finally:
+                    graph = stream.end_capture()
+
+        def replay() -> None:
+            with self._device, _translated("running"):
+                graph.launch(cupy.cuda.get_current_stream())
+
+        return replay
+
+    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """cuBLAS, IEEE arithmetic (TF32 off), with a workspace allocated once."""
+        with self._device, _translated("starting cuBLAS"):
+            return _cublas_gemm(problem, self._device)
+
+    def clock_mhz(self) -> float | None:
+        """Clock of the multiprocessors now."""
+        return nvml.clock_mhz(self._device.pci_bus_id)
+
+
+def _cublas_gemm(problem: Problem, device: Any) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    # Through ctypes: CuPy's wrapper sets the stream at each call, which takes the workspace away again, and a
+    # captured call would then allocate inside the graph.
+    from cupy_backends.cuda.libs import cublas
+
+    handle = ctypes.c_void_p(cublas.create())
+    library = ctypes.CDLL(f"libcublas.so.{cublas.getVersion(handle.value) // 10000}")  # loaded already, by CuPy
+    gemm = library.cublasSgemm_v2 if problem.dtype is DType.FLOAT else library.cublasDgemm_v2
+    scalar = ctypes.c_float if problem.dtype is DType.FLOAT else ctypes.c_double
+    workspace = cupy.cuda.alloc(_WORKSPACE_BYTES)
+    cublas.setMathMode(handle.value, 0)  # CUBLAS_DEFAULT_MATH: no TF32
+
+    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        with device:
+            # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+            status = (
+                library.cublasSetStream_v2(handle, stream)
+                or library.cublasSetWorkspace_v2(handle, ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))
+                or gemm(
+                    handle, int(b.trans), int(a.trans), problem.n, problem.m, problem.k,
+                    ctypes.byref(scalar(alpha)), ctypes.c_void_p(b.pointer), b.ld,
+                    ctypes.c_void_p(a.pointer), a.ld,
+                    ctypes.byref(scalar(beta)), ctypes.c_void_p(c.pointer), c.ld,
+                )  # fmt: skip
+            )
+        check(status == 0, f"cuBLAS returned status {status}", LaunchError)
+
+    return launch

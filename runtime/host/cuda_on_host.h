@@ -1,0 +1,129 @@
+// Lets CUDA C++ text compile for the processor, so that a kernel can be checked where there is no GPU.
+//
+// One processor thread runs the blocks one after another; fibers.h runs the threads of a block and its barriers.
+// A text can tell that it is compiled here by TILEWRIGHT_HOST, and gives instructions that only a GPU has (cp.async,
+// mma) a twin in plain C++ under it: tilewright_host::warp_collective is for those that a warp executes together.
+#pragma once
+
+#define TILEWRIGHT_HOST 1
+
+#include <math.h>
+
+#include <utility>
+
+#include "fibers.h"
+
+// ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host.py rewrites that line. -----
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+// In one section, to be filled with NaN before every block; `used`, or the compiler would trust it to be zero there.
+#define __shared__ static __attribute__((used, section("tilewright_shared")))
+
+// ---- Types -----------------------------------------------------------------------------------------------------
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+#define TILEWRIGHT_VECTOR(T, name)                                                                      \
+    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                                  \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; };                  \
+    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }                                       \
+    constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+TILEWRIGHT_VECTOR(float, float)
+TILEWRIGHT_VECTOR(double, double)
+TILEWRIGHT_VECTOR(int, int)
+TILEWRIGHT_VECTOR(unsigned, uint)
+TILEWRIGHT_VECTOR(long long, longlong)
+#undef TILEWRIGHT_VECTOR
+
+// ---- Functions -------------------------------------------------------------------------------------------------
+
+constexpr int warpSize = 32;
+
+inline void __syncthreads(int line = __builtin_LINE()) { tilewright_host::sync_block(line); }
+inline void __syncwarp(unsigned mask = ~0u) { tilewright_host::sync_warp(mask); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// Shuffles inside groups of `width` lanes; a lane that reaches outside its group gets its own value, as on a GPU.
+template <class V, class Source>
+V tilewright_shuffle(unsigned mask, V value, int width, Source source)
+{
+    const int lane = int(tilewright_host::lane()), first = lane & ~(width - 1), from = source(lane - first);
+    return tilewright_host::warp_collective(
+        mask, value, [&](auto of) -> V { return of(0 <= from && from < width ? first + from : lane); });
+}
+template <class V> V __shfl_sync(unsigned mask, V value, int lane, int width = 32)
+{
+    return tilewright_shuffle(mask, value, width, [=](int) { return lane & (width - 1); });
+}
+template <class V> V __shfl_xor_sync(unsigned mask, V value, int bits, int width = 32)
+{
+    return tilewright_shuffle(mask, value, width, [=](int own) { return own ^ bits; });
+}
+template <class V> V __shfl_down_sync(unsigned mask, V value, unsigned by, int width = 32)
+{
+    return tilewright_shuffle(mask, value, width, [=](int own) { return own + int(by); });
+}
+template <class V> V __shfl_up_sync(unsigned mask, V value, unsigned by, int width = 32)
+{
+    return tilewright_shuffle(mask, value, width, [=](int own) { return own - int(by); });
+}
+
+template <class V> V __ldg(const V* p) { return *p; }
+template <class V> V __ldcg(const V* p) { return *p; }
+template <class V> void __stcs(V* p, V value) { *p = value; }
+template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs meanwhile
+{
+    const P old = *p;
+    *p = old + value;
+    return old;
+}
+inline size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<size_t>(p); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return ::fma(a, b, c); }
+template <class A, class B> constexpr auto min(A a, B b) -> std::decay_t<decltype(true ? a : b)> { return b < a ? b : a; }
+template <class A, class B> constexpr auto max(A a, B b) -> std::decay_t<decltype(true ? a : b)> { return a < b ? b : a; }
+
+// ---- Launches: TILEWRIGHT_EXPORT(kernel) after the text makes `kernel_on_host`, which host.py calls. ------------
+
+namespace tilewright_host {
+
+template <auto kernel, class Arguments> struct Entry;
+
+template <auto kernel, class... Ts>
+struct Entry<kernel, void (*)(Ts...)> {
+    template <size_t... I> static void unpack(void** arguments, std::index_sequence<I...>)
+    {
+        kernel(*static_cast<Ts*>(arguments[I])...);
+    }
+    static void call(void** arguments) { unpack(arguments, std::index_sequence_for<Ts...>()); }
+
+    // Null where the launch went well, else why not.
+    static const char* launch(const Launch* launch, void** arguments, const uint64_t* sizes, uint64_t count)
+    {
+        constexpr uint64_t wanted[] = {sizeof(Ts)..., 0};
+        if (count != sizeof...(Ts)) return "the kernel has another number of arguments";
+        for (uint64_t i = 0; i < count; ++i)
+            if (sizes[i] != wanted[i]) return "an argument has another size than the kernel's";
+        return run(*launch, call, arguments);
+    }
+};
+
+}  // namespace tilewright_host
+
+#define TILEWRIGHT_EXPORT(kernel)                                                                                 \
+    extern "C" __attribute__((visibility("default"))) const char* kernel##_on_host(                               \
+        const tilewright_host::Launch* launch, void** arguments, const uint64_t* sizes, uint64_t count)           \
+    {                                                                                                             \
+        return tilewright_host::Entry<kernel, decltype(&kernel)>::launch(launch, arguments, sizes, count);        \
+    }

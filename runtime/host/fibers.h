@@ -1,0 +1,303 @@
+// The threads of one block as fibers: one processor thread runs the block, and every barrier is a switch of stacks.
+//
+// A fiber starts threads one after another and stays with a thread that has to wait; only then is the next fiber
+// taken. So a kernel without barriers runs whole blocks on one stack, and contexts live on from block to block.
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#define TILEWRIGHT_UCONTEXT 1  // twenty times slower: each switch asks the system for the signal mask
+#endif
+#ifdef TILEWRIGHT_UCONTEXT
+#include <ucontext.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define TILEWRIGHT_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TILEWRIGHT_ASAN 1
+#endif
+#endif
+#ifdef TILEWRIGHT_ASAN
+extern "C" void __asan_unpoison_memory_region(void const volatile*, size_t);
+#endif
+
+struct uint3 { unsigned x, y, z; };
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace tilewright_host {
+
+// ---- Contexts: what is kept of a fiber that does not run -------------------------------------------------------
+
+#if defined(TILEWRIGHT_UCONTEXT)
+using Context = ucontext_t;
+#elif defined(__x86_64__)
+struct Context { void* stack_pointer; };
+extern "C" __attribute__((visibility("hidden"))) void tilewright_switch(void** from, void* to);
+asm(".pushsection .text\n.globl tilewright_switch\n.hidden tilewright_switch\n.type tilewright_switch, @function\n"
+    "tilewright_switch:\n"
+    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+    "    movq %rsp, (%rdi)\n"
+    "    movq %rsi, %rsp\n"
+    "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+    "    ret\n.size tilewright_switch, . - tilewright_switch\n.popsection\n");
+constexpr int SAVED_WORDS = 8, ENTRY_WORD = 6;  // six registers, where to return to, an empty return address
+#else
+struct Context { void* stack_pointer; };
+extern "C" __attribute__((visibility("hidden"))) void tilewright_switch(void** from, void* to);
+asm(".pushsection .text\n.globl tilewright_switch\n.hidden tilewright_switch\n.type tilewright_switch, %function\n"
+    "tilewright_switch:\n"
+    "    sub sp, sp, #160\n"
+    "    stp x19, x20, [sp]\n         stp x21, x22, [sp, #16]\n   stp x23, x24, [sp, #32]\n"
+    "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n   stp x29, x30, [sp, #80]\n"
+    "    stp d8, d9, [sp, #96]\n      stp d10, d11, [sp, #112]\n  stp d12, d13, [sp, #128]\n"
+    "    stp d14, d15, [sp, #144]\n"
+    "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+    "    ldp x19, x20, [sp]\n         ldp x21, x22, [sp, #16]\n   ldp x23, x24, [sp, #32]\n"
+    "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n   ldp x29, x30, [sp, #80]\n"
+    "    ldp d8, d9, [sp, #96]\n      ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n"
+    "    ldp d14, d15, [sp, #144]\n"
+    "    add sp, sp, #160\n"
+    "    ret\n.size tilewright_switch, . - tilewright_switch\n.popsection\n");
+constexpr int SAVED_WORDS = 20, ENTRY_WORD = 11;  // x19 to x30, of which the last is where to return to; d8 to d15
+#endif
+
+#ifdef TILEWRIGHT_UCONTEXT
+static void make(Context& context, char* stack, size_t size, void (*entry)())
+{
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = size;
+    makecontext(&context, entry, 0);
+}
+static void change(Context& from, Context& to) { swapcontext(&from, &to); }
+#else
+static void make(Context& context, char* stack, size_t size, void (*entry)())
+{
+    void** saved = reinterpret_cast<void**>(stack + size) - SAVED_WORDS;
+    memset(saved, 0, SAVED_WORDS * sizeof(void*));
+    saved[ENTRY_WORD] = reinterpret_cast<void*>(entry);
+    context.stack_pointer = saved;
+}
+static void change(Context& from, Context& to) { tilewright_switch(&from.stack_pointer, to.stack_pointer); }
+#endif
+
+// ---- The block that runs now -----------------------------------------------------------------------------------
+
+constexpr unsigned WARP = 32, MAX_THREADS = 1024;
+constexpr size_t STACK = 128 << 10;
+constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
+
+struct Fiber {
+    Context context;
+    const unsigned* gate;  // counter that this fiber waits for, null where it has no thread
+    unsigned seen;         // what the counter was
+    unsigned rank;         // thread's number in its block
+    uint3 thread;
+};
+
+static Fiber fibers[MAX_THREADS];
+static Context caller;                       // the launch, outside the block
+static char* stacks;                         // of all fibers, kept until the library is unloaded
+static unsigned made;                        // fibers that have a context
+static unsigned used, current;               // fibers with a thread of this block; the one that runs
+static unsigned threads, started, returned;  // threads of this block
+static unsigned arrived, generation;         // at the block's barrier; how often it has opened
+static int arrived_line;                     // where
+static unsigned lanes_arrived[MAX_THREADS / WARP];
+static unsigned turn[MAX_THREADS];           // how often a lane's collectives have opened
+static const void* published[MAX_THREADS];   // what each lane offers to its warp
+static void (*call)(void**);                 // runs one thread
+static void** call_arguments;
+static bool failed;                          // the block cannot go on
+static int other_line;                       // another barrier that threads reached meanwhile, 0 if there is none
+
+static void threads_on_this_fiber();
+
+// Gives up the block. What is on the fibers' stacks is abandoned; they are made afresh for the next launch.
+static void give_up()
+{
+    failed = true;
+    made = 0;
+    change(fibers[current].context, caller);
+}
+
+// Runs another fiber: one that starts the next thread, else the next whose gate has opened, else the launch.
+static void leave()
+{
+    const unsigned self = current;
+    if (started < threads) {
+        current = used++;
+        if (current == made) {
+            make(fibers[current].context, stacks + current * STRIDE, STACK, threads_on_this_fiber);
+            ++made;
+        }
+        return change(fibers[self].context, fibers[current].context);
+    }
+    for (unsigned next = self;;) {
+        next = next + 1 < used ? next + 1 : 0;
+        if (fibers[next].gate && *fibers[next].gate != fibers[next].seen) {
+            current = next;
+            return change(fibers[self].context, fibers[next].context);
+        }
+        if (next == self) break;
+    }
+    if (returned < threads) return give_up();  // those left wait for each other
+    change(fibers[self].context, caller);
+}
+
+static void wait(const unsigned& gate)
+{
+    Fiber& self = fibers[current];
+    self.gate = &gate;
+    self.seen = gate;
+    leave();
+    threadIdx = self.thread;
+}
+
+static void threads_on_this_fiber()
+{
+    for (;;) {
+        Fiber& self = fibers[current];
+        while (started < threads) {
+            // Odd blocks run their threads last to first: a race that one order hides the other may show.
+            const unsigned rank = blockIdx.x % 2 ? threads - 1 - started : started;
+            ++started;
+            self.rank = rank;
+            threadIdx = self.thread = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
+            call(call_arguments);
+            ++returned;
+        }
+        self.gate = nullptr;
+        leave();
+    }
+}
+
+static void sync_block(int line)
+{
+    if (arrived && line != arrived_line) {
+        other_line = line;
+        return give_up();
+    }
+    arrived_line = line;
+    if (++arrived < threads) return wait(generation);
+    arrived = 0;
+    ++generation;
+}
+
+static void sync_warp(unsigned mask)
+{
+    const unsigned rank = fibers[current].rank;
+    const unsigned warp = rank / WARP, first = warp * WARP, bit = 1u << rank % WARP;
+    if (threads - first < WARP) mask &= (1u << (threads - first)) - 1;  // lanes that the block has
+    unsigned& here = lanes_arrived[warp];
+    here |= bit;
+    if (!(mask & bit) || (here & mask) != mask) return wait(turn[rank]);
+    here &= ~mask;
+    for (unsigned lane = 0; lane < WARP; ++lane) turn[first + lane] += mask >> lane & 1;
+}
+
+// Something that the lanes of a warp do together: each offers `mine`, and `use` computes this lane's result from
+// `from(lane)`, what that lane offers. Instructions such as mma get their twin from this.
+template <class V, class Use>
+auto warp_collective(unsigned mask, const V& mine, Use use)
+{
+    const unsigned rank = fibers[current].rank, first = rank / WARP * WARP;
+    published[rank] = &mine;
+    sync_warp(mask);
+    auto result = use([first](unsigned lane) -> const V& { return *static_cast<const V*>(published[first + lane % WARP]); });
+    sync_warp(mask);  // no lane may leave with what others still read
+    return result;
+}
+
+inline unsigned lane() { return fibers[current].rank % WARP; }
+
+// ---- Launches --------------------------------------------------------------------------------------------------
+
+static char* dynamic_shared;  // what `extern __shared__` names
+extern "C" __attribute__((weak, visibility("hidden"))) char __start_tilewright_shared[], __stop_tilewright_shared[];
+
+// Shared memory starts as NaN in every block: on a GPU it holds what another block left there.
+__attribute__((no_sanitize_address)) static void poison(char* from, size_t size)
+{
+#ifdef TILEWRIGHT_ASAN
+    for (volatile char* p = from; p != from + size; ++p) *p = char(0xFF);  // memset would be checked, gaps and all
+#else
+    memset(from, 0xFF, size);
+#endif
+}
+
+struct Launch {
+    uint3 grid, block;
+    uint64_t dynamic_bytes;
+};
+
+static const char* why()
+{
+    static char text[256];
+    const int head = snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): ", blockIdx.x, blockIdx.y, blockIdx.z);
+    if (other_line)
+        snprintf(text + head, sizeof text - head, "threads wait at lines %d and %d", arrived_line, other_line);
+    else
+        snprintf(text + head, sizeof text - head,
+                 "of %u threads %u wait at line %d, %u have returned, %u wait in a warp collective", threads, arrived,
+                 arrived ? arrived_line : 0, returned, threads - returned - arrived);
+    return text;
+}
+
+static const char* run(const Launch& launch, void (*body)(void**), void** arguments)
+{
+    if (!stacks) {
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        void* memory = mmap(nullptr, MAX_THREADS * STRIDE, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (memory == MAP_FAILED) return "no memory for the stacks of a block";
+        stacks = static_cast<char*>(memory);
+    }
+    if (launch.dynamic_bytes) {
+        void* memory = nullptr;
+        if (posix_memalign(&memory, 1024, launch.dynamic_bytes)) return "no memory for dynamic shared memory";
+        dynamic_shared = static_cast<char*>(memory);
+    }
+    const uint3 grid = gridDim = launch.grid;
+    blockDim = launch.block;
+    threads = launch.block.x * launch.block.y * launch.block.z;
+    call = body;
+    call_arguments = arguments;
+    failed = false;
+    other_line = 0;
+    if (!made) {
+#ifdef TILEWRIGHT_ASAN
+        __asan_unpoison_memory_region(stacks, MAX_THREADS * STRIDE);
+#endif
+        make(fibers[0].context, stacks, STACK, threads_on_this_fiber);
+        made = 1;
+    }
+    arrived = generation = 0;
+    memset(lanes_arrived, 0, sizeof lanes_arrived);
+    for (unsigned z = 0; z < grid.z && !failed; ++z)
+        for (unsigned y = 0; y < grid.y && !failed; ++y)
+            for (unsigned x = 0; x < grid.x && !failed; ++x) {
+                blockIdx = {x, y, z};
+                if (__start_tilewright_shared)
+                    poison(__start_tilewright_shared, __stop_tilewright_shared - __start_tilewright_shared);
+                if (dynamic_shared) poison(dynamic_shared, launch.dynamic_bytes);
+                started = returned = current = 0;
+                used = 1;
+                change(caller, fibers[0].context);
+            }
+    free(dynamic_shared);
+    dynamic_shared = nullptr;
+    return failed ? why() : nullptr;
+}
+
+__attribute__((destructor)) static void unload()
+{
+    if (stacks) munmap(stacks, MAX_THREADS * STRIDE);
+}
+
+}  // namespace tilewright_host

@@ -1,0 +1,143 @@
+"""A compiled variant on a device, launched on operands that lie in the device's memory."""
+
+import threading
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..codegen.config import Config
+from ..codegen.problem import Problem
+from ..codegen.render import render
+from ..codegen.source import KernelSource, LaunchConfig
+from .cache import compile_cached
+from .device import Binary, Buffer, Device, Function, Operand
+
+__all__ = ["Kernel", "prepare"]
+
+_FRAME_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """Buffers of rounded-up sizes for one stream."""
+
+    problem: Problem
+    """The product as the exact kernel sees it."""
+    buffer: Buffer
+    """Memory of all three."""
+    a: Operand
+    b: Operand
+    c: Operand
+
+
+class Kernel:
+    """One variant, compiled and loaded, for one problem."""
+
+    def __init__(self, device: Device, problem: Problem, config: Config, source: KernelSource, binary: Binary) -> None:
+        self.device = device
+        self.problem = problem
+        self.config = config
+        self.source = source
+        self.binary = binary
+        self._function = device.load(binary, source.name)
+        self._frame: Function | None = device.load(binary, source.frame) if source.frame else None
+        self._scalar = np.dtype(problem.dtype.numpy_name).type
+        self._padded: dict[tuple[int, int], _Padded] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel in its source."""
+        return self.source.name
+
+    @property
+    def registers(self) -> int | None:
+        """Registers of a thread, where the compiler tells."""
+        return self.binary.registers
+
+    @property
+    def spill_bytes(self) -> int | None:
+        """Bytes a thread spills, where the compiler tells."""
+        return self.binary.spill_bytes
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block, static and dynamic."""
+        return self.source.launch.static_smem_bytes + self.source.launch.dynamic_smem_bytes
+
+    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Put C = alpha op(A) op(B) + beta C on the caller's current stream; everything it needs included.
+
+        The operands are as the problem says; nothing is checked here. Raises LaunchError.
+        """
+        if self.problem.m == 0 or self.problem.n == 0:
+            return
+        if self._frame is None:
+            self._launch(self.problem, a, b, c, alpha, beta)
+        else:
+            self._launch_padded(self._frame, a, b, c, alpha, beta)
+
+    def _launch(self, problem: Problem, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        arguments = (
+            np.uint64(a.pointer), np.int32(a.ld), np.uint64(b.pointer), np.int32(b.ld),
+            np.uint64(c.pointer), np.int32(c.ld),
+            np.int32(problem.m), np.int32(problem.n), np.int32(problem.k),
+            self._scalar(alpha), self._scalar(beta),
+        )  # fmt: skip
+        self._function.launch(self.source.launch, arguments)
+
+    def _launch_padded(self, frame: Function, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        padded = self._padded_operands()
+        read = alpha != 0 and self.problem.k > 0
+        if read:
+            for inner, outer in ((a, padded.a), (b, padded.b)):
+                self._copy(inner, outer, inner)
+                self._zero_frame(frame, inner, outer)
+        if beta != 0:
+            self._copy(c, padded.c, c)
+        depth = padded.problem.k if read else 0
+        self._launch(replace(padded.problem, k=depth), padded.a, padded.b, padded.c, alpha, beta)
+        self._copy(padded.c, c, c)
+
+    def _copy(self, source: Operand, target: Operand, size: Operand) -> None:
+        item = self.problem.dtype.size_bytes
+        self.device.copy_2d(
+            target.pointer, target.ld * item, source.pointer, source.ld * item, size.cols * item, size.rows
+        )
+
+    def _zero_frame(self, frame: Function, inner: Operand, outer: Operand) -> None:
+        outside = outer.rows * outer.cols - inner.rows * inner.cols
+        if outside:
+            blocks = min(1024, -(-outside // _FRAME_THREADS))
+            sizes = (outer.ld, inner.rows, inner.cols, outer.rows, outer.cols)
+            arguments = [np.uint64(outer.pointer), *(np.int32(size) for size in sizes)]
+            frame.launch(LaunchConfig((blocks, 1, 1), (_FRAME_THREADS, 1, 1)), arguments)
+
+    def _padded_operands(self) -> _Padded:
+        # One set of buffers a stream and thread: two products in flight must not share them.
+        key = (self.device.stream(), threading.get_ident())
+        if key not in self._padded:
+            self._padded[key] = _allocate_padded(self.device, self.problem, self.source.multiples)
+        return self._padded[key]
+
+
+def _allocate_padded(device: Device, problem: Problem, multiples: tuple[int, int, int]) -> _Padded:
+    m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((problem.m, problem.n, problem.k), multiples))
+    padded = replace(problem, m=m, n=n, k=k)
+    shapes = padded.stored_a, padded.stored_b, (m, n)
+    sizes = [-(-rows * cols * problem.dtype.size_bytes // 256) * 256 for rows, cols in shapes]
+    buffer = device.allocate(sum(sizes))
+    starts = (0, sizes[0], sizes[0] + sizes[1])
+    a, b, c = (
+        Operand(buffer.pointer + start, rows, cols, max(1, cols), trans, buffer)
+        for start, (rows, cols), trans in zip(starts, shapes, (problem.trans_a, problem.trans_b, False))
+    )
+    return _Padded(padded, buffer, a, b, c)
+
+
+def prepare(device: Device, problem: Problem, config: Config) -> Kernel:
+    """Render, compile (or find in the cache) and load one variant.
+
+    Raises ConfigError, CompileError, DeviceError or LaunchError.
+    """
+    source = render(problem, config, device.info.arch)
+    return Kernel(device, problem, config, source, compile_cached(device.compiler, source))

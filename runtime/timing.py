@@ -1,0 +1,162 @@
+"""How fast is a variant? Device events around batches of launches over rotating inputs."""
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..codegen.problem import Problem
+from .device import Device, Operand
+from .record import Measurement
+from .verify import Launch, place
+
+__all__ = ["Timed", "Timer", "TimingPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPlan:
+    """How much timing is enough."""
+
+    warm_seconds: float
+    """The device runs this long before anything is timed: idle clocks are a fraction of loaded ones."""
+    graph_below_us: float
+    """Products faster than this are launched from one graph, so that the launch itself is not what is timed."""
+    batch_us: float
+    """A batch lasts at least this long, so that the events' resolution does not count."""
+    samples: int
+    """Batches timed."""
+    seconds: float
+    """Timing one variant ends after this time once `least` batches are done."""
+    least: int
+    """Batches timed whatever the time."""
+    rotate_l2: float
+    """The inputs rotated over are this many times the last-level cache."""
+    max_sets: int
+    """Most input sets."""
+
+    @classmethod
+    def of(cls, device: Device) -> "TimingPlan":
+        """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
+        if device.info.arch.is_host:
+            return cls(0.0, 0.0, 200.0, 5, 0.25, 1, 0.0, 1)
+        return cls(0.3, 50.0, 200.0, 9, 0.25, 3, 2.5, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A contender, ready to be timed again and again."""
+
+    batch: Callable[[], None]
+    """Launches one batch."""
+    launches: int
+    """Products in a batch."""
+    first_us: float
+    """Microseconds of one product launched by itself."""
+
+
+class Timer:
+    """Rotating inputs of one problem on one device; times any number of contenders on them."""
+
+    def __init__(self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None) -> None:
+        self.device = device
+        self.problem = problem
+        self.plan = plan or TimingPlan.of(device)
+        wanted = self.plan.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)
+        self.sets = max(1, min(self.plan.max_sets, math.ceil(wanted)))
+        self._inputs = self._rotating(seed)
+        self._next = 0
+        self._warm_until = 0.0
+
+    def _rotating(self, seed: int) -> list[tuple[Operand, Operand, Operand]]:
+        """The sets, each matrix of all sets in one allocation. Random: zeros run faster than data."""
+        problem, sets = self.problem, self.sets
+        rng = np.random.default_rng(seed)
+        shapes = (problem.stored_a, problem.trans_a), (problem.stored_b, problem.trans_b), ((problem.m, problem.n), False)
+        stacks = []
+        for (rows, cols), trans in shapes:
+            stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
+            step = rows * cols * problem.dtype.size_bytes
+            stacks.append(
+                [Operand(stack.pointer + i * step, rows, cols, max(1, cols), trans, stack.owner) for i in range(sets)]
+            )
+        return list(zip(*stacks))
+
+    def _launch_next(self, launch: Launch, count: int) -> None:
+        for _ in range(count):
+            a, b, c = self._inputs[self._next]
+            self._next = (self._next + 1) % self.sets
+            launch(a, b, c, 1.0, 0.0)
+
+    def warm(self, launch: Launch) -> None:
+        """Keep the device busy until its clocks are up; at once if it was busy a moment ago. Raises LaunchError."""
+        if not self.plan.warm_seconds:
+            return
+        end = time.perf_counter() + (self.plan.warm_seconds if time.perf_counter() > self._warm_until else 0.0)
+        while True:
+            self._launch_next(launch, 1)
+            self.device.synchronize()
+            if time.perf_counter() >= end:
+                break
+        self._warm_until = time.perf_counter() + 0.1
+
+    def ready(self, launch: Launch) -> Timed:
+        """Decide how a contender is batched, and capture the batch where it is fast. Raises LaunchError."""
+        self.warm(launch)
+        first_us = self.device.elapsed_us(lambda: self._launch_next(launch, 1))
+        if first_us >= self.plan.graph_below_us:
+            launches = max(1, math.ceil(self.plan.batch_us / first_us))
+            return Timed(lambda: self._launch_next(launch, launches), launches, first_us)
+        launches = self.sets * math.ceil(20 / self.sets)
+        self._next = 0
+        return Timed(self.device.capture(lambda: self._launch_next(launch, launches)), launches, first_us)
+
+    def sample_us(self, timed: Timed) -> float:
+        """Microseconds of one product, from one batch."""
+        elapsed = self.device.elapsed_us(timed.batch) / timed.launches
+        self._warm_until = time.perf_counter() + 0.1
+        return elapsed
+
+    def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:
+        """Time one contender; it is given up after one product if that took longer than `stop_above_us`.
+
+        Raises LaunchError.
+        """
+        timed = self.ready(launch)
+        samples: list[float] = []
+        if timed.first_us > max(stop_above_us, self.plan.batch_us):
+            return summarise([timed.first_us], self.device.clock_mhz())
+        end = time.perf_counter() + self.plan.seconds
+        while len(samples) < self.plan.samples:
+            samples.append(self.sample_us(timed))
+            if len(samples) >= self.plan.least and (time.perf_counter() > end or min(samples) > stop_above_us):
+                break
+        return summarise(samples, self.device.clock_mhz())
+
+    def rounds(
+        self, contenders: Mapping[str, Launch], count: int, seed: int = 0
+    ) -> tuple[dict[str, list[float]], float | None]:
+        """Time contenders side by side: `count` rounds, each in a new shuffled order; samples by name, and the clock."""
+        timed = {name: self.ready(launch) for name, launch in contenders.items()}
+        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        order = random.Random(seed)
+        for _ in range(count):
+            names = list(timed)
+            order.shuffle(names)
+            for name in names:
+                samples[name].append(self.sample_us(timed[name]))
+        return samples, self.device.clock_mhz()
+
+
+def summarise(samples: list[float], clock_mhz: float | None = None) -> Measurement:
+    """Median and interquartile range of samples in microseconds."""
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
+    return Measurement(
+        samples_us=tuple(samples),
+        median_us=statistics.median(samples),
+        spread_us=max(0.0, quartiles[2] - quartiles[0]),
+        clock_mhz=clock_mhz,
+    )

@@ -1,0 +1,276 @@
+"""Emitted files: their text, how they are written, what a compiler says, and what they compute on a GPU."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.emit import Emitted, emit
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import FAMILIES
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
+EDGES = ("exact", "bounds", "pad")
+KERNELS = [f"{family}:edge={edge}" for family in FAMILIES for edge in EDGES]
+
+
+def emitted(
+    text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "float", trans: str = "nn"
+) -> Emitted:
+    return emit(Problem.parse("1024x768x512", dtype, trans), Config.parse(text), ARCHES["sm_90a"], name, main)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+def compiled(*command: str | Path) -> None:
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Text
+
+
+def test_files_are_named_after_the_function() -> None:
+    assert [name for name, _ in emitted(name="mul", main=False).files] == ["mul.cu", "mul.h"]
+    assert [name for name, _ in emitted(name="mul").files] == ["mul.cu", "mul.h", "mul_main.cu"]
+
+
+def test_self_test_changes_nothing_in_the_other_files() -> None:
+    assert emitted(main=True).files[:2] == emitted(main=False).files
+
+
+@pytest.mark.parametrize("text", KERNELS)
+def test_kernel_is_in_the_file_unedited_under_its_own_name(text: str) -> None:
+    kernel = render(Problem.parse("1024x768x512"), Config.parse(text), ARCHES["sm_90a"])
+    code = dict(emitted(text).files)["gemm.cu"]
+    assert kernel.code in code
+    assert code.count('extern "C"') == kernel.code.count('extern "C"') + 1
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_header_declares_the_function(dtype: str) -> None:
+    header = dict(emitted(dtype=dtype).files)["gemm.h"]
+    declaration = re.sub(r"\s+", " ", header[header.index("int gemm(") :])
+    assert declaration.startswith(
+        f"int gemm( const {dtype}* A, int lda, const {dtype}* B, int ldb, {dtype}* C, int ldc, "
+        f"int m, int n, int k, {dtype} alpha, {dtype} beta, void* stream);"
+    )
+
+
+def test_same_input_gives_the_same_bytes() -> None:
+    assert emitted("tiled:edge=pad") == emitted("tiled:edge=pad")
+
+
+def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
+    files = dict(emit(Problem(0, 5, 0), Config.parse("tiled:edge=bounds"), ARCHES["host"], main=True).files)
+    assert "Shape shape = {16, 5, 16};" in files["gemm_main.cu"]
+    assert "-arch=native" in files["gemm.h"]
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a b", "../a", "a/b", "int", "é", "a" * 65, 'a"', "a\n"])
+def test_name_that_is_no_identifier_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name must"):
+        emitted(name=name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        "main malloc sqrtf memcpy index read errno cudaMalloc _a __a math stdio cuda_runtime float4 dim3 INT_MAX "
+        "T Index A lda blend TILE_WIDTH std random_matrix require gemm_tiled_f32_nn_tw16_ebounds_s0_u8"
+    ).split(),
+)
+def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^name must .*got '{name}'$"):
+        emitted(name=name)
+
+
+@pytest.mark.parametrize("name", ["gemm", "sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_"])
+def test_usual_names_are_free(name: str) -> None:
+    for text in KERNELS:
+        emitted(text, name)
+
+
+def test_config_that_cannot_serve_is_refused() -> None:
+    with pytest.raises(ConfigError, match="multiples of 16"):
+        emit(Problem.parse("100"), Config.parse("tiled:edge=exact"), ARCHES["sm_90a"])
+
+
+# Files
+
+
+def test_files_are_written_and_written_again(tmp_path: Path) -> None:
+    files = emitted()
+    paths = files.write(tmp_path / "new" / "folder")
+    assert [(path.name, path.read_bytes().decode()) for path in paths] == list(files.files)
+    assert files.write(tmp_path / "new" / "folder") == paths
+    assert sorted(path.name for path in paths[0].parent.iterdir()) == ["gemm.cu", "gemm.h", "gemm_main.cu"]
+
+
+def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> None:
+    emitted("naive").write(tmp_path)
+    (path, *_) = emitted("tiled").write(tmp_path)
+    assert "TILE_WIDTH" in path.read_text()
+
+
+def test_line_ends_of_a_checkout_are_no_edit(tmp_path: Path) -> None:
+    (path, *_) = emitted().write(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    emitted().write(tmp_path)
+
+
+@pytest.mark.parametrize("edit", ["foreign", "edited", "digest", "binary", "empty"])
+@pytest.mark.parametrize("which", ["gemm.cu", "gemm.h", "gemm_main.cu"])
+def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Path, edit: str, which: str) -> None:
+    (tmp_path / which).write_text(dict(emitted().files)[which])
+    text = (tmp_path / which).read_text()
+    content = {
+        "foreign": b"int main() {}\n",
+        "edited": (text + "// mine\n").encode(),
+        "digest": re.sub(r"(file digest )\w", r"\1z", text).encode(),
+        "binary": b"\xff\x00\xfe",
+        "empty": b"",
+    }[edit]
+    (tmp_path / which).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{which} is not tilewright's or was edited since: not overwritten"):
+        emitted().write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [which]
+    assert (tmp_path / which).read_bytes() == content
+    emitted().write(tmp_path, overwrite=True)
+    assert (tmp_path / which).read_text() == text
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: bool) -> None:
+    outside = tmp_path / "outside.cu"
+    if exists:
+        outside.write_text(emitted().files[0][1])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "gemm.cu").symlink_to(outside)
+    with pytest.raises(ConfigError, match="not overwritten"):
+        emitted("naive").write(folder)
+    emitted("naive").write(folder, overwrite=True)
+    assert not (folder / "gemm.cu").is_symlink()
+    assert outside.exists() == exists
+    assert not exists or outside.read_text() == emitted().files[0][1]
+
+
+@pytest.mark.parametrize("name", ["../a.cu", "/a.cu", "a/b.cu", "a.py", ".cu", "a.cu\n", "", "..", "con.h.sh"])
+def test_filename_with_a_folder_does_not_come_to_be(name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name of an emitted file"):
+        Emitted(((name, ""),))
+
+
+def test_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gemm.h").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        emitted().write(tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.h"]
+
+
+def test_file_in_the_place_of_the_folder_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        emitted().write(tmp_path / "file")
+
+
+# Compilers
+
+
+@pytest.mark.parametrize("compiler", [("gcc", "-std=c99"), ("g++", "-x", "c++", "-std=c++11")], ids=lambda c: c[0])
+@pytest.mark.parametrize("text", ["tiled:edge=pad", "naive:edge=exact"])
+def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"{compiler[0]} is not installed")
+    emitted(text, dtype="double").write(tmp_path)
+    (tmp_path / "user.c").write_text('#include "gemm.h"\n#include "gemm.h"\nint (*use)(void) = (int (*)(void))gemm;\n')
+    flags = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-cast-function-type", "-fsyntax-only")
+    compiled(*compiler, *flags, tmp_path / "user.c")
+
+
+@needs_nvcc
+def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> None:
+    paths = []
+    for text in KERNELS:
+        name = re.sub(r"\W+", "_", text)
+        paths.append(emitted(text, name, main=False, dtype="double", trans="tt").write(tmp_path)[0])
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
+
+
+@needs_nvcc
+def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
+    program = build(tmp_path, emitted("tiled:edge=pad"), *STRICT)
+    done = run(program, "1", "2")
+    assert (done.returncode, done.stderr) == (2, f"usage: {program} [M N K]\n")
+    done = run(program, "1", "2", "x")
+    assert (done.returncode, done.stderr) == (2, "gemm_main: a size must be 1 to 2147483647, got x\n")
+    done = run("env", "CUDA_VISIBLE_DEVICES=", program)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"gemm_main: no GPU to run on: .+\n", done.stderr)
+
+
+@needs_nvcc
+def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
+    example = tmp_path / "cpp"
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "cpp", example)
+    compiled("make", "-C", example, "ARCH=sm_90a")
+    done = run("env", "CUDA_VISIBLE_DEVICES=", example / "example")
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
+
+
+def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Path:
+    sources = [path for path in files.write(folder) if path.suffix == ".cu"]
+    compiled("nvcc", "-O3", f"-arch={arch}", *flags, *sources, "-o", folder / "program")
+    return folder / "program"
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize("trans", ["nn", "tt", "nt", "tn"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("text", KERNELS)
+def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> None:
+    program = build(tmp_path, emitted(text, dtype=dtype, trans=trans), arch="native")
+    shapes = ["128x64x32", "32x32x96"] if "exact" in text else ["129x65x33", "1x1x1", "1x300x7", "64x32x128"]
+    for shape in shapes:
+        done = run(program, *shape.split("x"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"[\d.]+ us, [\d.]+ GFLOP/s", done.stdout)
+
+
+BREAKS = {
+    "a dropped term": (r"p < TILE_WIDTH; \+\+p", "p < TILE_WIDTH - 1; ++p"),
+    "a store outside": (r"row < m && col < n", "row < m && col < n + 1"),
+    "C read at beta 0": (r"beta == T\(0\) \? alpha \* product :", ""),
+    "beta forgotten": (r"\+ beta \* \*c", ""),
+    "swapped operands": (r"b_tile\[p\]\[tx\]", "b_tile[tx][p]"),
+    "an empty product refused": (r"if \(m == 0 [^\n]*", ""),
+}
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize("what", BREAKS)
+def test_self_test_catches_a_broken_kernel(tmp_path: Path, what: str) -> None:
+    (code_name, code), *rest = emitted().files
+    pattern, replacement = BREAKS[what]
+    broken, count = re.subn(pattern, replacement, code, count=1)
+    assert count == 1
+    program = build(tmp_path, Emitted(((code_name, broken), *rest)), arch="native")
+    done = run(program, "129", "65", "33")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG" in done.stdout

@@ -1,0 +1,94 @@
+"""What may import what, and that importing does nothing."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tilewright
+
+ROOT = Path(tilewright.__file__).parent
+LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
+FOLDERS = [ROOT / layer for layer in LAYERS]
+FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
+ONLY_IN = {"optuna": {"tuner/study.py"}, "cupy": {"runtime/cuda.py"}, "cupy_backends": {"runtime/cuda.py"}}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of the modules that a file imports, wherever in it."""
+    package = ("tilewright", *path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join((*base, *(node.module or "").split("."))).strip(".")
+            yield stem
+            if base == ("tilewright",) and not node.module:
+                yield from (f"tilewright.{alias.name}" for alias in node.names)
+
+
+def layer(module: str) -> int:
+    """Place of a tilewright module in the order of the layers; the public face is above all of them."""
+    parts = module.split(".")
+    return LAYERS.index(parts[1]) if len(parts) > 1 and parts[1] in LAYERS else len(LAYERS)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_imports_go_down_the_layers(path: Path) -> None:
+    own = layer("tilewright." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+    # `tilewright` alone is the version and the public face, `configs` holds data: any layer may read them.
+    seen = [module for module in imports(path) if module.startswith("tilewright.") and "configs" not in module]
+    assert [module for module in seen if layer(module) > own] == []
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in ("codegen", "templates")], ids=name)
+def test_codegen_needs_the_standard_library_and_jinja2_alone(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, "jinja2", "tilewright"}
+    assert [module for module in imports(path) if module.split(".")[0] not in allowed] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_libraries_are_imported_in_their_one_place(path: Path) -> None:
+    for module in imports(path):
+        assert name(path) in ONLY_IN.get(module.split(".")[0], {name(path)}), module
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_environment_variables_are_read_in_one_place(path: Path) -> None:
+    words = {"environ", "getenv", "environb", "putenv"}
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute | ast.alias)]
+    used = {node.attr if isinstance(node, ast.Attribute) else node.name for node in found} & words
+    assert not used or name(path) == "runtime/settings.py"
+
+
+def test_importing_makes_no_file_and_needs_no_device(tmp_path: Path) -> None:
+    modules = [
+        ".".join(("tilewright", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for path in FILES
+        if path.name != "__main__.py" and name(path) != "runtime/cuda.py"  # which needs an extra
+    ]
+    program = f"""import importlib, sys
+for module in {modules!r}: importlib.import_module(module)
+print("cupy" in sys.modules)"""
+    variables = {
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+    assert list(tmp_path.iterdir()) == []

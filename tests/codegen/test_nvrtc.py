@@ -1,0 +1,92 @@
+"""A sample of all variants, compiled to machine code for four generations: no GPU is needed for that."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import FAMILIES, Family, rejections
+from tilewright.codegen.problem import DType, Problem
+
+TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
+VARIANTS = 50
+"""Variants that are compiled for each target."""
+
+Row = tuple[str, str, str, str]
+"""Config, dtype, transposes and target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler said of a variant."""
+
+    row: Row
+    registers: int
+    smem_bytes: int
+    spilled_bytes: int
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[Config.parse(self.row[0]).family]
+
+    @property
+    def predicted(self) -> tuple[int, int]:
+        """Registers and shared bytes that the family expects."""
+        config, dtype = Config.parse(self.row[0]), DType.parse(self.row[1])
+        return self.family.registers(dtype, config), self.family.smem_bytes(dtype, config)
+
+
+def variants(family: Family) -> Iterator[tuple[str, str, str]]:
+    """Every config that all targets can hold, with each dtype and transposition."""
+    names = [parameter.name for parameter in family.parameters]
+    for values in itertools.product(*(parameter.choices for parameter in family.parameters)):
+        config = Config(family.name, tuple(zip(names, values, strict=True)))
+        for dtype, trans in itertools.product(DType, ("nn", "nt", "tn", "tt")):
+            problem = Problem.parse("1024", dtype, trans)
+            if not any(list(rejections(problem, config, ARCHES[target])) for target in TARGETS):
+                yield str(config), dtype.value, trans
+
+
+def sample() -> list[Row]:
+    """The same variants each time, as many of each family and the same for every target."""
+    generator = random.Random(1)
+    chosen = []
+    for i, family in enumerate(FAMILIES.values()):
+        count = VARIANTS // len(FAMILIES) + (i < VARIANTS % len(FAMILIES))
+        chosen += generator.sample(list(variants(family)), count)
+    return [(*variant, target) for variant in chosen for target in TARGETS]
+
+
+def compile_rows(rows: list[Row]) -> list[Compiled]:
+    """The rows compiled in a process of its own."""
+    script = Path(__file__).with_name("compile_variants.py")
+    done = subprocess.run([sys.executable, script], input=json.dumps(rows), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [Compiled(row, *said) for row, said in zip(rows, json.loads(done.stdout), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[Compiled]:
+    pytest.importorskip("cupy")
+    workers = min(8, len(os.sched_getaffinity(0)))
+    rows = sample()
+    with ThreadPoolExecutor(workers) as pool:
+        return [each for part in pool.map(compile_rows, (rows[i::workers] for i in range(workers))) for each in part]
+
+
+# One test, so that tests spread over processes do not compile the sample more than once.
+def test_compiled_variants_are_what_was_predicted(compiled: list[Compiled]) -> None:
+    assert len(compiled) == VARIANTS * len(TARGETS)
+    assert {each.family.name for each in compiled} == set(FAMILIES)
+    assert [each for each in compiled if each.smem_bytes != each.predicted[1]] == []
+    assert [each for each in compiled if each.registers > each.predicted[0]] == []
+    assert [each for each in compiled if each.spilled_bytes] == []

@@ -1,0 +1,127 @@
+"""What is asked: shapes, dtypes and layouts, and what bad ones get."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilewright.codegen.errors import LayoutError, ShapeError, TilewrightError
+from tilewright.codegen.problem import DType, Layout, Problem
+
+SIZES = st.integers(0, 2**31 - 1)
+
+
+@given(SIZES, SIZES, SIZES, st.sampled_from(DType), st.sampled_from(["nn", "nt", "tn", "tt"]))
+def test_problem_is_read_back_from_its_parts(m: int, n: int, k: int, dtype: DType, trans: str) -> None:
+    problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
+    assert Problem.parse(problem.shape, dtype, trans) == problem
+    assert str(problem) == f"{m}x{n}x{k} {dtype.value} {trans}"
+
+
+def test_one_number_is_a_cube() -> None:
+    assert Problem.parse("1000") == Problem(1000, 1000, 1000)
+
+
+def test_shape_is_read_without_regard_to_case_and_blanks() -> None:
+    assert Problem.parse(" 10X20X30 ").shape == "10x20x30"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "",
+        "x",
+        "1x2",
+        "1x2x3x4",
+        "-1",
+        "-1x2x3",
+        "1.5x2x3",
+        "1e3",
+        "1 x 2 x 3",
+        "axbxc",
+        "1x2x",
+        "99999999999",
+    ],
+)
+def test_malformed_shape_is_refused_by_name(shape: str) -> None:
+    with pytest.raises(ShapeError, match="shape must be MxNxK or one number"):
+        Problem.parse(shape)
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+@pytest.mark.parametrize("value", [-1, 2**31])
+def test_size_out_of_range_is_a_value_error_that_names_it(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be in .*got {value}"):
+        Problem(**{"m": 1, "n": 1, "k": 1, name: value})
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+@pytest.mark.parametrize("value", [1.0, True, "1", None])
+def test_size_that_is_no_integer_is_a_type_error_that_names_it(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+        Problem(**{"m": 1, "n": 1, "k": 1, name: value})
+
+
+def test_size_of_another_integer_type_becomes_an_int() -> None:
+    class Seven:
+        def __index__(self) -> int:
+            return 7
+
+    problem = Problem(Seven(), 1, 1)  # type: ignore[arg-type]
+    assert type(problem.m) is int
+    assert problem.m == 7
+
+
+@pytest.mark.parametrize("dtype", ["int", "float16", "half", ">f4", "Float", None, 4, "complex"])
+def test_unknown_dtype_is_a_type_error(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="dtype must be float or double, got"):
+        Problem(1, 1, 1, dtype)
+
+
+@pytest.mark.parametrize("trans", ["", "n", "nnn", "NT", "xy"])
+def test_unknown_transposes_are_refused(trans: str) -> None:
+    with pytest.raises(ShapeError, match="trans must be nn, nt, tn or tt"):
+        Problem.parse("1", trans=trans)
+
+
+def test_trans_must_be_a_bool() -> None:
+    with pytest.raises(TypeError, match="trans_a must be True or False, got 1"):
+        Problem(1, 1, 1, trans_a=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("float", DType.FLOAT), ("f32", DType.FLOAT), ("float32", DType.FLOAT), ("double", DType.DOUBLE)],
+)
+def test_dtype_goes_by_its_usual_names(name: str, dtype: DType) -> None:
+    assert DType.parse(name) is dtype
+
+
+def test_work_and_traffic() -> None:
+    problem = Problem.parse("2x3x5", "double")
+    assert problem.flops == 60
+    assert problem.bytes == 8 * (10 + 15 + 6)
+
+
+def test_stored_shapes_follow_the_transposes() -> None:
+    assert Problem.parse("2x3x5", trans="nn").stored_a == (2, 5)
+    assert Problem.parse("2x3x5", trans="tn").stored_a == (5, 2)
+    assert Problem.parse("2x3x5", trans="nn").stored_b == (5, 3)
+    assert Problem.parse("2x3x5", trans="nt").stored_b == (3, 5)
+
+
+@pytest.mark.parametrize("ld", [-4, 0, 3, 2**31])
+def test_leading_dimension_out_of_range_is_a_layout_error(ld: int) -> None:
+    with pytest.raises(LayoutError, match=rf"ld must be at least .* 4 .*got {ld}"):
+        Layout(2, 4, ld)
+
+
+def test_span_counts_the_padding_between_rows_only() -> None:
+    assert Layout(3, 4, 10).span == 24
+    assert Layout(0, 4, 10).span == Layout(3, 0, 10).span == 0
+
+
+def test_errors_are_value_errors_with_one_base() -> None:
+    assert issubclass(ShapeError, ValueError)
+    assert issubclass(LayoutError, ValueError)
+    assert issubclass(ShapeError, TilewrightError)

@@ -1,0 +1,61 @@
+"""Write the golden files again: `python tests/golden/regenerate.py`. Read the difference before committing."""
+
+from pathlib import Path
+
+from tilewright.codegen.arch import arch_named
+from tilewright.codegen.config import Config
+from tilewright.codegen.emit import emit
+from tilewright.codegen.families import FAMILIES
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("tests/golden", "examples/cpp")
+VARIANTS = (
+    ("exact", "float", "nn"),
+    ("bounds", "float", "nn"),
+    ("pad", "float", "nn"),
+    ("bounds", "double", "tt"),
+)
+
+
+def golden_files() -> dict[str, str]:
+    """Every golden file, by its path from the root, and what it should hold."""
+    arch = arch_named("sm_90a")
+    golden, example = FOLDERS
+    files = {}
+    for family in FAMILIES:
+        for edge, dtype, trans in VARIANTS:
+            problem = Problem.parse("1024x768x512", dtype, trans)
+            source = render(problem, Config.parse(f"{family}:edge={edge}"), arch)
+            files[f"{golden}/{family}_{edge}_{problem.dtype.code}_{trans}.cu"] = source.code
+    problem = Problem.parse("1024x768x512")
+    for name, text in emit(problem, Config.parse("tiled:edge=pad"), arch, main=True).files:
+        files[f"{golden}/{name}"] = text
+    for name, text in emit(Problem.parse("300x200x100"), Config.parse("tiled"), arch).files:
+        files[f"{example}/{name}"] = text
+    return files
+
+
+def present() -> set[str]:
+    """The golden files that lie there now, by their paths from the root."""
+    folders = (ROOT / folder for folder in FOLDERS)
+    paths = (path for folder in folders for path in folder.iterdir() if path.suffix in (".cu", ".h"))
+    return {path.relative_to(ROOT).as_posix() for path in paths}
+
+
+def main() -> None:
+    """Write what changed and remove what is golden no more."""
+    files = golden_files()
+    for name in sorted(present() - set(files)):
+        print("remove", name)
+        (ROOT / name).unlink()
+    for name, text in files.items():
+        path = ROOT / name
+        if not path.exists() or path.read_bytes() != text.encode():
+            print("write ", name)
+            path.write_bytes(text.encode())
+
+
+if __name__ == "__main__":
+    main()

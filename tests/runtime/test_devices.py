@@ -1,0 +1,228 @@
+"""What every device must do, run by each: the edge grid, exactness, accuracy, repeatability, BLAS's rules."""
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import products
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import ConfigError, DeviceError
+from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.detect import choose, open_device
+from tilewright.runtime.device import Device
+from tilewright.runtime.kernel import Kernel, prepare
+from tilewright.runtime.timing import Timer
+from tilewright.runtime.verify import Verifier
+
+CONFIGS = (
+    "naive:block_m=4,block_n=8,edge=bounds",
+    "naive:block_m=4,block_n=8,edge=exact,unroll=2",
+    "naive:block_m=2,block_n=16,edge=pad",
+    "tiled:tile_width=8,edge=bounds,skew=1,unroll=8",
+    "tiled:tile_width=8,edge=exact,skew=0,unroll=4",
+    "tiled:tile_width=8,edge=pad,skew=1,unroll=1",
+    "tiled:tile_width=16,edge=bounds",
+    "tiled:tile_width=4,edge=pad,unroll=4",
+)
+SCALARS = ((1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-0.5, 0.0), (2.0, -1.5), (0.0, 2.5))
+TRANS = ("nn", "nt", "tn", "tt")
+
+
+@cache
+def device_for(selector: str) -> Device:
+    return open_device(choose(selector).info)
+
+
+def serves(kernel: Kernel, problem: Problem) -> bool:
+    return next(rejections(problem, kernel.config, kernel.device.info.arch), None) is None
+
+
+def sizes_around(tile: int) -> list[int]:
+    return sorted({0, 1, 2, tile - 1, tile, tile + 1, 2 * tile + 3})
+
+
+class Conformance:
+    """One class for all devices; a subclass names its selector."""
+
+    selector = ""
+
+    @pytest.fixture
+    def device(self) -> Device:
+        return device_for(self.selector)
+
+    def kernels(self, device: Device, text: str, dtype: DType, trans: str) -> Iterator[tuple[Kernel, Problem]]:
+        """A kernel for every shape of the edge grid that the config serves; compiled once."""
+        config = complete(Config.parse(text))
+        tile_m, tile_n, tile_k = FAMILIES[config.family].tile(config)
+        exact = config["edge"] == "exact"
+        sizes = [sorted({0, t, 2 * t, 3 * t}) if exact else sizes_around(t) for t in (tile_m, tile_n, max(tile_k, 3))]
+        for m, n, k in itertools.product(*sizes):
+            problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
+            if not list(rejections(problem, config, device.info.arch)):
+                yield prepare(device, problem, config), problem
+
+    @pytest.mark.parametrize("text", CONFIGS)
+    def test_edge_grid_is_exact(self, device: Device, text: str) -> None:
+        """T0: whole-number data, every size around the tile, all transposes, alpha, beta and leading dimensions."""
+        scalars, extras = itertools.cycle(SCALARS), itertools.cycle((0, 1, 7))
+        cases = 0
+        for dtype, trans in ((DType.FLOAT, "nn"), (DType.FLOAT, "tt"), (DType.DOUBLE, "nt"), (DType.DOUBLE, "tn")):
+            for kernel, problem in self.kernels(device, text, dtype, trans):
+                alpha, beta = next(scalars)
+                a, b, c = products.integers(problem, cases)
+                got = products.run(device, kernel, a, b, c, alpha, beta, next(extras))
+                wanted = products.exact(problem, a, b, c, alpha, beta)
+                assert np.array_equal(got, wanted), f"{problem} alpha {alpha} beta {beta}"
+                cases += 1
+        assert cases >= 4 * 27
+
+    @pytest.mark.parametrize("trans", TRANS)
+    @pytest.mark.parametrize("dtype", list(DType))
+    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad,skew=1"])
+    def test_accuracy(self, device: Device, text: str, dtype: DType, trans: str) -> None:
+        """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
+        problem = Problem.parse("65x70x300", dtype, trans)
+        kernel = prepare(device, problem, Config.parse(text))
+        verdict = Verifier(device, problem).check(kernel)
+        assert verdict.reason == ""
+        assert 0 < verdict.accuracy.worst <= 1
+        # The bound of T1 is (k + 2) u |A||B|, that of T2 is 4 sqrt(k + 2) u |A||B|.
+        assert verdict.accuracy.worst * (problem.k + 2) <= 4 * (problem.k + 2) ** 0.5
+
+    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
+    def test_nan_and_infinity_propagate(self, device: Device, text: str) -> None:
+        problem = Problem(20, 19, 21)
+        kernel = prepare(device, problem, Config.parse(text))
+        a, b, c = products.integers(problem, 3)
+        a[4, 7], b[20, 2] = np.nan, np.inf
+        got = products.run(device, kernel, a, b, c, 1.0, 0.0)
+        assert np.isnan(got[4]).all()
+        assert not np.isfinite(got[:, 2]).any()
+        clean = np.delete(np.delete(got, 4, axis=0), 2, axis=1)
+        assert np.isfinite(clean).all()
+
+    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
+    def test_operands_are_not_read_where_alpha_or_k_is_zero(self, device: Device, text: str) -> None:
+        for problem, alpha in ((Problem(9, 8, 7), 0.0), (Problem(9, 8, 0), 1.0)):
+            kernel = prepare(device, problem, Config.parse(text))
+            a, b, c = products.integers(problem, 5)
+            a[...], b[...] = np.nan, np.nan
+            assert np.array_equal(products.run(device, kernel, a, b, c, alpha, 1.5), 1.5 * c)
+            assert np.array_equal(products.run(device, kernel, a, b, c, alpha, 0.0), 0 * c)
+
+    def test_results_repeat_bit_by_bit(self, device: Device) -> None:
+        problem = Problem(40, 33, 50)
+        kernel = prepare(device, problem, Config.parse("tiled:edge=bounds"))
+        rng = np.random.default_rng(0)
+        a, b = (rng.random(s, dtype=np.float32) for s in ((40, 50), (50, 33)))
+        c = np.zeros((40, 33), np.float32)
+        first = products.run(device, kernel, a, b, c, 1.0, 0.0)
+        for _ in range(20 if device.info.arch.is_host else 100):
+            assert np.array_equal(first, products.run(device, kernel, a, b, c, 1.0, 0.0))
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def test_any_problem(self, data: st.DataObject) -> None:
+        """Random shapes, transposes, types, scalars and paddings, on random configs that serve them."""
+        device = device_for(self.selector)
+        m, n, k = (data.draw(st.integers(0, 70), label=name) for name in "mnk")
+        dtype = data.draw(st.sampled_from(DType))
+        trans = data.draw(st.sampled_from(TRANS))
+        problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
+        config = complete(Config.parse(data.draw(st.sampled_from(CONFIGS))))
+        alpha, beta = data.draw(st.sampled_from(SCALARS))
+        if list(rejections(problem, config, device.info.arch)):
+            with pytest.raises(ConfigError, match="multiples of"):
+                prepare(device, problem, config)
+            return
+        a, b, c = products.integers(problem, data.draw(st.integers(0, 99)))
+        got = products.run(device, prepare(device, problem, config), a, b, c, alpha, beta, data.draw(st.integers(0, 9)))
+        assert np.array_equal(got, products.exact(problem, a, b, c, alpha, beta))
+
+    @pytest.mark.parametrize("dtype", list(DType))
+    @pytest.mark.parametrize("trans", TRANS)
+    def test_vendor(self, device: Device, dtype: DType, trans: str) -> None:
+        problem = Problem.parse("33x21x40", dtype, trans)
+        verdict = Verifier(device, problem).check_launch(device.vendor(problem))
+        assert verdict.reason == ""
+
+    def test_timing(self, device: Device) -> None:
+        problem = Problem(64, 64, 64)
+        kernel = prepare(device, problem, Config.parse("tiled:edge=exact"))
+        timer = Timer(device, problem)
+        measured = timer.measure(kernel.launch)
+        assert 0 < measured.median_us < 1e6
+        given_up = timer.measure(kernel.launch, stop_above_us=1e-6)
+        assert len(given_up.samples_us) <= timer.plan.least
+        samples, _ = timer.rounds({"one": kernel.launch, "vendor": device.vendor(problem)}, 4)
+        assert [len(entry) for entry in samples.values()] == [4, 4]
+
+    def test_capture_runs_what_was_captured(self, device: Device) -> None:
+        problem = Problem(17, 18, 19)
+        for text in ("tiled:edge=bounds", "tiled:edge=pad"):
+            kernel = prepare(device, problem, Config.parse(text))
+            verifier = Verifier(device, problem)
+
+            def through_graph(*arguments: object, kernel: Kernel = kernel) -> None:
+                device.capture(lambda: kernel.launch(*arguments))()  # type: ignore[arg-type]
+
+            # Capturing runs it once more, so only beta = 0 can be compared.
+            verifier.SCALARS = ((1.0, 0.0), (0.5, 0.0))
+            assert verifier.check_launch(through_graph).reason == ""
+
+
+class TestHost(Conformance):
+    selector = "host"
+
+
+@pytest.mark.gpu
+class TestCuda(Conformance):
+    selector = "cuda"
+
+    def test_more_than_two_to_the_31_elements(self) -> None:
+        """B and C pass 2^31 elements: offsets need 64 bits."""
+        device = device_for("cuda")
+        problem = Problem(3, 2**31 // 2, 3)
+        config = Config.parse("tiled:edge=bounds,tile_width=32")
+        kernel = prepare(device, problem, config)
+        xp = device.xp
+        a = xp.asarray(np.arange(9, dtype=np.float32).reshape(3, 3))
+        b = xp.arange(3 * problem.n, dtype=xp.int64).reshape(3, problem.n) % 7
+        b = b.astype(xp.float32)
+        c = xp.full((3, problem.n), xp.nan, dtype=xp.float32)
+        from tilewright.runtime.device import Operand
+
+        operands = [Operand(int(x.data.ptr), *x.shape, x.shape[1], False, x) for x in (a, b, c)]
+        kernel.launch(*operands)
+        device.synchronize()
+        for column in (0, 12345, problem.n - 1):
+            wanted = device.to_numpy(a) @ device.to_numpy(b[:, column])
+            assert np.array_equal(device.to_numpy(c[:, column]), wanted)
+        assert not bool(xp.isnan(c).any())
+
+    def test_detecting_creates_no_context(self) -> None:
+        import subprocess
+        import sys
+
+        code = (
+            "import ctypes; from tilewright.runtime.detect import choose; choose('cuda');"
+            "cuda = ctypes.CDLL('libcuda.so.1'); flags, active = ctypes.c_uint(), ctypes.c_int();"
+            "assert cuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0;"
+            "assert active.value == 0"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_gpu_that_was_asked_for_is_never_replaced() -> None:
+    try:
+        choose("cuda:99")
+    except DeviceError as error:
+        assert "cuda" in str(error)
+    else:
+        pytest.fail("cuda:99 was accepted")

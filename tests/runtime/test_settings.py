@@ -1,0 +1,73 @@
+"""Where things are kept, and that asking makes nothing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tilewright.runtime import settings
+
+FOLDERS = [
+    (settings.STORE_VARIABLE, settings.store_folder, "XDG_DATA_HOME"),
+    (settings.CACHE_VARIABLE, settings.cache_folder, "XDG_CACHE_HOME"),
+]
+BOTH = pytest.mark.parametrize(("variable", "folder", "xdg"), FOLDERS, ids=["store", "cache"])
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Changes that are gone before other fixtures look at the environment."""
+    with monkeypatch.context() as patch:
+        yield patch
+
+
+@BOTH
+def test_the_variable_decides(
+    variable: str, folder: Callable[[], Path], xdg: str, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv(xdg, str(tmp_path / "elsewhere"))
+    environment.setenv(variable, str(tmp_path / "there"))
+    assert folder() == tmp_path / "there"
+    assert not folder().exists()
+
+
+@BOTH
+def test_a_relative_folder_and_a_tilde_become_absolute(
+    variable: str, folder: Callable[[], Path], xdg: str, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.chdir(tmp_path)
+    environment.setenv(variable, "here")
+    assert folder() == tmp_path / "here"
+    environment.setenv("HOME", str(tmp_path))
+    environment.setenv(variable, "~/home")
+    assert folder() == tmp_path / "home"
+    environment.setenv(variable, "~nobody-of-this-name/x")
+    assert folder() == tmp_path / "~nobody-of-this-name/x"
+
+
+@BOTH
+@pytest.mark.parametrize("empty", [True, False])
+def test_unset_and_empty_mean_the_users_folder(
+    variable: str, folder: Callable[[], Path], xdg: str, empty: bool, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if empty:
+        environment.setenv(variable, "")
+    else:
+        environment.delenv(variable)
+    if sys.platform == "linux":
+        environment.setenv(xdg, str(tmp_path))
+        assert folder() == tmp_path / "tilewright"
+    assert folder().is_absolute()
+    assert "tilewright" in folder().parts
+
+
+def test_importing_makes_no_folder(tmp_path: Path) -> None:
+    code = "import tilewright.runtime.settings, tilewright.runtime.store, tilewright.runtime.cache"
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop(settings.STORE_VARIABLE, None)
+    environment.pop(settings.CACHE_VARIABLE, None)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert list(tmp_path.iterdir()) == []

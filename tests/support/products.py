@@ -1,0 +1,81 @@
+"""Products run on a device with everything around the operands poisoned, and exact references for them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.device import Device, Operand
+from tilewright.runtime.kernel import Kernel
+
+GUARD_ROWS = 3
+
+
+def numpy_dtype(problem: Problem) -> Any:
+    return np.float32 if problem.dtype is DType.FLOAT else np.float64
+
+
+def integers(problem: Problem, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """A, B (as stored) and C of small whole numbers: every sum is exact in the type, so results must be equal."""
+    rng = np.random.default_rng(seed)
+    kind = numpy_dtype(problem)
+    shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+    a, b, c = (rng.integers(-8, 9, shape).astype(kind) for shape in shapes)
+    return a, b, c
+
+
+def exact(
+    problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], alpha: float, beta: float
+) -> NDArray[Any]:
+    """What whole-number operands give, for alpha and beta that are multiples of a half."""
+    op_a = (a.T if problem.trans_a else a).astype(np.int64)
+    op_b = (b.T if problem.trans_b else b).astype(np.int64)
+    doubled = int(2 * alpha) * (op_a @ op_b)
+    if beta:
+        doubled = doubled + int(2 * beta) * c.astype(np.int64)
+    return (doubled / 2).astype(numpy_dtype(problem))
+
+
+def poisoned(device: Device, problem: Problem, array: NDArray[Any], extra: int, trans: bool) -> tuple[Operand, Any]:
+    """The array on the device, `extra` elements of NaN after each row and rows of NaN before and after it."""
+    rows, cols = array.shape
+    ld = max(1, cols + extra)
+    size = problem.dtype.size_bytes
+    whole_shape = (rows + 2 * GUARD_ROWS, ld)
+    buffer = device.allocate(whole_shape[0] * ld * size)
+    whole = buffer.array(problem.dtype.numpy_name, whole_shape)
+    whole[...] = np.nan
+    if array.size:
+        whole[GUARD_ROWS : GUARD_ROWS + rows, :cols] = device.xp.asarray(array)
+    return Operand(buffer.pointer + GUARD_ROWS * ld * size, rows, cols, ld, trans, buffer), whole
+
+
+def run(
+    device: Device,
+    kernel: Kernel,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    alpha: float,
+    beta: float,
+    extra: int = 0,
+) -> NDArray[Any]:
+    """C as the kernel leaves it; fails if anything around C was written. C starts as NaN where beta is 0."""
+    problem = kernel.problem
+    a_operand, _ = poisoned(device, problem, a, extra, problem.trans_a)
+    b_operand, _ = poisoned(device, problem, b, extra, problem.trans_b)
+    start = c if beta else np.full_like(c, np.nan)
+    c_operand, whole = poisoned(device, problem, start, extra, False)
+    kernel.launch(a_operand, b_operand, c_operand, alpha, beta)
+    device.synchronize()
+    after = device.to_numpy(whole)
+    inside = np.zeros(after.shape, dtype=bool)
+    inside[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n] = True
+    assert np.isnan(after[~inside]).all(), "wrote outside C"
+    return after[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n]
+
+
+def sized(problem: Problem, m: int, n: int, k: int) -> Problem:
+    return replace(problem, m=m, n=n, k=k)

@@ -1,0 +1,123 @@
+"""The configs worth trying for one problem on one device: configs/spaces/*.toml, pruned by the constraints."""
+
+import itertools
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ..codegen.arch import Arch
+from ..codegen.config import Config, Value
+from ..codegen.errors import ConfigError, check
+from ..codegen.families import FAMILIES, complete, rejections
+from ..codegen.problem import Problem
+from .space import Dimension, Point, Space
+
+__all__ = ["Candidates", "Choices", "candidates", "read_spaces"]
+
+ABSENT = "absent"
+FAMILY = "family"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """One file: a family and the values of its parameters to combine."""
+
+    family: str
+    """Name of the family."""
+    parameters: tuple[tuple[str, tuple[Value, ...]], ...]
+    """Parameter names and values."""
+
+    def configs(self) -> Iterator[Config]:
+        """Every combination, pruned or not."""
+        names = [name for name, _ in self.parameters]
+        for values in itertools.product(*(choices for _, choices in self.parameters)):
+            yield complete(Config(self.family, tuple(zip(names, values))))
+
+
+def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
+    """The space files of a folder, those that ship with the package if None. Raises ConfigError naming the file."""
+    root = folder or resources.files(__package__.rpartition(".")[0]).joinpath("configs/spaces")
+    files = sorted((f for f in root.iterdir() if f.name.endswith(".toml")), key=lambda file: file.name)
+    check(bool(files), f"no space files (*.toml) in {root}")
+    return tuple(_read(file.name, file.read_text("utf-8")) for file in files)
+
+
+def _read(name: str, text: str) -> Choices:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    family, parameters = document.get("family"), document.get("parameters")
+    check(family in FAMILIES, f"{name}: family must be one of {', '.join(FAMILIES)}, got {family!r}")
+    check(isinstance(parameters, dict), f"{name}: needs a table [parameters]")
+    assert isinstance(parameters, dict)
+    assert isinstance(family, str)
+    for key, choices in parameters.items():
+        check(isinstance(choices, list) and bool(choices), f"{name}: {key} must be a list of values")
+        for choice in choices:
+            complete(Config(family, ((key, choice),)))
+    return Choices(family, tuple((key, tuple(choices)) for key, choices in parameters.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is left after pruning."""
+
+    space: Space
+    """The valid points."""
+    configs: tuple[Config, ...]
+    """The config of each point, in the space's order."""
+    pruned: tuple[tuple[str, int], ...]
+    """Each reason for which configs were pruned, and how many, most first."""
+
+    def config_at(self, point: Point) -> Config:
+        """The config of a point."""
+        return self.configs[self.space.index(point)]
+
+    def point_of(self, config: Config) -> Point | None:
+        """The point of a config, None if it is not among the candidates."""
+        try:
+            return self.space.points[self.configs.index(config)]
+        except ValueError:
+            return None
+
+
+def candidates(problem: Problem, arch: Arch, spaces: tuple[Choices, ...]) -> Candidates:
+    """All configs of the spaces that the constraints allow. Raises ConfigError if none is left.
+
+    Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
+    """
+    kept: list[Config] = []
+    reasons: Counter[str] = Counter()
+    for choices in spaces:
+        for config in choices.configs():
+            why = next(rejections(problem, config, arch), None)
+            if why is None:
+                kept.append(config)
+            else:
+                reasons[why] += 1
+    check(bool(kept), f"no config serves {problem} on {arch.name}: " + "; ".join(reasons))
+    dimensions = _dimensions(kept)
+    index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
+    points = []
+    for config in kept:
+        values = {FAMILY: config.family, **dict(config.values)}
+        points.append(tuple(place[values.get(d.name, ABSENT)] for d, place in zip(dimensions, index)))
+    return Candidates(Space(tuple(dimensions), tuple(points)), tuple(kept), tuple(reasons.most_common()))
+
+
+def _dimensions(configs: list[Config]) -> list[Dimension]:
+    seen: dict[str, set[Value]] = {}
+    for config in configs:
+        for name, value in config.values:
+            seen.setdefault(name, set()).add(value)
+    families = sorted({config.family for config in configs}, key=list(FAMILIES).index)
+    dimensions = [Dimension(FAMILY, tuple(families))]
+    for name, values in seen.items():
+        everywhere = all(any(name == own for own, _ in config.values) for config in configs)
+        ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
+        dimensions.append(Dimension(name, (*(() if everywhere else (ABSENT,)), *ordered)))
+    return dimensions

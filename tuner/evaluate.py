@@ -1,0 +1,161 @@
+"""Trying variants in this process: compile, verify, time. A failure is a record, not an exception."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..codegen.config import Config
+from ..codegen.errors import (
+    CompileError,
+    ConfigError,
+    DeviceError,
+    DeviceFaultError,
+    LaunchError,
+)
+from ..codegen.problem import Problem
+from ..runtime.device import Device
+from ..runtime.kernel import Kernel, prepare
+from ..runtime.record import Accuracy, Measurement, Record, Status
+from ..runtime.timing import Timer
+from ..runtime.verify import Launch, Verifier
+from ..runtime.versions import versions_of
+
+__all__ = ["Bench", "Duel", "Phases", "Tried"]
+
+VENDOR = "vendor"
+"""Name of the vendor's library among the contenders of a duel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where the time of one try went, in seconds."""
+
+    compile_s: float = 0.0
+    """Rendering, compiling and loading."""
+    verify_s: float = 0.0
+    """Checking."""
+    time_s: float = 0.0
+    """Timing."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.compile_s + self.verify_s + self.time_s
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A variant's record and what trying it cost."""
+
+    record: Record
+    """What came of it."""
+    phases: Phases
+    """Where the time went."""
+    fault: bool = False
+    """The device is in error and this process must not go on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Contenders timed side by side: interleaved, in shuffled order, on fresh buffers."""
+
+    names: tuple[str, ...]
+    """The configs as text; `vendor` for the vendor's library."""
+    samples_us: tuple[tuple[float, ...], ...]
+    """For each contender one time a round, in the rounds' order."""
+    accuracies: tuple[Accuracy, ...]
+    """For each contender the error over its bound on these inputs."""
+    clock_mhz: float | None = None
+    """Clock seen at the end."""
+
+
+class Bench:
+    """Verifies and times variants of one problem on one device. Inputs and reference are made once."""
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        self.device = device
+        self.problem = problem
+        self._versions = versions_of(device.info, device.compiler)
+        self._verifier = Verifier(device, problem)
+        self._timer = Timer(device, problem)
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - start
+
+    def try_variant(self, config: Config, stop_above_us: float = math.inf) -> Tried:
+        """Compile, verify, then time one variant; it is stopped early if it is slower than `stop_above_us`."""
+        self._spent = {}
+        status, reason, fault = Status.OK, "", False
+        accuracy: Accuracy | None = None
+        measurement: Measurement | None = None
+        digest = ""
+        try:
+            with self._phase("compile_s"):
+                kernel = prepare(self.device, self.problem, config)
+                digest = kernel.source.digest
+            with self._phase("verify_s"):
+                verdict = self._verifier.check(kernel)
+                accuracy, reason = verdict.accuracy, verdict.reason
+            if reason:
+                status = Status.WRONG_RESULT
+            else:
+                with self._phase("time_s"):
+                    measurement = self._timer.measure(kernel.launch, stop_above_us)
+        except ConfigError as error:
+            status, reason = Status.PRUNED, str(error)
+        except CompileError as error:
+            status, reason = Status.COMPILE_ERROR, str(error)
+        except DeviceFaultError as error:
+            status, reason, fault = Status.CRASHED, str(error), True
+        except LaunchError as error:
+            status, reason = Status.LAUNCH_ERROR, str(error)
+        except (DeviceError, MemoryError) as error:
+            status, reason = Status.LAUNCH_ERROR, str(error) or type(error).__name__
+        record = Record(
+            problem=self.problem,
+            device=self.device.info.key,
+            config=config,
+            status=status,
+            reason=_one_line(reason),
+            measurement=measurement,
+            accuracy=accuracy if status in (Status.OK, Status.WRONG_RESULT) else None,
+            versions=self._versions,
+            digest=digest,
+        )
+        return Tried(record, Phases(**self._spent), fault)
+
+    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+        """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
+
+        Each is checked again first. Raises LaunchError, or ConfigError for a result that is wrong.
+        """
+        contenders: dict[str, Launch] = {}
+        for config in configs:
+            contenders[str(config)] = prepare(self.device, self.problem, config).launch
+        contenders[VENDOR] = self.device.vendor(self.problem)
+        verifier = Verifier(self.device, self.problem, seed=101)
+        accuracies = []
+        for name, launch in contenders.items():
+            verdict = verifier.check_launch(launch)
+            if verdict.reason and name != VENDOR:
+                raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
+            accuracies.append(verdict.accuracy)
+        timer = Timer(self.device, self.problem, seed=103)
+        samples, clock_mhz = timer.rounds(contenders, rounds)
+        return Duel(tuple(samples), tuple(tuple(s) for s in samples.values()), tuple(accuracies), clock_mhz)
+
+    def kernel(self, config: Config) -> Kernel:
+        """One variant, compiled and loaded."""
+        return prepare(self.device, self.problem, config)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]

@@ -1,0 +1,65 @@
+"""Which configs to try first: a ranking by a simple model of a GPU, good enough to begin with."""
+
+import math
+
+from ..codegen.config import Config
+from ..codegen.families import family_of
+from ..codegen.problem import Problem
+from ..runtime.device import DeviceInfo
+from ..runtime.store import Store, distance
+
+__all__ = ["estimate_us", "ranked", "recorded"]
+
+_L2_OVER_DRAM = 2.5
+"""How much faster than device memory the last-level cache serves blocks, roughly, on the GPUs of the table."""
+_SMEM_BYTES_PER_CYCLE = 128
+_LAUNCH_US = 2.0
+
+
+def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> list[Config]:
+    """The configs by estimated time, best first."""
+    return sorted(configs, key=lambda config: estimate_us(problem, config, info))
+
+
+def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:
+    """Winners of the nearest tuned shapes: of this device first, then of others."""
+    near = sorted(
+        (record for record in store.records() if record.problem.dtype is problem.dtype),
+        key=lambda record: (record.device != info.key, distance(record.problem, problem)),
+    )
+    return list(dict.fromkeys(record.config for record in near[:count]))
+
+
+def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
+    """A rough time in microseconds: the slowest of arithmetic, shared memory, cache and memory traffic, times how
+    unevenly the blocks fill the device."""
+    family, arch = family_of(config), info.arch
+    m, n, k = problem.m, problem.n, problem.k
+    if config["edge"] == "pad":
+        m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((m, n, k), family.multiples(config)))
+    threads = family.threads(config)
+    warps = -(-threads // 32)
+    registers = family.registers(problem.dtype, config) * warps * 32
+    smem = family.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
+    resident = max(1, min(
+        arch.max_blocks_per_sm, arch.max_threads_per_sm // (warps * 32), arch.registers_per_sm // registers,
+        arch.smem_per_sm_bytes // max(1, smem),
+    ))  # fmt: skip
+    blocks = family.blocks(problem, config)
+    waves = blocks / (resident * info.sm_count)
+    fill = math.ceil(waves) / waves
+    # Latency is hidden by some 16 warps an SM that each do one thing at a time.
+    occupancy = min(1.0, min(resident, max(1, blocks / info.sm_count)) * warps / 32)
+    lanes = threads / (warps * 32)
+    flops_us = 2.0 * m * n * k / (info.peak_gflops(problem.dtype) * 1e3)
+    size = problem.dtype.size_bytes
+    reuse_a, reuse_b = family.reuse(config)
+    cache_us = m * n * k * (1 / reuse_a + 1 / reuse_b) * size / (info.bandwidth_gbs * _L2_OVER_DRAM * 1e3)
+    memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
+    smem_us = 0.0
+    if family.smem_elements(config):
+        per_fma = family.smem_bytes_per_fma(problem.dtype, config)
+        smem_us = m * n * k * per_fma / (_SMEM_BYTES_PER_CYCLE * info.sm_count * info.clock_mhz)
+    copies_us = 2 * problem.bytes / (info.bandwidth_gbs * 1e3) + 3 * _LAUNCH_US if config["edge"] == "pad" else 0.0
+    slowest = max(flops_us, smem_us, cache_us) / lanes / max(0.05, occupancy) * fill
+    return _LAUNCH_US + max(slowest, memory_us) + copies_us

@@ -1,0 +1,300 @@
+"""Searches by Optuna's models, and the journal file a search resumes from. The only module with Optuna in it.
+
+A model works on a study in memory whose parameters are encoded as the model likes them; the journal on disk
+holds names and values as a person knows them. So the model can change without making old files unreadable.
+"""
+
+import importlib.util
+import math
+import os
+import warnings
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from filelock import FileLock
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
+from optuna.trial import TrialState, create_trial
+
+from ..codegen.errors import ConfigError, StoreError
+from .sampler import BaseSampler, Trials
+from .space import Point, Space
+
+__all__ = ["GPSampler", "Journal", "StoredSampler", "TPESampler", "torch_installed"]
+
+START = 10
+"""Points spread over the space before a model is asked."""
+
+CANDIDATES = 4096
+"""Unseen points that a model scores at a time; more cost time and change little."""
+
+
+def torch_installed() -> bool:
+    """Whether the Gaussian process can run."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
+
+
+class _ModelSampler(BaseSampler):
+    """Asks an Optuna sampler, which chooses among listed candidates: unseen valid points.
+
+    Optuna draws its own candidates from the whole box of parameters; most of them break a constraint or were
+    seen. Listing the candidates for it keeps its model and its score and drops that waste.
+    """
+
+    def __init__(self, space: Space, seed: int, sampler: optuna.samplers.BaseSampler) -> None:
+        super().__init__(space, seed)
+        self.candidates: NDArray[np.int16] = space.matrix[:0]
+        self._distributions = {d.name: self.encoding(len(d.choices), d.ordered) for d in space.dimensions}
+        self._study = optuna.create_study(sampler=sampler)
+        self._numbers: dict[Point, int] = {}
+        self._start: list[Point] = []
+        self._failed: list[Point] = []
+        self._worst: float | None = None
+        self._steps = 0
+
+    def encoding(self, size: int, ordered: bool) -> BaseDistribution:
+        """How the model sees a parameter of `size` choices."""
+        raise NotImplementedError
+
+    def ask(self) -> Point | None:
+        point = super().ask()
+        if point is not None and point not in self._numbers:
+            self._numbers[point] = self._add(point, TrialState.RUNNING)
+        return point
+
+    def choose(self) -> Point:
+        if len(self.pending) + len(self._history) < START or self._worst is None:
+            return self._spread()
+        self._steps += 1
+        self.candidates = self.space.matrix[self.listed()]
+        trial = self._study.ask(self._distributions)
+        point = tuple(int(trial.params[d.name]) for d in self.space.dimensions)
+        if point in self.space and self.unseen[self.space.index(point)]:
+            self._numbers[point] = trial.number
+            return point
+        self._study.tell(trial, state=TrialState.FAIL)
+        nearest = self.space.nearest(point, self.unseen)
+        assert nearest is not None
+        return nearest
+
+    def listed(self) -> NDArray[np.intp]:
+        """Rows of the points that the model may choose from."""
+        rows = np.flatnonzero(self.unseen)
+        if rows.size > CANDIDATES:
+            rows = self.random.choice(rows, CANDIDATES, replace=False)
+        return rows
+
+    def learn(self, point: Point, time_us: float | None) -> None:
+        if time_us is None:
+            self._failed.append(point)
+        else:
+            value = math.log(time_us)
+            self._worst = value if self._worst is None else max(value, self._worst)
+            self._finish(point, value)
+        # A failure is as bad as the worst time seen: the model turns away without being bent by an outlier.
+        if self._worst is not None:
+            for failed in self._failed:
+                self._finish(failed, self._worst)
+            self._failed.clear()
+
+    def _finish(self, point: Point, value: float) -> None:
+        number = self._numbers.pop(point, None)
+        if number is None:
+            self._add(point, TrialState.COMPLETE, value)
+        else:
+            self._study.tell(number, value)
+
+    def _add(self, point: Point, state: TrialState, value: float | None = None) -> int:
+        params = {d.name: position for d, position in zip(self.space.dimensions, point, strict=True)}
+        self._study.add_trial(
+            create_trial(state=state, params=params, distributions=self._distributions, value=value)
+        )
+        return len(self._study.get_trials(deepcopy=False)) - 1
+
+    def _spread(self) -> Point:
+        """The one of some random unseen points that is farthest from all seen ones."""
+        rows = np.flatnonzero(self.unseen)
+        rows = self.random.choice(rows, min(256, rows.size), replace=False)
+        seen = np.flatnonzero(~self.unseen)[:256]
+        if not seen.size:
+            return self.space.points[int(rows[0])]
+        gaps = np.stack([self.space.distances(self.space.points[int(row)])[rows] for row in seen])
+        return self.space.points[int(rows[np.argmax(gaps.min(axis=0))])]
+
+    def _best(self) -> Point:
+        return min((time, point) for point, time in self._history if time is not None)[1]
+
+
+class TPESampler(_ModelSampler):
+    """Optuna's tree-structured Parzen estimator over words, every other step among the best one's neighbours."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        outer = self
+
+        class Estimator(_ParzenEstimator):  # type: ignore[misc]
+            def sample(self, rng: np.random.RandomState, size: int) -> dict[str, NDArray[Any]]:
+                names = [d.name for d in outer.space.dimensions]
+                return {
+                    name: outer.candidates[:, names.index(name)].astype(float) for name in self._search_space
+                }
+
+        sampler = optuna.samplers.TPESampler(n_startup_trials=1, seed=seed)
+        sampler._parzen_estimator_cls = Estimator
+        super().__init__(space, seed, sampler)
+
+    def encoding(self, size: int, ordered: bool) -> BaseDistribution:
+        return CategoricalDistribution(range(size))
+
+    def listed(self) -> NDArray[np.intp]:
+        if self._steps % 2 == 0:
+            rows = [self.space.index(point) for point in self.space.neighbours(self._best())]
+            rows = [row for row in rows if self.unseen[row]]
+            if rows:
+                return np.array(rows)
+        return super().listed()
+
+
+class GPSampler(_ModelSampler):
+    """Optuna's Gaussian process over positions; needs torch."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        outer = self
+
+        class Process(optuna.samplers.GPSampler):  # type: ignore[misc]
+            names: tuple[str, ...] = ()
+
+            def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
+                self.names = tuple(search_space)
+                return super().sample_relative(study, trial, search_space)  # type: ignore[no-any-return]
+
+            def _optimize_acqf(self, acqf: Any, best_params: Any) -> NDArray[np.float64]:
+                columns = []
+                for name in self.names:
+                    place = next(i for i, d in enumerate(outer.space.dimensions) if d.name == name)
+                    dimension, column = outer.space.dimensions[place], outer.candidates[:, place].astype(float)
+                    columns.append((column + 0.5) / len(dimension.choices) if dimension.ordered else column)
+                rows = np.stack(columns, axis=1)
+                score = np.concatenate(
+                    [acqf.eval_acqf_no_grad(rows[i : i + 1024]) for i in range(0, len(rows), 1024)]
+                )
+                return rows[int(np.argmax(score))]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = Process(n_startup_trials=1, seed=seed, warn_independent_sampling=False)
+        super().__init__(space, seed, sampler)
+
+    def encoding(self, size: int, ordered: bool) -> BaseDistribution:
+        return IntDistribution(0, size - 1) if ordered else CategoricalDistribution(range(size))
+
+
+class _FileLock(BaseJournalFileLock):  # type: ignore[misc]
+    """A lock that the system takes back when its holder is killed; Optuna's own would be waited for."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = FileLock(str(path) + ".flock")
+
+    def acquire(self) -> bool:
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class Journal:
+    """A study on disk: one line for each outcome, written and synced before `add` returns."""
+
+    def __init__(self, path: Path, space: Space, name: str) -> None:
+        self.space = space
+        self._distributions = {d.name: CategoricalDistribution(d.choices) for d in space.dimensions}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _FileLock(path)
+            lock.acquire()
+            try:
+                _drop_torn_line(path)
+            finally:
+                lock.release()
+            storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+            self._study = optuna.create_study(
+                study_name=name, storage=storage, sampler=optuna.samplers.RandomSampler(), load_if_exists=True
+            )
+        except OSError as error:
+            raise StoreError(f"cannot open the study {path}: {error}") from error
+
+    @property
+    def history(self) -> Trials:
+        """Outcomes in the order they came; those whose values this space does not offer are left out."""
+        found: dict[Point, float | None] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            try:
+                point = self.space.point_of(trial.params)
+            except ConfigError:
+                continue
+            if trial.state.is_finished() and point in self.space:
+                found.setdefault(point, trial.value if trial.state == TrialState.COMPLETE else None)
+        return tuple(found.items())
+
+    def add(self, point: Point, time_us: float | None, started: datetime, status: str, reason: str) -> None:
+        """Keep one outcome; the objective that a person sees is the time in microseconds."""
+        attributes = {name: text for name, text in (("status", status), ("reason", reason)) if text}
+        trial = create_trial(
+            state=TrialState.FAIL if time_us is None else TrialState.COMPLETE,
+            params=dict(self.space.values(point)),
+            distributions=self._distributions,
+            value=time_us,
+            user_attrs=attributes,
+        )
+        trial.datetime_start = started
+        try:
+            self._study.add_trial(trial)
+        except OSError as error:
+            raise StoreError(f"cannot write the study: {error}") from error
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a killed process left of its last line, so that the next line starts on its own."""
+    if not path.exists():
+        return
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.truncate(path, whole)
+
+
+class StoredSampler:
+    """A sampler whose outcomes are kept in a journal; it starts knowing all that the journal holds."""
+
+    def __init__(self, sampler: BaseSampler, journal: Journal) -> None:
+        self._sampler = sampler
+        self._journal = journal
+        self._started: dict[Point, datetime] = {}
+        for point, time_us in journal.history:
+            sampler.tell(point, time_us)
+
+    @property
+    def history(self) -> Trials:
+        return self._sampler.history
+
+    def seed(self, points: Iterable[Point]) -> None:
+        self._sampler.seed(points)
+
+    def ask(self) -> Point | None:
+        point = self._sampler.ask()
+        if point is not None:
+            self._started[point] = datetime.now()
+        return point
+
+    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
+        started = self._started.pop(point, datetime.now())
+        self._journal.add(point, time_us, started, status, reason)
+        self._sampler.tell(point, time_us)

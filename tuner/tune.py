@@ -1,0 +1,327 @@
+"""One tuning run: from a problem to the best variant, decided by a duel and kept in the store."""
+
+import hashlib
+import json
+import math
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ..codegen.config import Config
+from ..codegen.errors import ShapeError, TuningError, check
+from ..codegen.families import canonical
+from ..codegen.problem import Problem
+from ..runtime.detect import choose, compiler_for
+from ..runtime.device import DeviceInfo
+from ..runtime.record import Record, Status
+from ..runtime.store import Store
+from ..runtime.versions import versions_of
+from .configspace import Candidates, candidates, read_spaces
+from .decide import NAIVE, Contender, decided, judge
+from .evaluate import Phases, Tried
+from .guess import ranked, recorded
+from .pipeline import Evaluator, InProcess, Isolated
+from .sampler import Sampler, make_sampler
+
+__all__ = ["EFFORTS", "Budget", "Progress", "Result", "tune"]
+
+GUESSES = 16
+"""First guesses by the analytic model."""
+DUEL_ROUNDS = 11
+"""Rounds of the final duel."""
+DUEL_SHARE = 0.2
+"""Share of the seconds kept for the duel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a run ends, whichever comes first. Hard limits."""
+
+    trials: int
+    """Variants tried, those of earlier runs that this one resumes counted."""
+    seconds: float
+    """Wall time, the duel included."""
+
+
+EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(192, 45.0), "full": Budget(100_000, 900.0)}
+"""What `--effort` means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run found."""
+
+    problem: Problem
+    device: DeviceInfo
+    best: Record
+    """The winner, as kept in the store."""
+    contenders: tuple[Contender, ...]
+    """All of the duel, fastest first."""
+    trials: int
+    """Variants tried, resumed ones included."""
+    resumed: int
+    """How many of them came from earlier runs."""
+    statuses: tuple[tuple[str, int], ...]
+    """How many ended in which status, in this run."""
+    pruned: tuple[tuple[str, int], ...]
+    """Configs rejected before compiling, by reason."""
+    phases: Phases
+    """Where the measuring and compiling time went, summed over processes."""
+    sampler_s: float
+    """Seconds the sampler took."""
+    seconds: float
+    """Wall time."""
+    busy_share: float | None
+    """Share of the wall time after the first ten seconds in which the worker had a variant in hand."""
+    compilers: int
+    """Compile processes."""
+    guessed_us: float
+    """Best time among the first 16 guesses, infinity where none worked."""
+    stopped: str
+    """What ended the search: trials, seconds, space or interrupt."""
+
+
+class Progress(Protocol):
+    """Told what happens while a run goes on."""
+
+    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+        """Once, before the first variant."""
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        """After each variant."""
+
+    def duelling(self, configs: tuple[Config, ...]) -> None:
+        """Before the final comparison."""
+
+
+class Silent:
+    """A Progress that says nothing."""
+
+    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+        """Nothing."""
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        """Nothing."""
+
+    def duelling(self, configs: tuple[Config, ...]) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a run adds up."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    compile_s: float = 0.0
+    verify_s: float = 0.0
+    time_s: float = 0.0
+    sampler_s: float = 0.0
+    best: Record | None = None
+    times: dict[Config, float] = field(default_factory=dict)
+    order: list[Config] = field(default_factory=list)
+
+    def add(self, tried: Tried) -> None:
+        record = tried.record
+        self.statuses[record.status.value] += 1
+        self.compile_s += tried.phases.compile_s
+        self.verify_s += tried.phases.verify_s
+        self.time_s += tried.phases.time_s
+        self.order.append(record.config)
+        if record.status is Status.OK:
+            self.times[record.config] = record.median_us
+            if self.best is None or record.median_us < self.best.median_us:
+                self.best = record
+
+
+def tune(
+    problem: Problem,
+    *,
+    device: str = "auto",
+    effort: str = "normal",
+    trials: int | None = None,
+    seconds: float | None = None,
+    store: Path | None = None,
+    sampler: str = "auto",
+    isolation: bool = True,
+    spaces: Path | None = None,
+    keep: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Find the fastest right variant for a problem on a device, and keep it in the store.
+
+    trials and seconds override those of the effort. `keep` contenders meet in the final duel. Raises ConfigError,
+    ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot be kept.
+    """
+    started = time.monotonic()
+    check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
+    budget = _budget(effort, trials, seconds)
+    info = choose(device).info
+    shelf = Store(store)
+    versions = versions_of(info, compiler_for(info))
+    found = candidates(problem, info.arch, read_spaces(spaces))
+    search = _search(sampler, found, shelf, problem, info, versions, budget, seed)
+    progress = progress or Silent()
+    resumed = len(search.history)
+    progress.started(problem, info, found, budget, resumed)
+    tally = _Tally()
+    for point, time_us in search.history:
+        if time_us is not None:
+            tally.times[found.config_at(point)] = time_us
+    evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
+    try:
+        with _interrupts() as interrupted:
+            deadline = started + budget.seconds * (1 - DUEL_SHARE)
+            stopped = _explore(search, evaluator, found, budget, deadline, resumed, tally, progress, interrupted)
+            if not tally.times:
+                causes = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
+                raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
+            finalists = tuple(sorted(tally.times, key=lambda config: (tally.times[config], canonical(config)))[:keep])
+            progress.duelling(finalists)
+            rounds = _rounds(finalists, tally.times, info, max(2.0, started + budget.seconds - time.monotonic()))
+            duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds)
+        busy = _busy_share(evaluator)
+        compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
+    finally:
+        evaluator.close()
+    contenders = judge(duel)
+    best = decided(problem, info, contenders, versions)
+    shelf.keep(best, replace=True)
+    return Result(
+        problem=problem,
+        device=info,
+        best=best,
+        contenders=contenders,
+        trials=resumed + len(tally.order),
+        resumed=resumed,
+        statuses=tuple(tally.statuses.most_common()),
+        pruned=found.pruned,
+        phases=Phases(tally.compile_s, tally.verify_s, tally.time_s),
+        sampler_s=tally.sampler_s,
+        seconds=time.monotonic() - started,
+        busy_share=busy,
+        compilers=compilers,
+        guessed_us=min((tally.times.get(config, math.inf) for config in tally.order[:16]), default=math.inf),
+        stopped=stopped,
+    )
+
+
+def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
+    check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
+    check(trials is None or trials > 0, f"trials must be positive, got {trials}")
+    check(seconds is None or (seconds > 0 and math.isfinite(seconds)), f"seconds must be positive, got {seconds}")
+    default = EFFORTS[effort]
+    return Budget(trials or default.trials, seconds or default.seconds)
+
+
+def _search(
+    name: str,
+    found: Candidates,
+    shelf: Store,
+    problem: Problem,
+    info: DeviceInfo,
+    versions: tuple[tuple[str, str], ...],
+    budget: Budget,
+    seed: int,
+) -> Sampler:
+    """The sampler, its history of earlier runs read and its first guesses queued.
+
+    The study's name holds all that a time depends on, so that a run resumes only what is comparable.
+    """
+    facts = [info.key, str(problem), *map(list, versions), [[d.name, list(d.choices)] for d in found.space.dimensions]]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    study = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {info.key} {digest}"
+    journal = shelf.root / "trials" / f"{digest}.log"
+    search = make_sampler(name, found.space, seed, journal, budget.trials, study)
+    guesses = [*recorded(problem, info, shelf), *ranked(problem, info, found.configs)[:GUESSES]]
+    search.seed(point for point in map(found.point_of, guesses) if point is not None)
+    return search
+
+
+def _explore(
+    search: Sampler,
+    evaluator: Evaluator,
+    found: Candidates,
+    budget: Budget,
+    deadline: float,
+    resumed: int,
+    tally: _Tally,
+    progress: Progress,
+    interrupted: list[int],
+) -> str:
+    """Ask, try and tell until a limit; returns what ended it."""
+    asked = resumed
+    stopped = ""
+    while True:
+        while not stopped and evaluator.room() > 0:
+            if asked >= budget.trials:
+                stopped = "trials"
+                break
+            begin = time.perf_counter()
+            point = search.ask()
+            tally.sampler_s += time.perf_counter() - begin
+            if point is None:
+                stopped = "space"
+                break
+            evaluator.submit(found.config_at(point))
+            asked += 1
+        best_us = min(tally.times.values(), default=math.inf)
+        for tried in evaluator.results(0.2, 2 * best_us):
+            tally.add(tried)
+            record = tried.record
+            point = found.point_of(record.config)
+            assert point is not None
+            time_us = record.median_us if record.status is Status.OK else None
+            begin = time.perf_counter()
+            search.tell(point, time_us, status=record.status.value, reason=record.reason)
+            tally.sampler_s += time.perf_counter() - begin
+            progress.tried(tried, tally.best)
+        if interrupted:
+            return "interrupt"
+        if time.monotonic() > deadline:
+            return "seconds"
+        if stopped and not evaluator.busy():
+            return stopped
+
+
+def _rounds(finalists: tuple[Config, ...], times: dict[Config, float], info: DeviceInfo, seconds: float) -> int:
+    """Rounds of the duel: what a median with an interval needs, fewer where the processor would take too long."""
+    if not info.arch.is_host:
+        return DUEL_ROUNDS
+    # Beside the finalists run the naive default, perhaps ten times slower, and the vendor's library.
+    round_s = sum(times[config] for config in finalists) / 1e6 + 5 * times[finalists[0]] / 1e6
+    return max(1, min(DUEL_ROUNDS, int(seconds / max(round_s, 1e-6)) - 3))
+
+
+def _busy_share(evaluator: Evaluator) -> float | None:
+    if not isinstance(evaluator, Isolated):
+        return None
+    late_s = time.monotonic() - evaluator.usage.started - 10.0
+    return evaluator.usage.busy_late_s / late_s if late_s > 1.0 else None
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Signals that ask for the end: noted the first time, obeyed at once the second."""
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
