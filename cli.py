@@ -21,6 +21,7 @@ from .codegen.errors import (
     ShapeError,
     TilewrightError,
 )
+from .codegen.families import complete, family_of
 from .codegen.problem import Problem
 from .runtime.detect import available, choose
 from .runtime.store import Store
@@ -117,7 +118,7 @@ def tune_command(
 
 
 @commands.command()
-@click.option("--shape", required=True, help="MxNxK, or one number for a cube.")
+@click.option("--shape", help="MxNxK, or one number for a cube; not needed where --config says what to emit.")
 @_dtype
 @_trans
 @_device
@@ -130,7 +131,7 @@ def tune_command(
 @_store
 @_debug
 def emit(
-    shape: str,
+    shape: str | None,
     dtype: str,
     trans: str,
     device: str,
@@ -144,11 +145,15 @@ def emit(
     debug: bool,
 ) -> None:
     """Write the tuned kernel as a .cu and .h pair for another project."""
-    problem = Problem.parse(shape, dtype, trans)
+    if shape is None and config_text is None:
+        raise click.UsageError("emit needs --shape, --config or both")
     info = choose(device).info
     if config_text:
-        config, origin = Config.parse(config_text), "as given"
-    else:
+        config, origin = complete(Config.parse(config_text)), "as given"
+        # The text serves many shapes; where none is named, the smallest that every edge allows.
+        shape = shape or "x".join(map(str, family_of(config).multiples(config)))
+    problem = Problem.parse(shape or "1", dtype, trans)
+    if not config_text:
         found = Store(store).lookup(info, problem)
         config, origin = found.config, found.origin
     row = arch_named(arch) if arch else info.arch

@@ -1,13 +1,12 @@
 """The kernel families: what each parameter means, what is allowed and why."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from .arch import Arch
 from .config import Config, Value
 from .errors import ConfigError, check
+from .family import FAMILIES, Constraint, Family, Parameter, family_in
 from .problem import DType, Problem
-from .source import LaunchConfig
 
 __all__ = [
     "FAMILIES",
@@ -25,137 +24,36 @@ __all__ = [
 MAX_GRID = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One knob of a family."""
-
-    name: str
-    """Python name; the constant in CUDA is the same in capitals."""
-    code: str
-    """Letters that stand for it in a kernel's name."""
-    choices: tuple[Value, ...]
-    """Every value allowed, the default first."""
-    meaning: str
-    """What it does, for a person; becomes the comment beside the constant."""
-
-    @property
-    def default(self) -> Value:
-        """The value taken where none is given."""
-        return self.choices[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """Something that must hold before a config is worth compiling."""
-
-    reason: str
-    """One sentence a person reads; `{name}` is replaced by the parameter's value."""
-    holds: Callable[[Problem, Config, Arch], bool]
-    """True where the config may be used."""
-    check: str | None = None
-    """The same rule over the constants in CUDA, rendered as a static_assert where it can be said there."""
-
-    def sentence(self, config: Config) -> str:
-        """The reason with the config's values filled in; `{multiples}` is what exact edges ask of m, n and k."""
-        multiples = ", ".join(map(str, _family(config).multiples(config)))
-        return self.reason.format(**dict(config.values), multiples=multiples)
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A kind of kernel: one template, its parameters and constraints."""
-
-    name: str
-    """Word that users type."""
-    title: str
-    """One line on how it works."""
-    template: str
-    """File under templates/."""
-    parameters: tuple[Parameter, ...]
-    """Its knobs, in the order in which names and files spell them."""
-    constraints: tuple[Constraint, ...]
-    """Its own rules; those that every family shares are in COMMON."""
-    block: Callable[[Config], tuple[int, int, int]]
-    """Threads of a block as (x, y, z)."""
-    tile: Callable[[Config], tuple[int, int, int]]
-    """Rows and columns of C that a block computes, and the depth of k that one of its phases covers."""
-    smem_elements: Callable[[Config], int]
-    """Elements of shared memory of a block."""
-    registers: Callable[[DType, Config], int]
-    """Registers a thread needs, an estimate from above."""
-    reuse: Callable[[Config], tuple[int, int]]
-    """How often an element of A and of B, once loaded from global memory, is used by its block."""
-    smem_loads: Callable[[Config], float] = lambda config: 0.0
-    """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
-
-    def threads(self, config: Config) -> int:
-        """Threads of a block."""
-        x, y, z = self.block(config)
-        return x * y * z
-
-    def smem_bytes(self, dtype: DType, config: Config) -> int:
-        """Shared memory of a block in bytes."""
-        return self.smem_elements(config) * dtype.size_bytes
-
-    def smem_bytes_per_fma(self, dtype: DType, config: Config) -> float:
-        """Bytes of shared memory traffic for one multiply-add."""
-        return self.smem_loads(config) * dtype.size_bytes
-
-    def blocks(self, problem: Problem, config: Config) -> int:
-        """Blocks of the grid."""
-        tile_m, tile_n, _ = self.tile(config)
-        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
-
-    def launch(self, problem: Problem, config: Config) -> LaunchConfig:
-        """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
-        smem = self.smem_bytes(problem.dtype, config)
-        return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), 0, smem)
-
-    def multiples(self, config: Config) -> tuple[int, int, int]:
-        """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
-        return self.tile(config)
-
-    def traffic_bytes(self, problem: Problem, config: Config) -> float:
-        """Bytes that the blocks load and store if no cache helps: the tile's reuse alone."""
-        reuse_a, reuse_b = self.reuse(config)
-        loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
-        return (loads + problem.m * problem.n) * problem.dtype.size_bytes
-
-
 def _exact_fits(problem: Problem, config: Config, arch: Arch) -> bool:
     if config["edge"] != "exact":
         return True
-    tile_m, tile_n, tile_k = FAMILIES[config.family].multiples(config)
+    tile_m, tile_n, tile_k = family_in(config).multiples(config)
     return problem.m % tile_m == 0 and problem.n % tile_n == 0 and problem.k % tile_k == 0
-
-
-def _family(config: Config) -> Family:
-    return FAMILIES[config.family]
 
 
 COMMON: tuple[Constraint, ...] = (
     Constraint(
         "a block has at most as many threads as the device allows",
-        lambda problem, config, arch: _family(config).threads(config) <= arch.max_threads_per_block,
+        lambda problem, config, arch: family_in(config).threads(config) <= arch.max_threads_per_block,
         "THREADS <= 1024",
     ),
     Constraint(
         "shared memory of a block stays within the device's limit",
-        lambda problem, config, arch: _family(config).smem_bytes(problem.dtype, config) <= arch.smem_per_block_bytes,
+        lambda problem, config, arch: family_in(config).smem_bytes(problem.dtype, config) <= arch.smem_per_block_bytes,
     ),
     Constraint(
         "registers of a thread stay within 255",
-        lambda problem, config, arch: _family(config).registers(problem.dtype, config) <= arch.registers_per_thread,
+        lambda problem, config, arch: family_in(config).registers(problem.dtype, config) <= arch.registers_per_thread,
     ),
     Constraint(
         "registers of a block stay within the multiprocessor's",
         lambda problem, config, arch: (
-            _family(config).registers(problem.dtype, config) * _family(config).threads(config) <= arch.registers_per_sm
+            family_in(config).registers(problem.dtype, config) * family_in(config).threads(config) <= arch.registers_per_sm
         ),
     ),
     Constraint(
         "the grid has fewer than 2^31 blocks",
-        lambda problem, config, arch: _family(config).blocks(problem, config) <= MAX_GRID,
+        lambda problem, config, arch: family_in(config).blocks(problem, config) <= MAX_GRID,
     ),
     Constraint("exact edges need m, n and k to be multiples of {multiples}", _exact_fits),
 )
@@ -216,8 +114,7 @@ TILED = Family(
     smem_loads=lambda config: 1 + 1 / config.number("tile_width"),
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (NAIVE, TILED)}
-"""Every family by name."""
+FAMILIES.update({family.name: family for family in (NAIVE, TILED)})
 
 
 def family_of(config: Config) -> Family:

@@ -86,12 +86,15 @@ class HostFunction:
         try:
             with open(file, "wb", closefd=False) as image:
                 image.write(binary.image)
-            library = ctypes.CDLL(f"/proc/self/fd/{file}")
-            self._entry = getattr(library, f"{name}_on_host")
-        except (OSError, AttributeError) as error:
+            library = ctypes.CDLL(_path(file))
+        except OSError as error:
             os.close(file)
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
         weakref.finalize(self, _unload, library._handle, file)
+        try:
+            self._entry = getattr(library, f"{name}_on_host")
+        except AttributeError as error:
+            raise LaunchError(f"{name} cannot be loaded: {error}") from error
         self._entry.restype = ctypes.c_char_p
         self._name = name
         self._lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
@@ -233,6 +236,14 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
+def _path(file: int) -> str:
+    return f"/proc/self/fd/{file}"
+
+
 def _unload(handle: int, file: int) -> None:
     dlclose(handle)
-    os.close(file)
+    try:
+        ctypes.CDLL(_path(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        os.close(file)
+    # Otherwise something holds it; its number stays taken, or the loader would give it out for the next one.

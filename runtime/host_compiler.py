@@ -19,6 +19,7 @@ __all__ = ["HostCompiler", "cpu_facts", "translation_unit"]
 _HEADERS = Path(__file__).with_name("host")
 _FLAGS = (
     "-x", "c++", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-fvisibility=hidden",
+    "-Wno-unknown-pragmas",
 )  # fmt: skip
 _FAST = ("-O2",)
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -94,6 +94,7 @@ class Kernel:
                 self._zero_frame(frame, inner, outer)
         if beta != 0:
             self._copy(c, padded.c, c)
+            self._zero_frame(frame, c, padded.c)
         depth = padded.problem.k if read else 0
         self._launch(replace(padded.problem, k=depth), padded.a, padded.b, padded.c, alpha, beta)
         self._copy(padded.c, c, c)

@@ -43,7 +43,7 @@ class TimingPlan:
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
             return cls(0.0, 0.0, 200.0, 5, 0.25, 1, 0.0, 1)
-        return cls(0.3, 50.0, 200.0, 9, 0.25, 3, 2.5, 2048)
+        return cls(0.3, 50.0, 200.0, 7, 0.1, 3, 2.5, 2048)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from typing import Any
 
 __all__ = ["Child", "ChildDiedError"]
@@ -40,9 +41,14 @@ class Child:
         self._socket = ours
         self._received = b""
         self.deadline = float("inf")
-        """When the answer under way is overdue, by time.monotonic()."""
-        self.job: Any = None
+        """When the answer to the first job is overdue, by time.monotonic()."""
+        self.jobs: deque[tuple[Any, float]] = deque()
+        """What it was asked and not answered yet, with the limit of each in seconds."""
+
+    @property
+    def job(self) -> Any:
         """What it is working on; None while it is idle."""
+        return self.jobs[0][0] if self.jobs else None
 
     @property
     def pid(self) -> int:
@@ -54,30 +60,41 @@ class Child:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any], job: Any, limit_s: float) -> None:
-        """Ask; the answer is due within `limit_s`. Raises ChildDiedError."""
-        self.job = job
-        self.deadline = time.monotonic() + limit_s
+        """Ask; the answer is due within `limit_s` of the answer before it. Raises ChildDiedError."""
+        if not self.jobs:
+            self.deadline = time.monotonic() + limit_s
+        self.jobs.append((job, limit_s))
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise ChildDiedError(self._last_words()) from error
 
     def receive(self) -> dict[str, Any] | None:
-        """The answer once it is whole, None until then; blocks only if nothing is there. Raises ChildDiedError."""
-        try:
-            chunk = self._socket.recv(1 << 20)
-        except OSError:
-            chunk = b""
-        if not chunk:
-            raise ChildDiedError(self._last_words())
-        self._received += chunk
+        """The answer to the first job once it is whole, None until then; blocks only if nothing is there.
+
+        Call again while `pending`. Raises ChildDiedError.
+        """
+        if not self.pending:
+            try:
+                chunk = self._socket.recv(1 << 20)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise ChildDiedError(self._last_words())
+            self._received += chunk
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
         self._received = rest
-        self.job, self.deadline = None, float("inf")
+        self.jobs.popleft()
+        self.deadline = time.monotonic() + self.jobs[0][1] if self.jobs else float("inf")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole answer was read already and waits."""
+        return b"\n" in self._received
 
     def ask(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Ask and wait for the answer. Raises ChildDiedError, also when it is overdue (the child is ended then)."""

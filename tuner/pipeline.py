@@ -30,6 +30,8 @@ COMPILE_LIMIT_S = 60.0
 OPEN_LIMIT_S = 180.0
 DUEL_LIMIT_S = 180.0
 MAX_RESTARTS = 3
+WORKER_QUEUE = 2
+"""Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
 _STATUS = {"CompileError": Status.COMPILE_ERROR, "ConfigError": Status.PRUNED, "LaunchError": Status.LAUNCH_ERROR}
 
 
@@ -184,19 +186,28 @@ class Isolated:
                     child.send(message, job, COMPILE_LIMIT_S)
                 except ChildDiedError as error:
                     self._compiler_died(place, job, Status.CRASHED, str(error))
-        while self._opened and self._worker.job is None and self._compiled:
-            job = self._compiled.popleft()
+        while self._opened and len(self._worker.jobs) < WORKER_QUEUE and (job := self._next_compiled()) is not None:
             if job.code in self._known and not job.check:
                 self._out.append(self._twin(job, self._known[job.code]))
                 continue
-            self._begun = time.monotonic()
+            if not self._worker.jobs:
+                self._begun = time.monotonic()
             limit = None if math.isinf(stop_above_us) else stop_above_us
             incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
+            message = {"do": "try", "config": str(job.config), "stop_above_us": limit}
             try:
-                message = {"do": "try", "config": str(job.config), "stop_above_us": limit}
                 self._worker.send(message, job, max(10.0, 20 * incumbent_s))
             except ChildDiedError as error:
-                self._worker_died(job, Status.CRASHED, str(error))
+                self._worker_died(Status.CRASHED, str(error))
+
+    def _next_compiled(self) -> _Job | None:
+        """The first job whose machine code the worker has not in hand; a twin waits for the other's record."""
+        in_hand = {job.code for job, _ in self._worker.jobs}
+        for place, job in enumerate(self._compiled):
+            if job.code not in in_hand:
+                del self._compiled[place]
+                return job
+        return None
 
     def _twin(self, job: _Job, record: Record) -> Tried:
         """The record of a variant whose machine code was measured already under another name."""
@@ -214,12 +225,14 @@ class Isolated:
                 self._worker_spoke()
             else:
                 self._compiler_spoke(self._compilers.index(child))
+        while self._worker.pending:
+            self._worker_spoke()
         now = time.monotonic()
         for place, child in enumerate(self._compilers):
             if now > child.deadline:
                 self._compiler_died(place, child.job, Status.TIMEOUT, f"compiling took over {COMPILE_LIMIT_S:.0f} s")
         if now > self._worker.deadline:
-            self._worker_died(self._worker.job, Status.TIMEOUT, "it did not end in time")
+            self._worker_died(Status.TIMEOUT, "it did not end in time")
 
     def _compiler_spoke(self, place: int) -> None:
         child = self._compilers[place]
@@ -248,7 +261,7 @@ class Isolated:
         try:
             answer = self._worker.receive()
         except ChildDiedError as error:
-            self._worker_died(job, Status.CRASHED, str(error))
+            self._worker_died(Status.CRASHED, str(error))
             return
         if answer is None:
             return
@@ -257,7 +270,7 @@ class Isolated:
                 raise TuningError(f"the device cannot be opened: {answer['reason']}")
             self._opened = True
             return
-        self.usage.add(self._begun, time.monotonic())
+        self._count_busy()
         if not answer["ok"]:
             self._failed(job, Status.LAUNCH_ERROR, answer["reason"])
             return
@@ -276,9 +289,17 @@ class Isolated:
         if tried.record.median_us < (self._incumbent.median_us if self._incumbent else math.inf):
             self._incumbent = tried.record
 
-    def _worker_died(self, job: Any, status: Status, reason: str) -> None:
+    def _count_busy(self) -> None:
+        now = time.monotonic()
+        self.usage.add(self._begun, now)
+        self._begun = now  # of the job behind it, if there is one
+
+    def _worker_died(self, status: Status, reason: str) -> None:
+        """The first job takes the blame; what waited behind it is handed to the next worker."""
+        job = self._worker.job
         if isinstance(job, _Job):
-            self.usage.add(self._begun, time.monotonic())
+            self._count_busy()
+            self._worker.jobs.popleft()
             if not job.check:
                 self._failed(job, status, reason)
         self._restart(reason)
@@ -286,6 +307,7 @@ class Isolated:
     def _restart(self, reason: str) -> None:
         """A fresh worker, which must show that the incumbent still verifies before it is trusted."""
         self._worker.end()
+        self._compiled.extendleft(job for job, _ in reversed(self._worker.jobs) if isinstance(job, _Job) and not job.check)
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
             raise TuningError(f"the measuring process ended {MAX_RESTARTS} times in a row, last: {reason}")
@@ -309,7 +331,9 @@ class Isolated:
         """Time some side by side in the worker. Raises TuningError."""
         for _ in range(MAX_RESTARTS):
             try:
-                while not self._opened:
+                self._compiled.clear()  # the answers under way are waited for, what is behind them is dropped
+                self._to_compile.clear()
+                while not self._opened or self._worker.jobs:
                     self._wait(1.0)
                 message = {"do": "duel", "configs": [str(config) for config in configs], "rounds": rounds}
                 answer = self._worker.ask(message, DUEL_LIMIT_S)

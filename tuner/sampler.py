@@ -38,6 +38,9 @@ class Sampler(Protocol):
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
 
+    def ready(self) -> bool:
+        """Whether `ask` would answer at once."""
+
 
 class BaseSampler:
     """Keeps what was seen, what is pending and what was told; a subclass only chooses."""
@@ -57,6 +60,9 @@ class BaseSampler:
 
     def seed(self, points: Iterable[Point]) -> None:
         self._queue.extend(point for point in points if point in self.space)
+
+    def ready(self) -> bool:
+        return True
 
     def ask(self) -> Point | None:
         point = self._queued()
@@ -130,6 +136,7 @@ def make_sampler(
 
     `auto` is the Gaussian process where torch is installed and `budget` trials do not make it slow, else TPE.
     """
+    from .ahead import AskAhead
     from .study import GPSampler, Journal, StoredSampler, TPESampler, torch_installed
 
     check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}", ConfigError)
@@ -142,4 +149,4 @@ def make_sampler(
         "exhaustive": ExhaustiveSampler,
     }
     sampler = kinds[name](space, seed)
-    return sampler if storage is None else StoredSampler(sampler, Journal(storage, space, study))
+    return sampler if storage is None else StoredSampler(AskAhead(sampler), Journal(storage, space, study))

@@ -25,7 +25,7 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import TrialState, create_trial
 
 from ..codegen.errors import ConfigError, StoreError
-from .sampler import BaseSampler, Trials
+from .sampler import BaseSampler, Sampler, Trials
 from .space import Point, Space
 
 __all__ = ["GPSampler", "Journal", "StoredSampler", "TPESampler", "torch_installed"]
@@ -274,7 +274,7 @@ def _drop_torn_line(path: Path) -> None:
 class StoredSampler:
     """A sampler whose outcomes are kept in a journal; it starts knowing all that the journal holds."""
 
-    def __init__(self, sampler: BaseSampler, journal: Journal) -> None:
+    def __init__(self, sampler: Sampler, journal: Journal) -> None:
         self._sampler = sampler
         self._journal = journal
         self._started: dict[Point, datetime] = {}
@@ -287,6 +287,9 @@ class StoredSampler:
 
     def seed(self, points: Iterable[Point]) -> None:
         self._sampler.seed(points)
+
+    def ready(self) -> bool:
+        return self._sampler.ready()
 
     def ask(self) -> Point | None:
         point = self._sampler.ask()

@@ -259,7 +259,7 @@ def _explore(
     asked = resumed
     stopped = ""
     while True:
-        while not stopped and evaluator.room() > 0:
+        while not stopped and evaluator.room() > 0 and (search.ready() or not evaluator.busy()):
             if asked >= budget.trials:
                 stopped = "trials"
                 break
@@ -272,7 +272,8 @@ def _explore(
             evaluator.submit(found.config_at(point))
             asked += 1
         best_us = min(tally.times.values(), default=math.inf)
-        for tried in evaluator.results(0.2, 2 * best_us):
+        waits_for_sampler = not stopped and evaluator.room() > 0
+        for tried in evaluator.results(0.01 if waits_for_sampler else 0.2, 2 * best_us):
             tally.add(tried)
             record = tried.record
             point = found.point_of(record.config)

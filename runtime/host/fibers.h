@@ -114,15 +114,16 @@ static unsigned turn[MAX_THREADS];           // how often a lane's collectives h
 static const void* published[MAX_THREADS];   // what each lane offers to its warp
 static void (*call)(void**);                 // runs one thread
 static void** call_arguments;
-static bool failed;                          // the block cannot go on
-static int other_line;                       // another barrier that threads reached meanwhile, 0 if there is none
+static enum { NO, STUCK, TWO_LINES, NO_LANE } failure;  // why the block cannot go on
+static unsigned failed_at;                   // the other line, or the lane
 
 static void threads_on_this_fiber();
 
 // Gives up the block. What is on the fibers' stacks is abandoned; they are made afresh for the next launch.
-static void give_up()
+static void give_up(decltype(failure) why, unsigned where = 0)
 {
-    failed = true;
+    failure = why;
+    failed_at = where;
     made = 0;
     change(fibers[current].context, caller);
 }
@@ -147,7 +148,7 @@ static void leave()
         }
         if (next == self) break;
     }
-    if (returned < threads) return give_up();  // those left wait for each other
+    if (returned < threads) return give_up(STUCK);
     change(fibers[self].context, caller);
 }
 
@@ -180,21 +181,25 @@ static void threads_on_this_fiber()
 
 static void sync_block(int line)
 {
-    if (arrived && line != arrived_line) {
-        other_line = line;
-        return give_up();
-    }
+    if (arrived && line != arrived_line) return give_up(TWO_LINES, line);
     arrived_line = line;
     if (++arrived < threads) return wait(generation);
     arrived = 0;
     ++generation;
 }
 
+// Of the lanes in `mask` those that the block has.
+static unsigned present(unsigned mask)
+{
+    const unsigned first = fibers[current].rank / WARP * WARP;
+    return threads - first < WARP ? mask & ((1u << (threads - first)) - 1) : mask;
+}
+
 static void sync_warp(unsigned mask)
 {
+    mask = present(mask);
     const unsigned rank = fibers[current].rank;
     const unsigned warp = rank / WARP, first = warp * WARP, bit = 1u << rank % WARP;
-    if (threads - first < WARP) mask &= (1u << (threads - first)) - 1;  // lanes that the block has
     unsigned& here = lanes_arrived[warp];
     here |= bit;
     if (!(mask & bit) || (here & mask) != mask) return wait(turn[rank]);
@@ -210,7 +215,11 @@ auto warp_collective(unsigned mask, const V& mine, Use use)
     const unsigned rank = fibers[current].rank, first = rank / WARP * WARP;
     published[rank] = &mine;
     sync_warp(mask);
-    auto result = use([first](unsigned lane) -> const V& { return *static_cast<const V*>(published[first + lane % WARP]); });
+    auto result = use([=](unsigned lane) -> const V& {
+        lane %= WARP;
+        if (!(present(mask) >> lane & 1)) give_up(NO_LANE, lane);  // a GPU would give anything
+        return *static_cast<const V*>(published[first + lane]);
+    });
     sync_warp(mask);  // no lane may leave with what others still read
     return result;
 }
@@ -239,14 +248,18 @@ struct Launch {
 
 static const char* why()
 {
-    static char text[256];
-    const int head = snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): ", blockIdx.x, blockIdx.y, blockIdx.z);
-    if (other_line)
-        snprintf(text + head, sizeof text - head, "threads wait at lines %d and %d", arrived_line, other_line);
-    else
-        snprintf(text + head, sizeof text - head,
-                 "of %u threads %u wait at line %d, %u have returned, %u wait in a warp collective", threads, arrived,
-                 arrived ? arrived_line : 0, returned, threads - returned - arrived);
+    static char text[256], what[160];
+    const unsigned elsewhere = threads - returned - arrived;
+    switch (failure) {
+    case NO: return nullptr;
+    case STUCK:
+        snprintf(what, sizeof what, "of %u threads %u wait at line %d, %u have returned, %u wait in a warp collective",
+                 threads, arrived, arrived ? arrived_line : 0, returned, elsewhere);
+        break;
+    case TWO_LINES: snprintf(what, sizeof what, "threads wait at lines %d and %u", arrived_line, failed_at); break;
+    case NO_LANE: snprintf(what, sizeof what, "a warp collective reads lane %u, which takes no part", failed_at); break;
+    }
+    snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): %s", blockIdx.x, blockIdx.y, blockIdx.z, what);
     return text;
 }
 
@@ -268,8 +281,7 @@ static const char* run(const Launch& launch, void (*body)(void**), void** argume
     threads = launch.block.x * launch.block.y * launch.block.z;
     call = body;
     call_arguments = arguments;
-    failed = false;
-    other_line = 0;
+    failure = NO;
     if (!made) {
 #ifdef TILEWRIGHT_ASAN
         __asan_unpoison_memory_region(stacks, MAX_THREADS * STRIDE);
@@ -279,9 +291,9 @@ static const char* run(const Launch& launch, void (*body)(void**), void** argume
     }
     arrived = generation = 0;
     memset(lanes_arrived, 0, sizeof lanes_arrived);
-    for (unsigned z = 0; z < grid.z && !failed; ++z)
-        for (unsigned y = 0; y < grid.y && !failed; ++y)
-            for (unsigned x = 0; x < grid.x && !failed; ++x) {
+    for (unsigned z = 0; z < grid.z && !failure; ++z)
+        for (unsigned y = 0; y < grid.y && !failure; ++y)
+            for (unsigned x = 0; x < grid.x && !failure; ++x) {
                 blockIdx = {x, y, z};
                 if (__start_tilewright_shared)
                     poison(__start_tilewright_shared, __stop_tilewright_shared - __start_tilewright_shared);
@@ -292,7 +304,7 @@ static const char* run(const Launch& launch, void (*body)(void**), void** argume
             }
     free(dynamic_shared);
     dynamic_shared = nullptr;
-    return failed ? why() : nullptr;
+    return why();
 }
 
 __attribute__((destructor)) static void unload()

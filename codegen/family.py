@@ -1,0 +1,117 @@
+"""What a family of kernels is: its parameters, its constraints and what its variants need."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .arch import Arch
+from .config import Config, Value
+from .problem import DType, Problem
+from .source import LaunchConfig
+
+__all__ = ["FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One knob of a family."""
+
+    name: str
+    """Python name; the constant in CUDA is the same in capitals."""
+    code: str
+    """Letters that stand for it in a kernel's name."""
+    choices: tuple[Value, ...]
+    """Every value allowed, the default first."""
+    meaning: str
+    """What it does, for a person; becomes the comment beside the constant."""
+
+    @property
+    def default(self) -> Value:
+        """The value taken where none is given."""
+        return self.choices[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Something that must hold before a config is worth compiling."""
+
+    reason: str
+    """One sentence a person reads; `{name}` is replaced by the parameter's value."""
+    holds: Callable[[Problem, Config, Arch], bool]
+    """True where the config may be used."""
+    check: str | None = None
+    """The same rule over the constants in CUDA, rendered as a static_assert where it can be said there."""
+
+    def sentence(self, config: Config) -> str:
+        """The reason with the config's values filled in; `{multiples}` is what exact edges ask of m, n and k."""
+        multiples = ", ".join(map(str, family_in(config).multiples(config)))
+        return self.reason.format(**dict(config.values), multiples=multiples)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of kernel: one template, its parameters and constraints."""
+
+    name: str
+    """Word that users type."""
+    title: str
+    """One line on how it works."""
+    template: str
+    """File under templates/."""
+    parameters: tuple[Parameter, ...]
+    """Its knobs, in the order in which names and files spell them."""
+    constraints: tuple[Constraint, ...]
+    """Its own rules; those that every family shares are in COMMON."""
+    block: Callable[[Config], tuple[int, int, int]]
+    """Threads of a block as (x, y, z)."""
+    tile: Callable[[Config], tuple[int, int, int]]
+    """Rows and columns of C that a block computes, and the depth of k that one of its phases covers."""
+    smem_elements: Callable[[Config], int]
+    """Elements of shared memory of a block."""
+    registers: Callable[[DType, Config], int]
+    """Registers a thread needs, an estimate from above."""
+    reuse: Callable[[Config], tuple[int, int]]
+    """How often an element of A and of B, once loaded from global memory, is used by its block."""
+    smem_loads: Callable[[Config], float] = lambda config: 0.0
+    """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
+
+    def threads(self, config: Config) -> int:
+        """Threads of a block."""
+        x, y, z = self.block(config)
+        return x * y * z
+
+    def smem_bytes(self, dtype: DType, config: Config) -> int:
+        """Shared memory of a block in bytes."""
+        return self.smem_elements(config) * dtype.size_bytes
+
+    def smem_bytes_per_fma(self, dtype: DType, config: Config) -> float:
+        """Bytes of shared memory traffic for one multiply-add."""
+        return self.smem_loads(config) * dtype.size_bytes
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        """Blocks of the grid."""
+        tile_m, tile_n, _ = self.tile(config)
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+    def launch(self, problem: Problem, config: Config) -> LaunchConfig:
+        """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
+        smem = self.smem_bytes(problem.dtype, config)
+        return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), 0, smem)
+
+    def multiples(self, config: Config) -> tuple[int, int, int]:
+        """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
+        return self.tile(config)
+
+    def traffic_bytes(self, problem: Problem, config: Config) -> float:
+        """Bytes that the blocks load and store if no cache helps: the tile's reuse alone."""
+        reuse_a, reuse_b = self.reuse(config)
+        loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
+        return (loads + problem.m * problem.n) * problem.dtype.size_bytes
+
+
+FAMILIES: dict[str, Family] = {}
+"""Every family by name; families.py fills it."""
+
+
+def family_in(config: Config) -> Family:
+    """The family of a config that is known to have one."""
+    return FAMILIES[config.family]

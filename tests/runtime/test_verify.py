@@ -1,0 +1,157 @@
+"""The checker itself: what it must accept, and everything that it must reject."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.detect import choose, open_device
+from tilewright.runtime.device import Device, Operand
+from tilewright.runtime.reference import product
+from tilewright.runtime.verify import Launch, Verifier
+
+Array = NDArray[Any]
+PROBLEM = Problem(40, 36, 257)
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device(choose("host").info)
+
+
+def view(operand: Operand, kind: Any) -> Array:
+    import ctypes
+
+    size = np.dtype(kind).itemsize
+    raw = (ctypes.c_char * (operand.rows * operand.ld * size)).from_address(operand.pointer)
+    return np.frombuffer(raw, kind).reshape(operand.rows, operand.ld)[:, : operand.cols]
+
+
+def launch_of(compute: Callable[[Array, Array], Array], problem: Problem = PROBLEM, after: Any = None) -> Launch:
+    """A launch that computes op(A) op(B) by `compute`, and alpha and beta rightly."""
+    kind = np.dtype(problem.dtype.numpy_name)
+
+    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        op_a, op_b = view(a, kind), view(b, kind)
+        op_a, op_b = (op_a.T if a.trans else op_a), (op_b.T if b.trans else op_b)
+        result = alpha * compute(op_a, op_b)
+        out = view(c, kind)
+        out[...] = (result + beta * out if beta else result).astype(kind)
+        if after is not None:
+            after(c)
+
+    return launch
+
+
+def right(a: Array, b: Array) -> Array:
+    return a.astype(np.longdouble) @ b.astype(np.longdouble)
+
+
+def tf32(array: Array) -> Array:
+    """Rounded to the 10 fraction bits that TF32 keeps."""
+    return (array.view(np.uint32) + 0x1000 & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def without_term(a: Array, b: Array) -> Array:
+    return right(a[:, 1:], b[1:])
+
+
+def with_term_twice(a: Array, b: Array) -> Array:
+    return right(a, b) + np.outer(a[:, 3], b[3]).astype(np.longdouble)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_accepts_what_is_right(device: Device, dtype: DType, trans: str) -> None:
+    problem = Problem.parse("40x36x257", dtype, trans)
+    verdict = Verifier(device, problem).check_launch(launch_of(right, problem))
+    assert verdict.reason == ""
+    assert verdict.accuracy.worst < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda a, b: right(tf32(np.ascontiguousarray(a)), tf32(np.ascontiguousarray(b))), "times its bound"),
+        (without_term, "times its bound"),
+        (with_term_twice, "times its bound"),
+        (lambda a, b: 0 * right(a, b), "times its bound"),
+        (lambda a, b: np.nan * right(a, b), "NaN"),
+        (lambda a, b: right(a, b)[::-1], "times its bound"),
+        (lambda a, b: right(a, b) + (np.arange(36) == 35) * 1e-3, "times its bound"),
+    ],
+    ids=["tf32", "dropped", "doubled", "zeros", "nan", "upside down", "one column off"],
+)
+def test_rejects_what_is_wrong(device: Device, wrong: Callable[[Array, Array], Array], named: str) -> None:
+    verdict = Verifier(device, PROBLEM).check_launch(launch_of(wrong))
+    assert named in verdict.reason
+    assert not verdict.accuracy.ok
+
+
+def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> None:
+    problem = Problem(40, 36, 257, DType.DOUBLE)
+    verdict = Verifier(device, problem).check_launch(
+        launch_of(lambda a, b: a.astype(np.float32) @ b.astype(np.float32), problem)
+    )
+    assert "times its bound" in verdict.reason
+
+
+def test_rejects_elements_left_unwritten(device: Device) -> None:
+    def all_but_one(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        before = view(c, np.float32)[17, 5].copy()
+        launch_of(right)(a, b, c, alpha, beta)
+        view(c, np.float32)[17, 5] = before
+
+    assert "unwritten" in Verifier(device, PROBLEM).check_launch(all_but_one).reason
+
+
+@pytest.mark.parametrize("offset", [-4, 40 * 36 * 4])
+def test_rejects_writes_outside(device: Device, offset: int) -> None:
+    def beyond(c: Operand) -> None:
+        import ctypes
+
+        ctypes.c_float.from_address(c.pointer + offset).value = 1.0
+
+    assert "outside" in Verifier(device, PROBLEM).check_launch(launch_of(right, after=beyond)).reason
+
+
+def test_rejects_c_read_where_beta_is_zero(device: Device) -> None:
+    def reads(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        old = view(c, np.float32).copy()
+        launch_of(right)(a, b, c, alpha, beta)
+        view(c, np.float32)[...] += 0 * old
+
+    assert Verifier(device, PROBLEM).check_launch(reads).reason
+
+
+def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.runtime import verify
+
+    monkeypatch.setattr(verify, "_WHOLE_FLOPS", {"host": 0.0})
+    problem = Problem(300, 200, 33)
+
+    def last_row_wrong(a: Array, b: Array) -> Array:
+        result = right(a, b)
+        result[-1, -1] += 1
+        return result
+
+    assert Verifier(device, problem).check_launch(launch_of(right, problem)).reason == ""
+    verdict = Verifier(device, problem).check_launch(launch_of(last_row_wrong, problem))
+    assert (verdict.accuracy.row, verdict.accuracy.col) == (299, 199)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 31, 700])
+def test_double_reference_is_exact_far_below_the_bound(k: int) -> None:
+    rng = np.random.default_rng(k)
+    a, b = rng.normal(size=(3, k)) * 10.0 ** rng.integers(-3, 4, (3, 1)), rng.normal(size=(k, 4))
+    problem = Problem(3, 4, k, DType.DOUBLE)
+    found = product(np, problem, a, b, np.arange(3), np.arange(4))
+    for row in range(3):
+        for col in range(4):
+            truth = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[row], b[:, col], strict=True))
+            error = abs(truth - Fraction(float(found.high[row, col])) - Fraction(float(found.low[row, col])))
+            assert error <= Fraction(2.0**-80) * Fraction(float(found.magnitude[row, col]))

@@ -1,0 +1,38 @@
+"""A compiler that compiles nothing, and where the cache puts what it makes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.codegen.source import KernelSource, LaunchConfig
+from tilewright.runtime.cache import entry_key
+from tilewright.runtime.device import Binary
+
+SOURCE = KernelSource("gemm", "// text", LaunchConfig((1, 1, 1), (32, 1, 1)), "naive.cu.jinja")
+IMAGE = b"\x7fELF" + bytes(range(256))
+
+
+@dataclass
+class FakeCompiler:
+    """Counts what it is asked for."""
+
+    identity: str = "fake 1.0 -O2"
+    suffix: str = "bin"
+    error: Exception | None = None
+    builds: list[str] = field(default_factory=list)
+
+    def build(self, source: KernelSource, folder: str) -> Binary:
+        self.builds.append(folder)
+        if self.error is not None:
+            raise self.error
+        path = Path(folder, f"kernel.{self.suffix}")
+        path.write_bytes(IMAGE)
+        return Binary(IMAGE, str(path), registers=40, spill_bytes=8, smem_bytes=None, seconds=1.5)
+
+
+def entry(root: Path, compiler: FakeCompiler, source: KernelSource = SOURCE) -> Path:
+    key = entry_key(compiler, source)
+    return root / key[:2] / key
+
+
+def leftovers(root: Path) -> list[Path]:
+    return list(root.rglob(".*"))

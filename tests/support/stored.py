@@ -1,0 +1,41 @@
+"""Records to store, and where a store puts them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import complete
+from tilewright.codegen.problem import Problem
+from tilewright.runtime import record_json
+from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.record import Accuracy, Measurement, Record, Status
+from tilewright.runtime.record_json import dumps, key_digest
+from tilewright.runtime.store import Store
+
+DEVICE = "nvidia-h200"
+PROBLEM = Problem(1024, 768, 512)
+INFO = DeviceInfo("NVIDIA H200", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 1 << 25, 4800.0, "CUDA 13.0")
+CONFIGS = [complete(Config("tiled", (("tile_width", width), ("unroll", 1)))) for width in (4, 8, 16, 32)]
+
+
+def make(median_us: float, problem: Problem = PROBLEM, config: Config = CONFIGS[0], device: str = DEVICE) -> Record:
+    measurement = Measurement((median_us,), median_us, 0.0)
+    return Record(problem, device, config, Status.OK, "", measurement, Accuracy(0.5, 0, 0))
+
+
+def path_of(store: Store, problem: Problem = PROBLEM, device: str = DEVICE) -> Path:
+    return store.root / "records" / f"{key_digest(device, problem)}.json"
+
+
+def ship(store: Store, record: Record, folder: str = DEVICE, name: str = "some.json") -> Path:
+    path = store.root.parent / "shipped" / folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(dumps(record))
+    return path
+
+
+def signed(document: dict[str, Any]) -> bytes:
+    document.pop("checksum", None)
+    return json.dumps({**document, "checksum": record_json._sha256(document)}).encode()

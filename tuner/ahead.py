@@ -1,0 +1,95 @@
+"""A search in a thread of its own, so that its model is fitted while the device measures."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from .sampler import BaseSampler, Trials
+from .space import Point
+
+__all__ = ["AskAhead"]
+
+
+class AskAhead:
+    """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order told.
+
+    Everything that touches the sampler runs in the thread; `history` belongs to the caller.
+    """
+
+    DEPTH = 4
+    """Suggestions kept ready: more would be older than they need be."""
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self._sampler = sampler
+        self._history = list(sampler.history)
+        self._changed = threading.Condition()
+        self._told: deque[tuple[Point, float | None]] = deque()
+        self._ready: deque[Point | None] = deque()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def history(self) -> Trials:
+        """Everything told so far."""
+        return tuple(self._history)
+
+    def seed(self, points: Iterable[Point]) -> None:
+        """First guesses; only before the first `ask`."""
+        self._sampler.seed(points)
+
+    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
+        """The outcome at a point."""
+        self._history.append((point, time_us))
+        if self._thread is None:
+            self._sampler.tell(point, time_us)
+            return
+        with self._changed:
+            self._told.append((point, time_us))
+            self._changed.notify_all()
+
+    def ready(self) -> bool:
+        """Whether `ask` answers at once."""
+        self._start()
+        with self._changed:
+            return bool(self._ready) or self._error is not None
+
+    def ask(self) -> Point | None:
+        """The next suggestion, waiting for it; None when there is none left."""
+        self._start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._error)
+            if self._error is not None:
+                raise self._error
+            point = self._ready[0]
+            if point is not None:  # the end stays the end
+                self._ready.popleft()
+            self._changed.notify_all()
+            return point
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._told or len(self._ready) < self.DEPTH)
+                    told = list(self._told)
+                    self._told.clear()
+                    wanted = len(self._ready) < self.DEPTH
+                for point, time_us in told:
+                    self._sampler.tell(point, time_us)
+                if not wanted:
+                    continue
+                point = self._sampler.ask()
+                with self._changed:
+                    self._ready.append(point)
+                    self._changed.notify_all()
+                    if point is None:
+                        return
+        except BaseException as error:  # handed to the caller of ask
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
