@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from .arch import Arch
 from .config import Config, Value
 from .errors import ConfigError, check
-from .family import FAMILIES, Constraint, Family, Parameter, family_in
-from .problem import DType, Problem
+from .family import EDGE, FAMILIES, Constraint, Family, Parameter, family_in
+from .problem import Problem
 
 __all__ = [
     "FAMILIES",
@@ -48,7 +48,8 @@ COMMON: tuple[Constraint, ...] = (
     Constraint(
         "registers of a block stay within the multiprocessor's",
         lambda problem, config, arch: (
-            family_in(config).registers(problem.dtype, config) * family_in(config).threads(config) <= arch.registers_per_sm
+            family_in(config).registers(problem.dtype, config) * family_in(config).threads(config)
+            <= arch.registers_per_sm
         ),
     ),
     Constraint(
@@ -59,13 +60,6 @@ COMMON: tuple[Constraint, ...] = (
 )
 """Rules that every family keeps."""
 
-_EDGE = Parameter(
-    "edge",
-    "e",
-    ("bounds", "exact", "pad"),
-    "outside the matrix: bounds = guarded, exact = never reached, pad = operands lie in zero-framed buffers",
-)
-
 NAIVE = Family(
     name="naive",
     title="one thread an element of C, straight from global memory",
@@ -73,7 +67,7 @@ NAIVE = Family(
     parameters=(
         Parameter("block_m", "bm", (8, 1, 2, 4, 16, 32), "rows of C a block computes"),
         Parameter("block_n", "bn", (32, 1, 2, 4, 8, 16, 64, 128, 256), "columns of C a block computes"),
-        _EDGE,
+        EDGE,
         Parameter("unroll", "u", (4, 1, 2, 8, 16), "steps of k unrolled"),
     ),
     constraints=(),
@@ -94,7 +88,7 @@ TILED = Family(
     template="tiled.cu.jinja",
     parameters=(
         Parameter("tile_width", "tw", (16, 4, 8, 32), "rows and columns of the tiles of A, B and C"),
-        _EDGE,
+        EDGE,
         Parameter("skew", "s", (0, 1), "unused elements after each row of a tile, against bank conflicts"),
         Parameter("unroll", "u", (8, 1, 2, 4, 16, 32), "steps of a phase's multiply loop unrolled"),
     ),

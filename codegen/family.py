@@ -8,7 +8,7 @@ from .config import Config, Value
 from .problem import DType, Problem
 from .source import LaunchConfig
 
-__all__ = ["FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
+__all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Parameter:
     """Every value allowed, the default first."""
     meaning: str
     """What it does, for a person; becomes the comment beside the constant."""
+    worth: Callable[[Problem, Value], bool] = lambda problem, value: True
+    """False for a value that a search need not combine with others for a problem: it works, but is hopeless."""
 
     @property
     def default(self) -> Value:
@@ -73,6 +75,12 @@ class Family:
     """How often an element of A and of B, once loaded from global memory, is used by its block."""
     smem_loads: Callable[[Config], float] = lambda config: 0.0
     """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
+    advice: tuple[Constraint, ...] = ()
+    """What makes a variant hopeless though it works: for searches, nothing else keeps to it."""
+    alignment: Callable[[Config], tuple[int, int, int]] = lambda config: (1, 1, 1)
+    """Elements of which the pointer, the leading dimension and the stored row of A, B and C are multiples."""
+    scalar: Callable[[Config], Config] = lambda config: config
+    """The config with vectors of one element, which serves any alignment with the same tiles."""
 
     def threads(self, config: Config) -> int:
         """Threads of a block."""
@@ -115,3 +123,11 @@ FAMILIES: dict[str, Family] = {}
 def family_in(config: Config) -> Family:
     """The family of a config that is known to have one."""
     return FAMILIES[config.family]
+
+EDGE = Parameter(
+    "edge",
+    "e",
+    ("bounds", "exact", "pad"),
+    "outside the matrix: bounds = guarded, exact = never reached, pad = operands lie in zero-framed buffers",
+)
+"""What a kernel does at the edges of the matrices; every family has it."""

@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "copies.h"
 #include "fibers.h"
 
 // ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host.py rewrites that line. -----

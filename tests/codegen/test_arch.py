@@ -7,7 +7,7 @@ from tilewright.codegen.arch import ARCHES, Arch, arch_named
 from tilewright.codegen.errors import ConfigError
 
 
-@pytest.mark.parametrize("arch", ARCHES.values(), ids=str)
+@pytest.mark.parametrize("arch", ARCHES.values(), ids=list(ARCHES))
 def test_row_agrees_with_its_name(arch: Arch) -> None:
     assert arch_named(arch.name) is arch
     major, minor = arch.capability

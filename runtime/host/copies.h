@@ -1,0 +1,54 @@
+// Copies that run behind the kernel's back, as cp.async: nothing arrives before its thread has waited for it.
+//
+// Each thread has a queue. What lies at the target meanwhile is NaN, so that a kernel that reads too early, or that
+// forgets to wait, computes NaN; what a late copy overwrites is overwritten at the wait.
+#pragma once
+
+#include <stddef.h>
+#include <string.h>
+
+#include "fibers.h"
+
+namespace tilewright_host {
+
+struct Copy {
+    char* to;
+    const char* from;  // null for zeros
+    unsigned bytes, group;
+};
+
+constexpr unsigned MAX_COPIES = 512;  // of a thread in flight
+
+struct Copies {
+    Copy queue[MAX_COPIES];
+    unsigned first, count;  // the queue is a ring
+    unsigned group;         // number of the group that is being filled
+};
+
+static Copies copies[MAX_THREADS];
+
+inline void copy_async(void* to, const void* from, unsigned bytes)
+{
+    Copies& own = copies[fibers[current].rank];
+    if (own.count == MAX_COPIES) abort();
+    memset(to, 0xFF, bytes);
+    own.queue[(own.first + own.count++) % MAX_COPIES] =
+        {static_cast<char*>(to), static_cast<const char*>(from), bytes, own.group};
+}
+
+inline void commit_copies() { ++copies[fibers[current].rank].group; }
+
+// Until all but the `pending` groups committed last have arrived.
+inline void wait_copies(unsigned pending)
+{
+    Copies& own = copies[fibers[current].rank];
+    while (own.count && own.queue[own.first].group + pending < own.group) {
+        const Copy& copy = own.queue[own.first];
+        if (copy.from) memcpy(copy.to, copy.from, copy.bytes);
+        else memset(copy.to, 0, copy.bytes);
+        own.first = (own.first + 1) % MAX_COPIES;
+        --own.count;
+    }
+}
+
+}  // namespace tilewright_host
