@@ -1,6 +1,7 @@
 """The command line: `tilewright tune | emit | show | devices`, and `tune` by itself."""
 
 import json
+import math
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,7 +27,17 @@ from .codegen.problem import Problem
 from .runtime.detect import available, choose
 from .runtime.store import Store
 from .tuner.progress import display
-from .tuner.report import device_table, record_table, records_csv, records_json, result_json, show_result
+from .tuner.recording import read_cache_file
+from .tuner.replay import replay
+from .tuner.report import (
+    device_table,
+    record_table,
+    records_csv,
+    records_json,
+    result_json,
+    show_replay,
+    show_result,
+)
 from .tuner.sampler import SAMPLERS
 from .tuner.tune import EFFORTS, tune
 
@@ -35,6 +46,9 @@ __all__ = ["main", "main_tune"]
 BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceError)
 """Answered with exit status 2; other failures with 1."""
 
+REPLAY_TRIALS = 200
+"""Trials of a search in a recording where --trials does not say."""
+
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _store = click.option(
     "--store", type=click.Path(path_type=Path, file_okay=False), help="Folder of tuned records [default: per user]."
@@ -42,6 +56,9 @@ _store = click.option(
 _dtype = click.option("--dtype", default="float", show_default=True, help="float or double.")
 _trans = click.option("--trans", type=TRANS, default="nn", show_default=True, help="Transposes of A and B.")
 _device = click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N or host.")
+_tune_device = click.option(
+    "--device", default="auto", show_default=True, help="auto, cuda, cuda:N, host, or replay:FILE for a recorded run."
+)
 _debug = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
@@ -52,10 +69,10 @@ def commands() -> None:
 
 
 @commands.command("tune")
-@click.option("--shape", "shapes", multiple=True, required=True, help="MxNxK, or one number for a cube. Repeatable.")
+@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
 @_dtype
 @_trans
-@_device
+@_tune_device
 @click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True)
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
@@ -63,7 +80,14 @@ def commands() -> None:
 @click.option("--spaces", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of space files.")
 @click.option("--keep", type=click.IntRange(1, 64), default=5, show_default=True, help="Contenders in the final duel.")
 @click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the results here.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write every trial here as a Kernel Tuner cache file (.json or .json.gz), and as T4 JSON beside it.",
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the results here."
+)
 @_store
 @_debug
 def tune_command(
@@ -78,6 +102,7 @@ def tune_command(
     spaces: Path | None,
     keep: int,
     isolation: bool,
+    record: Path | None,
     json_file: Path | None,
     store: Path | None,
     debug: bool,
@@ -89,6 +114,13 @@ def tune_command(
     tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
     """
     console = _console()
+    if device.startswith("replay:"):
+        _tune_replay(console, device.removeprefix("replay:"), sampler, trials, seconds)
+        return
+    if not shapes:
+        raise click.UsageError("Missing option '--shape'.")
+    if record and len(shapes) > 1:
+        raise click.UsageError("--record takes one --shape, got " + str(len(shapes)))
     problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
     notice = choose(device).notice
     if notice:
@@ -107,6 +139,7 @@ def tune_command(
                 isolation=isolation,
                 spaces=spaces,
                 keep=keep,
+                record=record,
                 progress=progress,
             )
         results.append(result)
@@ -115,6 +148,12 @@ def tune_command(
             break
     if json_file:
         json_file.write_text(json.dumps([result_json(result) for result in results], indent=1) + "\n")
+
+
+def _tune_replay(console: Console, file: str, sampler: str, trials: int | None, seconds: float | None) -> None:
+    recording = read_cache_file(Path(file))
+    found = replay(recording, sampler=sampler, trials=trials or REPLAY_TRIALS, seconds=seconds or math.inf)
+    show_replay(console, found)
 
 
 @commands.command()

@@ -92,7 +92,7 @@ _ROWS = (
     _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
     _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 32, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

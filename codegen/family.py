@@ -10,6 +10,9 @@ from .source import LaunchConfig
 
 __all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
 
+MAX_STATIC_SMEM_BYTES = 49152
+"""Shared memory that every device lets a kernel declare; a kernel that needs more is given it at launch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -103,7 +106,12 @@ class Family:
     def launch(self, problem: Problem, config: Config) -> LaunchConfig:
         """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
         smem = self.smem_bytes(problem.dtype, config)
-        return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), 0, smem)
+        static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
+        return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), smem - static, static)
+
+    def workspace_bytes(self, problem: Problem, config: Config) -> int:
+        """Device memory that the kernel needs for itself, zero before the first launch; 0 where it takes none."""
+        return 0
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""

@@ -81,4 +81,6 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
         template=family.template,
         frame=f"{name}_frame" if padded else None,
         multiples=family.multiples(config) if padded else (1, 1, 1),
+        alignment=family.alignment(config),
+        workspace_bytes=family.workspace_bytes(problem, config),
     )

@@ -32,7 +32,7 @@ class KernelSource:
     """CUDA C++ of one variant. The text serves every shape that its edge allows.
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
-    T alpha, T beta. Leading dimensions are in elements.
+    T alpha, T beta, and T* workspace where `workspace_bytes` is not 0. Leading dimensions are in elements.
     """
 
     name: str
@@ -48,6 +48,11 @@ class KernelSource:
     int padded_rows, int padded_cols. None where the edge is not `pad`."""
     multiples: tuple[int, int, int] = (1, 1, 1)
     """What m, n and k are padded to where the edge is `pad`."""
+    alignment: tuple[int, int, int] = (1, 1, 1)
+    """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
+    workspace_bytes: int = 0
+    """Memory of the kernel's own for the problem it was rendered for: its pointer is the last argument where this is
+    not 0. Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
 
     @property
     def digest(self) -> str:

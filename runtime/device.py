@@ -152,7 +152,7 @@ class Device(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Memory aligned to 256 bytes, contents undefined. Raises LaunchError if there is too little."""
+        """Memory aligned to 16 bytes at least, contents undefined. Raises LaunchError if there is too little."""
         ...
 
     def to_numpy(self, array: Any) -> NDArray[Any]:

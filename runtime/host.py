@@ -27,6 +27,8 @@ __all__ = ["HostBuffer", "HostCompiler", "HostDevice", "HostFunction", "host_inf
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PAGE = mmap.PAGESIZE
+_SLOT_BYTES = 16
+"""Each argument of a launch gets so much, which keeps every type aligned."""
 
 
 class HostBuffer:
@@ -103,10 +105,12 @@ class HostFunction:
         """Run it to its end. Raises LaunchError for limits passed, wrong arguments and divergent barriers."""
         self._check(launch)
         how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
-        values = [np.array(argument) for argument in arguments]
-        count = len(values)
-        pointers = (ctypes.c_void_p * count)(*(value.ctypes.data for value in values))
-        sizes = (ctypes.c_uint64 * count)(*(value.nbytes for value in values))
+        count = len(arguments)
+        values = b"".join(argument.tobytes().ljust(_SLOT_BYTES, b"\0") for argument in arguments)
+        memory = ctypes.create_string_buffer(values, len(values) + 1)
+        first = ctypes.addressof(memory)
+        pointers = (ctypes.c_void_p * count)(*range(first, first + len(values), _SLOT_BYTES))
+        sizes = (ctypes.c_uint64 * count)(*(argument.nbytes for argument in arguments))
         with self._lock:
             failure = self._entry(ctypes.byref(how), pointers, sizes, ctypes.c_uint64(count))
             if failure is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..codegen.config import Config
+from ..codegen.families import family_of
 from ..codegen.problem import Problem
 from ..codegen.render import render
 from ..codegen.source import KernelSource, LaunchConfig
@@ -43,6 +44,8 @@ class Kernel:
         self._frame: Function | None = device.load(binary, source.frame) if source.frame else None
         self._scalar = np.dtype(problem.dtype.numpy_name).type
         self._padded: dict[tuple[int, int], _Padded] = {}
+        self._workspaces: dict[tuple[int, int], Buffer] = {}
+        self._twin: Kernel | None = None
 
     @property
     def name(self) -> str:
@@ -71,19 +74,46 @@ class Kernel:
         """
         if self.problem.m == 0 or self.problem.n == 0:
             return
-        if self._frame is None:
+        if self._frame is not None:
+            self._launch_padded(self._frame, a, b, c, alpha, beta)
+        elif self._aligned(a, b, c):
             self._launch(self.problem, a, b, c, alpha, beta)
         else:
-            self._launch_padded(self._frame, a, b, c, alpha, beta)
+            self._scalar_twin().launch(a, b, c, alpha, beta)
+
+    def _aligned(self, *operands: Operand) -> bool:
+        """Whether the kernel's vectors lie as they must; the problem's rows are as long as they must be."""
+        size = self.problem.dtype.size_bytes
+        return all(
+            operand.pointer % (multiple * size) == 0 and operand.ld % multiple == 0
+            for operand, multiple in zip(operands, self.source.alignment, strict=True)
+        )
+
+    def _scalar_twin(self) -> "Kernel":
+        # Compiled when first needed: most callers' operands are aligned.
+        if self._twin is None:
+            self._twin = prepare(self.device, self.problem, family_of(self.config).scalar(self.config))
+        return self._twin
 
     def _launch(self, problem: Problem, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
         arguments = (
             np.uint64(a.pointer), np.int32(a.ld), np.uint64(b.pointer), np.int32(b.ld),
             np.uint64(c.pointer), np.int32(c.ld),
             np.int32(problem.m), np.int32(problem.n), np.int32(problem.k),
-            self._scalar(alpha), self._scalar(beta),
+            self._scalar(alpha), self._scalar(beta), *self._workspace(),
         )  # fmt: skip
         self._function.launch(self.source.launch, arguments)
+
+    def _workspace(self) -> tuple[np.uint64, ...]:
+        """The argument for the kernel's own memory, none where it takes none."""
+        if not self.source.workspace_bytes:
+            return ()
+        key = (self.device.stream(), threading.get_ident())
+        if key not in self._workspaces:
+            buffer = self.device.allocate(self.source.workspace_bytes)
+            buffer.array("uint8", (buffer.nbytes,))[...] = 0
+            self._workspaces[key] = buffer
+        return (np.uint64(self._workspaces[key].pointer),)
 
     def _launch_padded(self, frame: Function, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
         padded = self._padded_operands()

@@ -1,5 +1,6 @@
 """Matrix products of NumPy and CuPy arrays by tuned kernels."""
 
+import contextlib
 import threading
 import warnings
 from dataclasses import replace
@@ -11,24 +12,21 @@ import numpy as np
 
 from ..codegen.config import Config
 from ..codegen.emit import Emitted, emit
-from ..codegen.errors import (
-    ArgumentTypeError,
-    DeviceMismatchError,
-    LayoutError,
-    ShapeError,
-    TilewrightError,
-    check,
-)
+from ..codegen.errors import DeviceMismatchError, TilewrightError
 from ..codegen.families import default_config
-from ..codegen.problem import INT_MAX, DType, Problem
+from ..codegen.problem import DType, Problem
+from .arguments import Call, asked, checked, operand_of
 from .detect import choose, compiler_for, open_device
-from .device import Device, DeviceInfo, Operand
+from .device import Device, DeviceInfo
 from .kernel import Kernel, prepare
 from .store import Found, Store
 from .verify import Verifier
 from .versions import versions_of
 
 __all__ = ["Gemm", "load", "matmul"]
+
+_MAX_KERNELS = 256
+"""Kernels that `matmul` keeps ready; each holds a library or module open, so past this the oldest goes."""
 
 
 class Gemm:
@@ -77,18 +75,11 @@ class Gemm:
         leading dimension is used as it is. CuPy arrays: the work is put on CuPy's current stream and the call
         returns at once. NumPy arrays on a GPU are copied in and the result out.
 
-        Raises ShapeError, LayoutError, ArgumentTypeError, DeviceMismatchError, ValueError (out overlaps an
-        operand, or beta is not 0 and there is no out) or LaunchError.
+        Raises ArgumentTypeError (a TypeError), ShapeError (also where beta is not 0 and there is no out),
+        LayoutError (also where out is read-only or overlaps an operand) and DeviceMismatchError, which are
+        ValueErrors, and LaunchError.
         """
-        problem = self.problem
-        _check_array("a", a, problem.dtype, problem.stored_a)
-        _check_array("b", b, problem.dtype, problem.stored_b)
-        if out is None:
-            if beta != 0:
-                raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
-        else:
-            _check_array("out", out, problem.dtype, (problem.m, problem.n))
-        return _run(self._kernel, (a, problem.trans_a), (b, problem.trans_b), out, alpha, beta)
+        return _run(self._kernel, checked(self.problem, a, b, out, alpha, beta))
 
 
 def load(
@@ -152,30 +143,24 @@ def matmul(
 
     Raises as `Gemm` and `load` do.
     """
-    for name, array in (("a", a), ("b", b)):
-        if getattr(array, "ndim", None) != 2:
-            raise ShapeError(f"{name} must be two-dimensional, got {_describe(array)}")
-    if a.shape[1] != b.shape[0]:
-        raise ShapeError(f"inner dimensions differ: a is {a.shape[0]}x{a.shape[1]}, b is {b.shape[0]}x{b.shape[1]}")
-    dtype = _dtype("a", a)
-    check(_dtype("b", b) is dtype, f"a is {a.dtype} and b is {b.dtype}: cast one of them first", ArgumentTypeError)
-    stored_a, trans_a = _untransposed(a)
-    stored_b, trans_b = _untransposed(b)
-    problem = Problem(a.shape[0], b.shape[1], a.shape[1], dtype, trans_a, trans_b)
-    kernel = _cached(problem, _selector(a, device))
-    return kernel(stored_a, stored_b, out=out, alpha=alpha, beta=beta)
+    problem, call = asked(a, b, out, alpha, beta)
+    return _run(_cached(problem, _selector(call.place, device)), call)
 
 
-_kernels: dict[tuple[Problem, str], Gemm] = {}
+_kernels: dict[tuple[Problem, str], Kernel] = {}
 _lock = threading.Lock()
 
 
-def _cached(problem: Problem, selector: str) -> Gemm:
+def _cached(problem: Problem, selector: str) -> Kernel:
     found = _kernels.get((problem, selector))
     if found is None:
         with _lock:
-            found = _kernels.get((problem, selector)) or _load(_open(selector), problem, Store())
-            _kernels[problem, selector] = found
+            found = _kernels.get((problem, selector))
+            if found is None:
+                found = _load(_open(selector), problem, Store())._kernel
+                if len(_kernels) >= _MAX_KERNELS:
+                    del _kernels[next(iter(_kernels))]
+                _kernels[problem, selector] = found
     return found
 
 
@@ -187,135 +172,45 @@ def _open(selector: str) -> Device:
     return open_device(choice.info) if choice.info.selector == selector else _open(choice.info.selector)
 
 
-def _selector(array: Any, device: str | None) -> str:
-    if _on_gpu(array):
-        return f"cuda:{array.device.id}"
-    return device or "auto"
+def _selector(place: str, device: str | None) -> str:
+    if place == "host":
+        return "auto" if device is None else device
+    if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
+        raise DeviceMismatchError(f"the arrays are on {place}, device is {device!r}")
+    return place
 
 
-def _on_gpu(array: Any) -> bool:
-    return hasattr(array, "__cuda_array_interface__")
-
-
-def _describe(array: Any) -> str:
-    shape = getattr(array, "shape", None)
-    return type(array).__name__ if shape is None else f"shape {shape}"
-
-
-def _dtype(name: str, array: Any) -> DType:
-    dtype = getattr(array, "dtype", None)
-    for known in DType:
-        # Equality of dtypes includes the byte order.
-        if dtype == np.dtype(known.numpy_name):
-            return known
-    raise ArgumentTypeError(f"{name} must be float32 or float64 in native byte order, got {dtype or type(array).__name__}")
-
-
-def _check_array(name: str, array: Any, dtype: DType, shape: tuple[int, int]) -> None:
-    if getattr(array, "ndim", None) != 2 or tuple(array.shape) != shape:
-        raise ShapeError(f"{name} must be {shape[0]}x{shape[1]}, got {_describe(array)}")
-    if _dtype(name, array) is not dtype:
-        raise ArgumentTypeError(f"{name} must be {dtype.numpy_name}, got {array.dtype}: it is never cast silently")
-
-
-def _untransposed(array: Any) -> tuple[Any, bool]:
-    """The array, or its transpose where that is what lies row by row in memory, and whether it was."""
-    size = array.dtype.itemsize
-    row, col = array.strides
-    if col != size and row == size and array.shape[0] > 1:
-        return array.T, True
-    return array, False
-
-
-def _operand(name: str, array: Any, trans: bool) -> Operand:
-    """How an array lies in memory. Raises LayoutError where it does not lie row by row."""
-    rows, cols = array.shape
-    if not rows or not cols:
-        return Operand(0, rows, cols, max(1, cols), trans, array)  # nothing of it is read
-    size = array.dtype.itemsize
-    row, col = array.strides
-    if cols > 1 and col != size:
-        raise LayoutError(
-            f"{name} must have its columns side by side: the stride along a row is {col} bytes, not {size}; "
-            "make it contiguous first"
-        )
-    ld = cols
-    if rows > 1:
-        ld = row // size
-        if row % size or not cols <= ld <= INT_MAX:
-            raise LayoutError(f"{name} must have rows at least {cols} elements apart, got a stride of {row} bytes")
-    interface = array.__cuda_array_interface__ if _on_gpu(array) else array.__array_interface__
-    pointer = int(interface["data"][0])
-    if pointer % size:
-        raise LayoutError(f"{name} starts at address {pointer:#x}, which is not a multiple of {size}")
-    return Operand(pointer, rows, cols, ld, trans, array)
-
-
-def _run(
-    kernel: Kernel, a: tuple[Any, bool], b: tuple[Any, bool], out: Any, alpha: float, beta: float
-) -> Any:
+def _run(kernel: Kernel, call: Call) -> Any:
     device, problem = kernel.device, kernel.problem
-    arrays = [("a", a[0]), ("b", b[0]), *([("out", out)] if out is not None else [])]
-    on_gpu = [_on_gpu(array) for _, array in arrays]
-    if len(set(on_gpu)) > 1:
-        raise ArgumentTypeError("a, b and out must be all NumPy or all CuPy arrays")
-    if on_gpu[0]:
-        for name, array in arrays:
-            if device.info.selector != f"cuda:{array.device.id}":
-                where = f"{name} is on cuda:{array.device.id}, the kernel on {device.info.selector}"
-                raise DeviceMismatchError(where)
-    a_operand, b_operand = _operand("a", *a), _operand("b", *b)
-    xp = device.xp if on_gpu[0] else np
-    if out is None:
-        result = xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
-    else:
-        result = out
-        if not getattr(out, "flags", None) or (hasattr(out.flags, "writeable") and not out.flags.writeable):
-            raise LayoutError("out is read-only")
-    c_operand = _operand("out", result, False)
-    if out is not None:
-        for name, operand in (("a", a_operand), ("b", b_operand)):
-            if _overlap(operand, c_operand, problem):
-                raise LayoutError(f"out overlaps {name}: give it memory of its own")
-    if problem.m == 0 or problem.n == 0:
-        return result
-    if on_gpu[0] or device.info.arch.is_host:
-        kernel.launch(a_operand, b_operand, c_operand, alpha, beta)
-        return result
-    return _through_device(kernel, (a_operand, a[0]), (b_operand, b[0]), result, alpha, beta)
-
-
-def _through_device(
-    kernel: Kernel, a: tuple[Operand, Any], b: tuple[Operand, Any], result: Any, alpha: float, beta: float
-) -> Any:
-    """NumPy arrays on a GPU: copied in, launched, copied out."""
-    xp = kernel.device.xp
-    inside = []
-    for operand, array in (a, b):
-        copied = xp.asarray(array, order="C")
-        inside.append(replace(operand, pointer=int(copied.data.ptr), ld=max(1, operand.cols), owner=copied))
-    c = xp.asarray(result, order="C") if beta != 0 else xp.empty(result.shape, result.dtype)
-    c_operand = Operand(int(c.data.ptr), *result.shape, max(1, result.shape[1]), False, c)
-    kernel.launch(inside[0], inside[1], c_operand, alpha, beta)
-    result[...] = kernel.device.to_numpy(c)
+    if call.place not in ("host", device.info.selector):
+        raise DeviceMismatchError(f"a, b and out are on {call.place}, the kernel on {device.info.selector}")
+    with _entered(device):
+        xp = np if call.place == "host" else device.xp
+        result = call.c.owner if call.c else xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
+        c = call.c or operand_of("out", result, False)
+        if problem.m and problem.n:
+            if device.info.arch.is_host or call.place != "host":
+                kernel.launch(call.a, call.b, c, call.alpha, call.beta)
+            else:
+                _through_device(kernel, call, result)
     return result
 
 
-def _overlap(one: Operand, other: Operand, problem: Problem) -> bool:
-    """Whether two matrices share bytes; rows that only interleave do not."""
-    size = problem.dtype.size_bytes
-    spans = []
-    for operand in (one, other):
-        elements = (operand.rows - 1) * operand.ld + operand.cols if operand.rows and operand.cols else 0
-        spans.append((operand.pointer, operand.pointer + elements * size))
-    (a0, a1), (b0, b1) = spans
-    if a1 <= b0 or b1 <= a0:
-        return False
-    if one.ld == other.ld:
-        # Two column ranges of one array: compare where their rows begin, modulo the distance of rows.
-        pitch = one.ld * size
-        offset = (other.pointer - one.pointer) % pitch
-        return not (offset >= one.cols * size and offset + other.cols * size <= pitch)
-    return True
+def _entered(device: Device) -> contextlib.AbstractContextManager[Any]:
+    """Makes a GPU CuPy's current one, so that memory, stream and launch are its own."""
+    if device.info.arch.is_host:
+        return contextlib.nullcontext()
+    entered: contextlib.AbstractContextManager[Any] = device.xp.cuda.Device(int(device.info.selector.partition(":")[2]))
+    return entered
 
 
+def _through_device(kernel: Kernel, call: Call, result: Any) -> None:
+    """NumPy arrays on a GPU: copied in, launched, copied out."""
+    xp = kernel.device.xp
+    inside = []
+    for operand in (call.a, call.b):
+        copied = xp.asarray(operand.owner, order="C")
+        inside.append(replace(operand, pointer=int(copied.data.ptr), ld=max(1, operand.cols), owner=copied))
+    c = xp.asarray(result, order="C") if call.beta != 0 else xp.empty(result.shape, result.dtype)
+    kernel.launch(inside[0], inside[1], operand_of("out", c, False), call.alpha, call.beta)
+    result[...] = kernel.device.to_numpy(c)

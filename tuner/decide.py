@@ -42,8 +42,12 @@ class Contender:
         return self.name == VENDOR
 
 
-def judge(duel: Duel) -> tuple[Contender, ...]:
-    """The contenders of a duel, fastest first; the tied ones in canonical order."""
+def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, ...]:
+    """The contenders of a duel: the winner, then the others, fastest first.
+
+    The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
+    win, beside the vendor's library.
+    """
     vendor = duel.samples_us[duel.names.index(VENDOR)]
     contenders = []
     for name, samples, accuracy in zip(duel.names, duel.samples_us, duel.accuracies):
@@ -51,7 +55,7 @@ def judge(duel: Duel) -> tuple[Contender, ...]:
         measured = summarise(list(samples), duel.clock_mhz)
         contenders.append(Contender(name, measured, accuracy, statistics.median(ratios), interval(ratios)))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
-    ours = [contender for contender in contenders if not contender.is_vendor]
+    ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
     check(bool(ours), "nobody to judge", TuningError)
     fastest = ours[0].measurement.median_us
     tied = [c for c in ours if c.measurement.median_us <= fastest * (1 + TIE)]

@@ -3,7 +3,7 @@
 import math
 
 from ..codegen.config import Config
-from ..codegen.families import family_of
+from ..codegen.families import canonical, family_of
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.store import Store, distance
@@ -17,8 +17,15 @@ _LAUNCH_US = 2.0
 
 
 def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> list[Config]:
-    """The configs by estimated time, best first."""
-    return sorted(configs, key=lambda config: estimate_us(problem, config, info))
+    """The configs by estimated time, best first; before them the first config of each family in canonical order.
+
+    The processor is no GPU, and there the model says nothing: canonical order alone.
+    """
+    heads: dict[str, Config] = {}
+    for config in sorted(configs, key=canonical):
+        heads.setdefault(config.family, config)
+    rest = sorted(configs, key=canonical if info.arch.is_host else lambda config: estimate_us(problem, config, info))
+    return list(dict.fromkeys((*heads.values(), *rest)))
 
 
 def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:

@@ -28,6 +28,9 @@ __all__ = ["Evaluator", "InProcess", "Isolated"]
 
 COMPILE_LIMIT_S = 60.0
 OPEN_LIMIT_S = 180.0
+TRY_LIMIT_S = 10.0
+TRY_OVER_INCUMBENT = 20
+"""A variant may take TRY_LIMIT_S, or this many times the incumbent's product if that is more."""
 DUEL_LIMIT_S = 180.0
 MAX_RESTARTS = 3
 WORKER_QUEUE = 2
@@ -47,11 +50,15 @@ class Evaluator(Protocol):
         ...
 
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """What has come out, waiting at most `timeout_s` for the first. Raises TuningError once nothing can run."""
+        """What has come out, waiting at most `timeout_s` for the first. Raises TuningError where nothing can run."""
         ...
 
     def busy(self) -> bool:
         """Whether anything is under way."""
+        ...
+
+    def given_up(self) -> str:
+        """Why no more variants can be tried; empty while they can."""
         ...
 
     def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
@@ -81,6 +88,10 @@ class InProcess:
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
         """Try what waits."""
         return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
+
+    def given_up(self) -> str:
+        """A crash would have ended this process."""
+        return ""
 
     def busy(self) -> bool:
         """Whether one waits."""
@@ -136,6 +147,7 @@ class Isolated:
         self._known: dict[str, Record] = {}
         self._out: list[Tried] = []
         self._restarts = 0
+        self._given_up = ""
         self._begun = 0.0
         self._incumbent: Record | None = None
         self.usage = Usage()
@@ -196,7 +208,7 @@ class Isolated:
             incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
             message = {"do": "try", "config": str(job.config), "stop_above_us": limit}
             try:
-                self._worker.send(message, job, max(10.0, 20 * incumbent_s))
+                self._worker.send(message, job, max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s))
             except ChildDiedError as error:
                 self._worker_died(Status.CRASHED, str(error))
 
@@ -307,10 +319,14 @@ class Isolated:
     def _restart(self, reason: str) -> None:
         """A fresh worker, which must show that the incumbent still verifies before it is trusted."""
         self._worker.end()
-        self._compiled.extendleft(job for job, _ in reversed(self._worker.jobs) if isinstance(job, _Job) and not job.check)
+        self._compiled.extendleft(
+            job for job, _ in reversed(self._worker.jobs) if isinstance(job, _Job) and not job.check
+        )
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
-            raise TuningError(f"the measuring process ended {MAX_RESTARTS} times in a row, last: {reason}")
+            self._given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
+            self._compiled.clear()
+            self._to_compile.clear()
         self._worker = Child()
         self._open_worker()
         if self._incumbent is not None:
@@ -326,6 +342,10 @@ class Isolated:
             versions=self._versions,
         )
         self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
+
+    def given_up(self) -> str:
+        """The crashes that ended the run."""
+        return self._given_up
 
     def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
         """Time some side by side in the worker. Raises TuningError."""

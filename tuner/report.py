@@ -16,10 +16,21 @@ from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.record import Record
 from ..runtime.record_json import encode
+from .configspace import ABSENT
 from .decide import NAIVE, Contender
+from .replay import Replayed
 from .tune import Result
 
-__all__ = ["bound_gflops", "device_table", "record_table", "records_csv", "records_json", "result_json", "show_result"]
+__all__ = [
+    "bound_gflops",
+    "device_table",
+    "record_table",
+    "records_csv",
+    "records_json",
+    "result_json",
+    "show_replay",
+    "show_result",
+]
 
 
 def bound_gflops(problem: Problem, config: Config, info: DeviceInfo) -> float:
@@ -49,8 +60,8 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     where = f" --store {store}" if store else ""
     options = f"--shape {problem.shape} --dtype {problem.dtype.value}"
     options += f" --trans {problem.trans}" if problem.trans != "nn" else ""
-    device = f' --device {info.selector}{where}'
-    flags = f', trans_a={problem.trans_a}, trans_b={problem.trans_b}' if problem.trans != "nn" else ""
+    device = f" --device {info.selector}{where}"
+    flags = f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
     arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{problem.dtype.value}"{flags}, device="{info.selector}"'
     console.print("use it:", highlight=False)
     for command in (
@@ -99,6 +110,33 @@ def summary(result: Result) -> list[str]:
     if end_to_end is not None:
         lines.append(f"with the operands copied to the device and the result back: {end_to_end:,.1f} us")
     return lines
+
+
+def show_replay(console: Console, found: Replayed) -> None:
+    """Print what a search of a recording found."""
+    recording = found.recording
+    size = "x".join(map(str, recording.problem_size))
+    table = Table(title=f"{recording.kernel_name} {size}, recorded on {recording.device_name}", title_justify="left")
+    for heading in ("trial", "us", "of the optimum"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("variant", overflow="fold", min_width=20)
+    optimum_us = recording.best()[1]
+    space = recording.space()
+    varied = {dimension.name for dimension in space.dimensions if len(dimension.choices) > 1}
+    best_us = math.inf
+    for trial, (point, time_us) in enumerate(found.trials, start=1):
+        if time_us is not None and time_us < best_us:
+            best_us = time_us
+            named = ",".join(
+                f"{name}={value}" for name, value in space.values(point) if name in varied and value != ABSENT
+            )
+            table.add_row(str(trial), f"{time_us:,.2f}", f"{optimum_us / time_us:.1%}", named)
+    console.print(table)
+    text = (
+        f"tried {len(found.trials)} of {len(space)} recorded variants, which took {found.charged_s:,.0f} s to record; "
+        f"the best is {found.share:.1%} of the optimum; ended by {found.stopped}"
+    )
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Dimension:
     name: str
     """Name of the parameter."""
     choices: tuple[Value, ...]
-    """Its values, all different; numbers in rising order, so that neighbours in the tuple are neighbours."""
+    """Its values, all different; numbers in rising order, for neighbours here are taken for neighbours."""
 
     def __post_init__(self) -> None:
         check(bool(self.choices), f"{self.name} needs at least one choice")
@@ -39,8 +39,11 @@ class Dimension:
 
     @property
     def ordered(self) -> bool:
-        """Whether the distance between two positions means something: numbers, not words."""
-        return all(isinstance(choice, int) for choice in self.choices)
+        """Whether the distance between two positions means something: numbers, not words.
+
+        One word may stand before the numbers, for a family that lacks the parameter.
+        """
+        return all(isinstance(choice, int) for choice in self.choices[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,7 @@ class Space:
     """The points as rows."""
     scaled: NDArray[np.float32] = field(init=False, repr=False)
     """The points with numbers scaled to 0..1 by position; words keep their position."""
+    _scale: NDArray[np.float32] = field(init=False, repr=False)
     _rows: dict[Point, int] = field(init=False, repr=False)
     _words: Mask = field(init=False, repr=False)
 
@@ -69,6 +73,7 @@ class Space:
         object.__setattr__(self, "matrix", matrix)
         scale = np.where(words, 1, np.maximum(sizes - 1, 1)).astype(np.float32)
         object.__setattr__(self, "scaled", matrix / scale)
+        object.__setattr__(self, "_scale", scale)
         object.__setattr__(self, "_rows", rows)
         object.__setattr__(self, "_words", words)
 
@@ -108,10 +113,7 @@ class Space:
 
     def distances(self, point: Point) -> NDArray[np.float32]:
         """How far each valid point is: along numbers by scaled position, 1 for a word that differs."""
-        target = np.array(point, dtype=np.float32)
-        sizes = np.array([len(dimension.choices) for dimension in self.dimensions], dtype=np.float32)
-        target = np.where(self._words, target, target / np.maximum(sizes - 1, 1))
-        gaps = np.abs(self.scaled - target)
+        gaps = np.abs(self.scaled - np.array(point, dtype=np.float32) / self._scale)
         if self._words.any():
             gaps[:, self._words] = gaps[:, self._words] > 0
         total: NDArray[np.float32] = gaps.sum(axis=1, dtype=np.float32)

@@ -27,6 +27,7 @@ from .decide import NAIVE, Contender, decided, judge
 from .evaluate import Phases, Tried
 from .guess import ranked, recorded
 from .pipeline import Evaluator, InProcess, Isolated
+from .replay import Recorder
 from .sampler import Sampler, make_sampler
 
 __all__ = ["EFFORTS", "Budget", "Progress", "Result", "tune"]
@@ -84,7 +85,7 @@ class Result:
     guessed_us: float
     """Best time among the first 16 guesses, infinity where none worked."""
     stopped: str
-    """What ended the search: trials, seconds, space or interrupt."""
+    """What ended the search: trials, seconds, space, interrupt or crashes."""
 
 
 class Progress(Protocol):
@@ -117,6 +118,7 @@ class Silent:
 class _Tally:
     """What a run adds up."""
 
+    recorder: Recorder
     statuses: Counter[str] = field(default_factory=Counter)
     compile_s: float = 0.0
     verify_s: float = 0.0
@@ -127,6 +129,7 @@ class _Tally:
     order: list[Config] = field(default_factory=list)
 
     def add(self, tried: Tried) -> None:
+        self.recorder.add(tried)
         record = tried.record
         self.statuses[record.status.value] += 1
         self.compile_s += tried.phases.compile_s
@@ -152,11 +155,13 @@ def tune(
     spaces: Path | None = None,
     keep: int = 5,
     seed: int = 0,
+    record: Path | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
-    trials and seconds override those of the effort. `keep` contenders meet in the final duel. Raises ConfigError,
+    trials and seconds override those of the effort. `keep` contenders meet in the final duel. With `record`, every
+    trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. Raises ConfigError,
     ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot be kept.
     """
     started = time.monotonic()
@@ -170,7 +175,7 @@ def tune(
     progress = progress or Silent()
     resumed = len(search.history)
     progress.started(problem, info, found, budget, resumed)
-    tally = _Tally()
+    tally = _Tally(Recorder(found))
     for point, time_us in search.history:
         if time_us is not None:
             tally.times[found.config_at(point)] = time_us
@@ -178,19 +183,24 @@ def tune(
     try:
         with _interrupts() as interrupted:
             deadline = started + budget.seconds * (1 - DUEL_SHARE)
-            stopped = _explore(search, evaluator, found, budget, deadline, resumed, tally, progress, interrupted)
+            try:
+                stopped = _explore(search, evaluator, found, budget, deadline, resumed, tally, progress, interrupted)
+            finally:
+                if record is not None:
+                    tally.recorder.write(record, problem, info)
             if not tally.times:
                 causes = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
                 raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
-            finalists = tuple(sorted(tally.times, key=lambda config: (tally.times[config], canonical(config)))[:keep])
+            ranking = sorted(tally.times, key=lambda config: (tally.times[config], canonical(config)))[:keep]
+            left = started + budget.seconds - time.monotonic()
+            finalists, rounds = _duellists(tuple(ranking), tally.times, info, left)
             progress.duelling(finalists)
-            rounds = _rounds(finalists, tally.times, info, max(2.0, started + budget.seconds - time.monotonic()))
             duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds)
         busy = _busy_share(evaluator)
         compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
     finally:
         evaluator.close()
-    contenders = judge(duel)
+    contenders = judge(duel, () if NAIVE in found.configs else (str(NAIVE),))
     best = decided(problem, info, contenders, versions)
     shelf.keep(best, replace=True)
     return Result(
@@ -285,19 +295,28 @@ def _explore(
             progress.tried(tried, tally.best)
         if interrupted:
             return "interrupt"
+        if evaluator.given_up():
+            return f"crashes: {evaluator.given_up()}"
         if time.monotonic() > deadline:
             return "seconds"
         if stopped and not evaluator.busy():
             return stopped
 
 
-def _rounds(finalists: tuple[Config, ...], times: dict[Config, float], info: DeviceInfo, seconds: float) -> int:
-    """Rounds of the duel: what a median with an interval needs, fewer where the processor would take too long."""
+def _duellists(
+    ranking: tuple[Config, ...], times: dict[Config, float], info: DeviceInfo, seconds: float
+) -> tuple[tuple[Config, ...], int]:
+    """Who meets in the duel, and for how many rounds: fewer where the processor would take longer than is left."""
     if not info.arch.is_host:
-        return DUEL_ROUNDS
-    # Beside the finalists run the naive default, perhaps ten times slower, and the vendor's library.
-    round_s = sum(times[config] for config in finalists) / 1e6 + 5 * times[finalists[0]] / 1e6
-    return max(1, min(DUEL_ROUNDS, int(seconds / max(round_s, 1e-6)) - 3))
+        return ranking, DUEL_ROUNDS
+    # Each contender is checked twice, launched once to size its batch, then timed; the naive default and the
+    # vendor's library come on top and are taken for as slow as the best.
+    for count in range(len(ranking), 0, -1):
+        round_s = max(5e-3, (sum(times[c] for c in ranking[:count]) + 2 * times[ranking[0]]) / 1e6)
+        rounds = int(0.8 * seconds / round_s) - 3
+        if rounds >= min(3, count) or count == 1:
+            return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
+    raise AssertionError
 
 
 def _busy_share(evaluator: Evaluator) -> float | None:

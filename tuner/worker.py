@@ -87,10 +87,12 @@ def main(descriptor: int) -> None:
     """Answer messages on the socket `descriptor` until the other end closes it."""
     _die_with_parent()
     worker = Worker()
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rw", encoding="utf-8") as stream:
-        for line in stream:
+    with socket.socket(fileno=descriptor) as connection:
+        # Two files: writing to one that is open both ways drops the messages it has read ahead.
+        questions, answers = connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
+        for line in questions:
             answer = worker.answer(json.loads(line))
-            stream.write(json.dumps(answer) + "\n")
-            stream.flush()
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
             if answer.get("tried", {}).get("fault"):
                 return

@@ -92,8 +92,9 @@ template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs 
 inline size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<size_t>(p); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return ::fma(a, b, c); }
-template <class A, class B> constexpr auto min(A a, B b) -> std::decay_t<decltype(true ? a : b)> { return b < a ? b : a; }
-template <class A, class B> constexpr auto max(A a, B b) -> std::decay_t<decltype(true ? a : b)> { return a < b ? b : a; }
+template <class A, class B> using tilewright_common = std::decay_t<decltype(true ? A() : B())>;
+template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { return b < a ? b : a; }
+template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }
 
 // ---- Launches: TILEWRIGHT_EXPORT(kernel) after the text makes `kernel_on_host`, which host.py calls. ------------
 

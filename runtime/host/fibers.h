@@ -170,7 +170,8 @@ static void threads_on_this_fiber()
             const unsigned rank = blockIdx.x % 2 ? threads - 1 - started : started;
             ++started;
             self.rank = rank;
-            threadIdx = self.thread = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
+            const unsigned row = rank / blockDim.x;
+            threadIdx = self.thread = {rank % blockDim.x, row % blockDim.y, row / blockDim.y};
             call(call_arguments);
             ++returned;
         }
@@ -259,7 +260,8 @@ static const char* why()
     case TWO_LINES: snprintf(what, sizeof what, "threads wait at lines %d and %u", arrived_line, failed_at); break;
     case NO_LANE: snprintf(what, sizeof what, "a warp collective reads lane %u, which takes no part", failed_at); break;
     }
-    snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): %s", blockIdx.x, blockIdx.y, blockIdx.z, what);
+    const uint3 at = blockIdx;
+    snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): %s", at.x, at.y, at.z, what);
     return text;
 }
 

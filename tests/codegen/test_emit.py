@@ -252,6 +252,20 @@ def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> 
         assert re.search(r"[\d.]+ us, [\d.]+ GFLOP/s", done.stdout)
 
 
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("text", KERNELS)
+def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
+    program = build(tmp_path, emitted(text, dtype=dtype, trans="nt"), "-lineinfo", arch="native")
+    shape = ("64", "64", "32") if "exact" in text else ("65", "33", "17")
+    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, *shape)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", done.stdout), done.stdout
+
+
 BREAKS = {
     "a dropped term": (r"p < TILE_WIDTH; \+\+p", "p < TILE_WIDTH - 1; ++p"),
     "a store outside": (r"row < m && col < n", "row < m && col < n + 1"),

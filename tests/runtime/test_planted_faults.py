@@ -13,9 +13,11 @@ import sys
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
@@ -139,8 +141,8 @@ def _check_all(kernels: dict[str, KernelSource], folder: Path) -> dict[str, int]
         jobs.append((name, source.name, compiler.build(source, str(place)).path))
     environment = os.environ | {
         "LD_PRELOAD": compiler.sanitizer_library(),
-        "ASAN_OPTIONS": f"detect_leaks=0:exitcode={SANITIZER}",
-        "UBSAN_OPTIONS": f"exitcode={SANITIZER}",
+        "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
+        "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
         "OPENBLAS_NUM_THREADS": "1",
     }
     done = subprocess.run(
@@ -156,8 +158,8 @@ def _check_all(kernels: dict[str, KernelSource], folder: Path) -> dict[str, int]
 
 
 def _matrix(
-    device: HostDevice, shape: tuple[int, int], skip: int, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray, int, object]:
+    device: HostDevice, shape: tuple[int, int], skip: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[Any], int, object]:
     """A matrix that ends where its buffer does, `skip` elements between rows: all memory, matrix, pointer, owner."""
     rows, cols = shape
     ld = cols + skip
@@ -166,7 +168,7 @@ def _matrix(
     buffer = device.allocate(count * dtype.itemsize)
     memory = buffer.array(dtype.name, (count,))
     strides = (ld * dtype.itemsize, dtype.itemsize)
-    matrix = np.ndarray(shape, dtype, memory, front * dtype.itemsize, strides)
+    matrix: NDArray[Any] = np.ndarray(shape, dtype, memory, front * dtype.itemsize, strides)
     return memory, matrix, buffer.pointer + front * dtype.itemsize, buffer
 
 
@@ -203,7 +205,7 @@ def _wrong(
     return "" if c_all.tobytes() == expected.tobytes() else "C, or what lies beside it, is wrong"
 
 
-def _pointer(array: np.ndarray) -> int:
+def _pointer(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 

@@ -1,0 +1,344 @@
+"""The `simt` family: register tiles fed from shared memory, by the ordinary multiply-add."""
+
+from collections.abc import Callable
+
+from .arch import Arch
+from .config import Config, Value
+from .family import EDGE, Constraint, Family, Parameter
+from .problem import DType, Problem
+
+__all__ = ["SIMT"]
+
+_WIDE_BYTES = 16
+"""The widest load of a thread, and the pad of a row in shared memory."""
+_MOST_COPIES = 32
+"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
+_MOST_FMAS = 2560
+"""Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
+
+
+def _warps(config: Config) -> tuple[int, int]:
+    """Warps of a block along the rows and the columns of C, rounded down where the tile is no multiple of a warp's."""
+    return config.number("block_m") // _warp_m(config), config.number("block_n") // _warp_n(config)
+
+
+def _warp_m(config: Config) -> int:
+    return config.number("thread_m") * config.number("lanes_m")
+
+
+def _warp_n(config: Config) -> int:
+    return config.number("thread_n") * (32 // config.number("lanes_m"))
+
+
+def _threads(config: Config) -> int:
+    warps_m, warps_n = _warps(config)
+    return 32 * max(1, warps_m * warps_n) * config.number("slices")
+
+
+def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
+    """Elements that a tile of A and of B takes in shared memory."""
+    depth = config.number("block_k")
+    sizes = []
+    for name in ("a", "b"):
+        extent = config.number("block_m" if name == "a" else "block_n")
+        inner, outer = (depth, extent) if config.number(f"{name}_k_inner") else (extent, depth)
+        sizes.append(outer * (inner + pad))
+    return sizes[0], sizes[1]
+
+
+def _smem_elements(config: Config, pad: int) -> int:
+    stages = config.number("stages") * sum(_tile_elements(config, pad))
+    if config.number("slices") == 1:
+        return stages
+    return max(stages, config.number("block_m") * config.number("block_n"))
+
+
+def _copied(config: Config, operand: str) -> int:
+    """Elements of an operand that a thread copies for a tile."""
+    elements = config.number("block_m" if operand == "a" else "block_n") * config.number("block_k")
+    return max(config.number(f"vec_{operand}"), elements // _threads(config))
+
+
+def _step(dtype: DType, config: Config) -> int:
+    """Steps of k whose operands a thread reads at once."""
+    wide = _WIDE_BYTES // dtype.size_bytes
+    return wide if config.number("a_k_inner") or config.number("b_k_inner") else 1
+
+
+def _registers(dtype: DType, config: Config) -> int:
+    """Registers that a thread needs; the compiler takes some more where it is not held to it."""
+    words = dtype.size_bytes // 4
+    m, n = config.number("thread_m"), config.number("thread_n")
+    fragments = (1 + config.number("prefetch")) * _step(dtype, config) * (m + n)
+    staged = 0
+    if not config.number("cp_async"):
+        staged = _copied(config, "a") + _copied(config, "b")
+    return 40 + words * (m * n + fragments + staged)
+
+
+def _runs_along_k(problem: Problem, operand: str) -> bool:
+    """Whether a stored row of A or B runs along k."""
+    return not problem.trans_a if operand == "a" else problem.trans_b
+
+
+def _row(problem: Problem, operand: str) -> int:
+    """Elements of a stored row of A or B."""
+    return (problem.stored_a if operand == "a" else problem.stored_b)[1]
+
+
+def _widest(problem: Problem, operand: str) -> int:
+    """The widest vector of 16 bytes that divides the stored rows of A or B."""
+    width = _WIDE_BYTES // problem.dtype.size_bytes
+    while _row(problem, operand) % width:
+        width //= 2
+    return width
+
+
+def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
+    """Whether cp.async has to transpose."""
+    along = _runs_along_k(problem, operand)
+    return bool(config.number("cp_async")) and along and not config.number(f"{operand}_k_inner")
+
+
+def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
+    def worth(problem: Problem, value: Value) -> bool:
+        # Where rows run along k, cp.async may have to transpose them: then element by element.
+        return value == _widest(problem, operand) or (value == 1 and _runs_along_k(problem, operand))
+
+    return worth
+
+
+def _inner_worth(operand: str) -> Callable[[Problem, Value], bool]:
+    return lambda problem, value: value == 0 or _runs_along_k(problem, operand)
+
+
+def _block_worth(problem: Problem, block: Value, size: int) -> bool:
+    return isinstance(block, int) and (block <= 16 or block < 2 * size)
+
+
+def _split_worth(problem: Problem, split: Value) -> bool:
+    # Fewer than 16 steps of k are not worth a sum of their own; large results fill the device without.
+    return split == 1 or (isinstance(split, int) and 16 * split <= problem.k and problem.m * problem.n <= 2**22)
+
+
+def _aligned(operand: str) -> Constraint:
+    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
+        vec = config.number(f"vec_{operand}")
+        fits = vec * problem.dtype.size_bytes <= _WIDE_BYTES
+        return fits and (config["edge"] == "pad" or _row(problem, operand) % vec == 0)
+
+    name = operand.upper()
+    return Constraint(
+        f"vec_{operand} {{vec_{operand}}} is at most 16 bytes and divides the stored rows of {name}",
+        holds,
+        f"VEC_{name} <= WIDE",
+    )
+
+
+def _turns_elements(operand: str) -> Constraint:
+    name = operand.upper()
+    along = "!TRANS_A" if operand == "a" else "TRANS_B"
+    return Constraint(
+        f"cp.async transposes {name} element by element: vec_{operand} {{vec_{operand}}} is 1",
+        lambda problem, config, arch: (
+            not _turned_in_flight(problem, config, operand) or config[f"vec_{operand}"] == 1
+        ),
+        f"!(CP_ASYNC && {along} && !{name}_K_INNER) || VEC_{name} == 1",
+    )
+
+
+def _inner_stays(operand: str) -> Constraint:
+    name = operand.upper()
+    along = "!TRANS_A" if operand == "a" else "TRANS_B"
+    return Constraint(
+        f"k is innermost in the tiles of {name} only if stored rows of {name} run along k",
+        lambda problem, config, arch: _inner_worth(operand)(problem, config[f"{operand}_k_inner"]),
+        f"{along} || !{name}_K_INNER",
+    )
+
+
+def _steps_fit(problem: Problem, config: Config, arch: Arch) -> bool:
+    reads = config.number("slices") * _step(problem.dtype, config) * (1 + config.number("prefetch"))
+    return config.number("block_k") % reads == 0
+
+
+def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
+    blocks, threads = config.number("min_blocks"), _threads(config)
+    return (
+        _registers(problem.dtype, config) * threads * blocks <= arch.registers_per_sm
+        and threads * blocks <= arch.max_threads_per_sm
+        and (SIMT.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes) * blocks <= arch.smem_per_sm_bytes
+    )
+
+
+_CONSTRAINTS = (
+    Constraint(
+        "block_m {block_m} is a multiple of the rows of a warp, thread_m {thread_m} * lanes_m {lanes_m}",
+        lambda problem, config, arch: config.number("block_m") % _warp_m(config) == 0,
+        "BLOCK_M % WARP_M == 0",
+    ),
+    Constraint(
+        "block_n {block_n} is a multiple of the columns of a warp, thread_n {thread_n} * 32 / lanes_m {lanes_m}",
+        lambda problem, config, arch: config.number("block_n") % _warp_n(config) == 0,
+        "BLOCK_N % WARP_N == 0",
+    ),
+    Constraint(
+        "tiles that pass through registers use two stages, not {stages}",
+        lambda problem, config, arch: bool(config.number("cp_async")) or config["stages"] == 2,
+        "CP_ASYNC || STAGES == 2",
+    ),
+    Constraint(
+        "the device has cp.async",
+        lambda problem, config, arch: not config.number("cp_async") or "cp.async" in arch.instructions,
+    ),
+    _inner_stays("a"),
+    _inner_stays("b"),
+    _aligned("a"),
+    _aligned("b"),
+    _turns_elements("a"),
+    _turns_elements("b"),
+    Constraint(
+        "block_k {block_k} is whole steps for each of {slices} slices, an even number of them with prefetch {prefetch}",
+        _steps_fit,
+        "BLOCK_K % (SLICES * STEP * (1 + PREFETCH)) == 0",
+    ),
+    Constraint(
+        f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
+    ),
+    Constraint(
+        f"a thread has at most {_MOST_FMAS} multiply-adds in a tile: they are unrolled",
+        lambda problem, config, arch: (
+            config.number("thread_m") * config.number("thread_n") * config.number("block_k")
+            <= _MOST_FMAS * config.number("slices")
+        ),
+        f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
+    ),
+    Constraint("{min_blocks} blocks fit on a multiprocessor at a time", _resident_fits),
+)
+
+
+def _tiles(problem: Problem, config: Config) -> int:
+    """Tiles of C."""
+    return -(-problem.m // config.number("block_m")) * -(-problem.n // config.number("block_n"))
+
+
+def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
+    return all(
+        _turned_in_flight(problem, config, operand) or config.number(f"vec_{operand}") == _widest(problem, operand)
+        for operand in "ab"
+    )
+
+
+def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    split = config.number("split_k") * config.number("slices")
+    return split == 1 or (_tiles(problem, config) <= 256 and 2 * config.number("block_k") * split <= 2 * problem.k)
+
+
+def _group_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    return (config["group_m"] == 1) == (_tiles(problem, config) <= 512)
+
+
+def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    blocks = config.number("min_blocks")
+    needed = _registers(problem.dtype, config) * _threads(config)
+    return blocks == 1 or needed * (blocks + 1) > arch.registers_per_sm
+
+
+def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    return config.number("block_m") * config.number("block_n") >= 64 * 64 or _tiles(problem, config) <= 2048
+
+
+def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = config.number("block_m"), config.number("block_n")
+    return max(m, n) <= 4 * min(m, n) or min(problem.m, problem.n) <= 64
+
+
+_ADVICE = (
+    Constraint("copies are as wide as the stored rows allow", _vectors_wide),
+    Constraint(
+        "a block has 32 to 512 threads",
+        lambda problem, config, arch: 32 <= _threads(config) <= 512,
+    ),
+    Constraint("a tile is at most four times as long as it is wide, unless C is narrow", _shape_pays),
+    Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
+    Constraint("k is split where there are few tiles and each part has a tile of k", _split_pays),
+    Constraint("tiles are grouped where not all of them run at a time", _group_pays),
+    Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
+)
+
+
+class _Simt(Family):
+    """What depends on more than the fields of a Family say."""
+
+    __slots__ = ()
+
+    def smem_bytes(self, dtype: DType, config: Config) -> int:
+        return _smem_elements(config, _WIDE_BYTES // dtype.size_bytes) * dtype.size_bytes
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return _tiles(problem, config) * config.number("split_k")
+
+    def workspace_bytes(self, problem: Problem, config: Config) -> int:
+        if config["split_k"] == 1:
+            return 0
+        part = config.number("block_m") * config.number("block_n") * problem.dtype.size_bytes
+        return self.blocks(problem, config) * part + _tiles(problem, config) * 4
+
+
+def _scalar(config: Config) -> Config:
+    return Config(config.family, tuple((n, 1 if n in ("vec_a", "vec_b") else v) for n, v in config.values))
+
+
+def _smem_loads(config: Config) -> float:
+    """Fragments of each step; a read of 8 or 16 bytes takes half the time of as many single ones, lanes share so much."""
+    m, n = config.number("thread_m"), config.number("thread_n")
+    written = 1 / config.number("block_m") + 1 / config.number("block_n")
+    return (1 / m + 1 / n) / 2 + written
+
+
+SIMT = _Simt(
+    name="simt",
+    title="register tiles fed from shared memory, by the ordinary multiply-add",
+    template="simt.cu.jinja",
+    parameters=(
+        Parameter(
+            "block_m", "bm", (64, 16, 32, 128, 256), "rows of C a block computes",
+            lambda problem, value: _block_worth(problem, value, problem.m),
+        ),
+        Parameter(
+            "block_n", "bn", (64, 16, 32, 128, 256), "columns of C a block computes",
+            lambda problem, value: _block_worth(problem, value, problem.n),
+        ),
+        Parameter("block_k", "bk", (8, 16, 32), "steps of k that a tile covers"),
+        Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
+        Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
+        Parameter("lanes_m", "lm", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
+        Parameter("stages", "s", (2, 3, 4, 5), "tiles that shared memory holds at a time"),
+        Parameter("cp_async", "ca", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
+        Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
+        Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
+        Parameter(
+            "a_k_inner", "ak", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")
+        ),
+        Parameter(
+            "b_k_inner", "bki", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")
+        ),
+        Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
+        Parameter("slices", "sl", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
+        Parameter("split_k", "sk", (1, 2, 4, 8, 16, 32, 64, 128), "blocks that share out k", _split_worth),
+        Parameter("group_m", "gm", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
+        Parameter("min_blocks", "mb", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
+        EDGE,
+    ),
+    constraints=_CONSTRAINTS,
+    block=lambda config: (_threads(config), 1, 1),
+    tile=lambda config: (config.number("block_m"), config.number("block_n"), config.number("block_k")),
+    smem_elements=lambda config: _smem_elements(config, 4),
+    registers=_registers,
+    reuse=lambda config: (config.number("block_n"), config.number("block_m")),
+    smem_loads=_smem_loads,
+    advice=_ADVICE,
+    alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), 1),
+    scalar=_scalar,
+)

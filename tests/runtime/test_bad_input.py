@@ -1,0 +1,208 @@
+"""What the library says to arguments it cannot serve: which error, naming the argument and its value, before any work."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.codegen.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    DeviceError,
+    DeviceMismatchError,
+    LayoutError,
+    ShapeError,
+)
+from tilewright.runtime import kernel as kernel_module
+from tilewright.runtime import matmul as matmul_module
+
+F32, F64 = np.float32, np.float64
+A, B = np.ones((4, 6), F32), np.ones((6, 5), F32)
+BOARD, SQUARE = np.ones((20, 20), F32), np.ones((5, 5), F32)
+NATIVE = "must be float32 or float64 in native byte order"
+SIDE_BY_SIDE = "must have its columns side by side: the stride along a row is"
+windows = np.lib.stride_tricks.sliding_window_view
+
+
+class GpuArray:
+    """What tells a CuPy array of another device, as far as the checks look."""
+
+    ndim, dtype = 2, np.dtype(F32)
+
+    def __init__(self, index: int, shape: tuple[int, int] = (4, 6)) -> None:
+        self.device = SimpleNamespace(id=index)
+        self.shape, self.strides = shape, (4 * shape[1], 4)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (4096, False), "shape": self.shape, "strides": None, "typestr": "<f4", "version": 3}
+
+
+def read_only(shape: tuple[int, int]) -> Any:
+    array = np.zeros(shape, F32)
+    array.flags.writeable = False
+    return array
+
+
+def misaligned() -> Any:
+    return np.zeros(4 * 6 * 4 + 1, np.uint8)[1:].view(F32).reshape(4, 6)
+
+
+def huge_pitch() -> Any:
+    return np.lib.stride_tricks.as_strided(np.ones(6, F32), (4, 6), (2**33, 4))
+
+
+@pytest.fixture
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked up, rendered or compiled for bad input."""
+
+    def fail(*args: object, **options: object) -> None:
+        raise AssertionError("work was begun")
+
+    monkeypatch.setattr(matmul_module, "_kernels", {})
+    monkeypatch.setattr(matmul_module, "_open", fail)
+    monkeypatch.setattr(kernel_module, "render", fail)
+    monkeypatch.setattr(kernel_module, "compile_cached", fail)
+
+
+Case = tuple[Any, Any, dict[str, Any], type[Exception], str]
+SHAPES: dict[str, Case] = {
+    "inner dimensions": (A, np.ones((7, 5), F32), {}, ShapeError, "inner dimensions differ: a is 4x6, b is 7x5"),
+    "one dimension": (A[0], B, {}, ShapeError, "a must be two-dimensional, got shape (6,)"),
+    "three dimensions": (A, np.ones((2, 6, 5), F32), {}, ShapeError, "b must be two-dimensional, got shape (2, 6, 5)"),
+    "out": (A, B, {"out": np.zeros((5, 4), F32)}, ShapeError, "out must be 4x5, got shape (5, 4)"),
+    "flat out": (A, B, {"out": np.zeros(20, F32)}, ShapeError, "out must be 4x5, got shape (20,)"),
+    "beta without out": (A, B, {"beta": 0.5}, ShapeError, "beta is 0.5, so out must be given"),
+}
+TYPES: dict[str, Case] = {
+    "a list": ([[1.0]], B, {}, ArgumentTypeError, "a must be a NumPy or CuPy array, got list"),
+    "nothing": (A, None, {}, ArgumentTypeError, "b must be a NumPy or CuPy array, got NoneType"),
+    "list as out": (A, B, {"out": [0.0]}, ArgumentTypeError, "out must be a NumPy or CuPy array, got list"),
+    "mixed": (A, B.astype(F64), {}, ArgumentTypeError, "a is float32 and b is float64"),
+    "integers": (A.astype("<i8"), B, {}, ArgumentTypeError, f"a {NATIVE}, got <i8"),
+    "half": (A, B.astype("<f2"), {}, ArgumentTypeError, f"b {NATIVE}, got <f2"),
+    "foreign order": (A.astype(">f4"), B.astype(">f4"), {}, ArgumentTypeError, f"a {NATIVE}, got >f4"),
+    "out": (A, B, {"out": np.zeros((4, 5))}, ArgumentTypeError, "out must be float32, got float64"),
+    "foreign out": (A, B, {"out": np.zeros((4, 5), ">f4")}, ArgumentTypeError, f"out {NATIVE}, got >f4"),
+    "alpha as text": (A, B, {"alpha": "2"}, ArgumentTypeError, "alpha must be a real number, got '2'"),
+    "complex beta": (A, B, {"beta": 1j}, ArgumentTypeError, "beta must be a real number, got 1j"),
+    "huge alpha": (A, B, {"alpha": 10**400}, ArgumentTypeError, "alpha must be a number that a double can hold"),
+}
+LAYOUTS: dict[str, Case] = {
+    "read-only out": (A, B, {"out": read_only((4, 5))}, LayoutError, "out is read-only"),
+    "out by columns": (A, B, {"out": np.zeros((5, 4), F32).T}, LayoutError, f"out {SIDE_BY_SIDE} 16 bytes, not 4"),
+    "every other column": (BOARD[:4, :12:2], B, {}, LayoutError, f"a {SIDE_BY_SIDE} 8 bytes, not 4"),
+    "columns backwards": (A, B[:, ::-1], {}, LayoutError, f"b {SIDE_BY_SIDE} -4 bytes, not 4"),
+    "rows backwards": (A[::-1], B, {}, LayoutError, "a must have rows at least 6 elements apart, got a stride of -24"),
+    "one row repeated": (np.broadcast_to(A[:1], (4, 6)), B, {}, LayoutError, "a must have rows at least 6 elements"),
+    "one column repeated": (A, np.broadcast_to(B[:, :1], (6, 5)), {}, LayoutError, "b must have rows at least 6"),
+    "rows that overlap": (windows(BOARD[0], 6)[:4], B, {}, LayoutError, "a must have rows at least 6 elements"),
+    "pitch over 2^31": (huge_pitch(), B, {}, LayoutError, "a must have rows at least 6 elements apart, got a stride of 8589"),
+    "half an element off": (misaligned(), B, {}, LayoutError, "a starts at address 0x"),
+    "out is a": (SQUARE, B[:5, :5], {"out": SQUARE}, LayoutError, "out overlaps a"),
+    "out is part of b": (A, BOARD[:6, :5], {"out": BOARD[3:7, 2:7]}, LayoutError, "out overlaps b"),
+    "out between rows of b": (A, BOARD[:6, :5], {"out": BOARD[1:8:2, 4:9]}, LayoutError, "out overlaps b"),
+    "out is a row of b": (A[:1], BOARD[:6, :5], {"out": BOARD[2:3, 1:6]}, LayoutError, "out overlaps b"),
+}
+CASES = {f"{kind}: {name}": case for kind, cases in zip(("shape", "type", "layout"), (SHAPES, TYPES, LAYOUTS))
+         for name, case in cases.items()}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_that_make_no_product(name: str) -> None:
+    a, b, options, error, message = CASES[name]
+    with pytest.raises(error, match=re.escape(message)) as caught:
+        tilewright.matmul(a, b, device="host", **options)
+    assert isinstance(caught.value, TypeError if error is ArgumentTypeError else ValueError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["shape: out", "type: out", "layout: read-only out", "type: alpha as text"])
+def test_a_loaded_kernel_says_the_same(name: str) -> None:
+    _, _, options, error, message = CASES[name]
+    kernel = tilewright.load(4, 5, 6, device="host")
+    with pytest.raises(error, match=re.escape(message)):
+        kernel(A, B, **options)
+    with pytest.raises(ShapeError, match=re.escape("a must be 4x6, got shape (6, 5)")):
+        kernel(B, A)
+    with pytest.raises(LayoutError, match=re.escape(f"a {SIDE_BY_SIDE} 16 bytes")):
+        kernel(np.ones((6, 4), F32).T, B)  # a transposed view is another problem: load it with trans_a
+
+
+@pytest.mark.parametrize(
+    ("rows_of_out", "rows_of_b"), [(slice(0, 4), slice(0, 6)), (slice(1, 8, 2), slice(0, 6)), (slice(2, 3), slice(0, 6))]
+)
+def test_out_beside_an_operand_in_one_array_is_no_overlap(rows_of_out: slice, rows_of_b: slice) -> None:
+    board = np.ones((20, 20), F32)
+    out = board[rows_of_out, 5:10]
+    assert tilewright.matmul(A[: out.shape[0]], board[rows_of_b, :5], out=out, device="host") is out
+    assert (out == 6).all()
+
+
+@pytest.mark.usefixtures("no_work")
+class TestArraysOfAnotherDevice:
+    """Arrays that say they lie on a GPU; nothing of them is touched."""
+
+    def test_arrays_of_two_places(self) -> None:
+        for a, b, places in (
+            (GpuArray(0), GpuArray(1, (6, 5)), "a is on cuda:0, b on cuda:1"),
+            (A, GpuArray(1, (6, 5)), "a is on host, b on cuda:1"),
+            (GpuArray(2), B, "a is on cuda:2, b on host"),
+        ):
+            with pytest.raises(DeviceMismatchError, match=places):
+                tilewright.matmul(a, b)
+
+    @pytest.mark.parametrize("device", ["host", "cuda", "cuda:0", "cuda:2"])
+    def test_a_device_that_is_not_theirs(self, device: str) -> None:
+        with pytest.raises(DeviceMismatchError, match=f"the arrays are on cuda:1, device is '{device}'"):
+            tilewright.matmul(GpuArray(1), GpuArray(1, (6, 5)), device=device)
+
+    def test_gpu_arrays_of_other_libraries(self) -> None:
+        stranger = GpuArray(0)
+        stranger.device = SimpleNamespace(index=0)  # as torch has it
+        with pytest.raises(ArgumentTypeError, match="a must be a NumPy or CuPy array, got GpuArray"):
+            tilewright.matmul(stranger, B)
+
+
+def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
+    kernel = tilewright.load(4, 5, 6, device="host")
+    with pytest.raises(DeviceMismatchError, match="a, b and out are on cuda:0, the kernel on host"):
+        kernel(GpuArray(0), GpuArray(0, (6, 5)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "error", "message"),
+    [
+        ((-1, 2, 3), {}, ShapeError, "m must be in 0..2^31-1, got -1"),
+        ((1, 2**31, 3), {}, ShapeError, "n must be in 0..2^31-1, got 2147483648"),
+        ((1, 2, True), {}, ArgumentTypeError, "k must be an integer, got True"),
+        ((1, 2.0, 3), {}, ArgumentTypeError, "n must be an integer, got 2.0"),
+        (("1", 2, 3), {}, ArgumentTypeError, "m must be an integer, got '1'"),
+        ((1, 2, 3), {"dtype": "half"}, ArgumentTypeError, "dtype must be float or double, got 'half'"),
+        ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
+        ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
+        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 blocks"),
+    ],
+)
+def test_kernels_that_cannot_be_loaded(
+    sizes: tuple[Any, Any, Any], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        tilewright.load(*sizes, **options)
+
+
+def test_a_machine_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DeviceError, match=r"needs a C\+\+ compiler and found none: install one, such as `apt"):
+        tilewright.load(1, 2, 3, device="host")
+
+
+def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.runtime.nvml.gpu_count", lambda: 0)
+    for call in (lambda: tilewright.load(1, 2, 3, device="cuda"), lambda: tilewright.matmul(A, B, device="cuda:3")):
+        with pytest.raises(DeviceError, match="device cuda: "):
+            call()

@@ -1,0 +1,78 @@
+"""Who wins a duel, and how sure that is."""
+
+import math
+
+import pytest
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import canonical, complete
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.record import Accuracy, Status
+from tilewright.tuner.decide import decided, interval, judge
+from tilewright.tuner.evaluate import VENDOR, Duel
+
+INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
+FIRST, SECOND, THIRD = (str(complete(Config.parse(text))) for text in ("naive", "tiled", "tiled:tile_width=32"))
+
+
+def duel(**times: list[float]) -> Duel:
+    names = {"first": FIRST, "second": SECOND, "third": THIRD, "vendor": VENDOR}
+    right = Accuracy(0.5, 0, 0)
+    return Duel(tuple(names[key] for key in times), tuple(map(tuple, times.values())), (right,) * len(times))
+
+
+def test_the_fastest_wins_and_the_rest_is_sorted() -> None:
+    found = judge(duel(first=[30.0] * 7, second=[10.0] * 7, third=[20.0] * 7, vendor=[15.0] * 7))
+    assert [contender.name for contender in found] == [SECOND, VENDOR, THIRD, FIRST]
+    assert found[0].ratio_vendor == 1.5
+
+
+def test_what_is_only_compared_cannot_win() -> None:
+    times = {"first": [5.0] * 7, "second": [10.0] * 7, "vendor": [15.0] * 7}
+    assert judge(duel(**times))[0].name == FIRST
+    assert [contender.name for contender in judge(duel(**times), (FIRST,))] == [SECOND, FIRST, VENDOR]
+
+
+def test_a_tie_goes_to_the_canonical_first_whoever_was_lucky() -> None:
+    assert canonical(Config.parse(SECOND)) < canonical(Config.parse(THIRD))
+    for lucky in (10.0, 10.15):
+        found = judge(duel(third=[10.1] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
+        assert found[0].name == SECOND
+
+
+def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
+    assert judge(duel(second=[10.3] * 7, third=[10.0] * 7, vendor=[9.0] * 7))[0].name == THIRD
+
+
+def test_ratios_are_paired_by_round() -> None:
+    """A device that slows down for both alike in some rounds does not blur the ratio."""
+    slow = [1.0, 3.0, 1.0, 5.0, 2.0, 1.0, 4.0]
+    found = judge(duel(second=[10 * s for s in slow], vendor=[20 * s for s in slow]))
+    assert found[0].ratio_vendor == pytest.approx(2.0)
+    assert found[0].interval == pytest.approx((2.0, 2.0))
+
+
+@pytest.mark.parametrize(("count", "outermost"), [(1, 0), (5, 0), (7, 0), (9, 1), (11, 1), (15, 3), (20, 5)])
+def test_interval_covers_the_median_with_95_percent(count: int, outermost: int) -> None:
+    """By the binomial distribution of how many samples lie below the median."""
+    assert interval([float(i) for i in range(count)]) == (outermost, count - 1 - outermost)
+    # The median lies outside where at most `outermost` samples, counted from zero, fall on one side of it.
+    outside, wider = (
+        2 * sum(math.comb(count, below) for below in range(last + 1)) / 2**count for last in (outermost, outermost + 1)
+    )
+    assert outside <= 0.05 or outermost == 0
+    assert wider > 0.05 or outermost + 1 > (count - 1) // 2
+
+
+def test_the_record_keeps_what_was_measured() -> None:
+    problem = Problem(64, 64, 64)
+    found = judge(duel(second=[10.0, 11.0, 12.0], vendor=[20.0, 22.0, 24.0]))
+    record = decided(problem, INFO, found, (("generator", "1"),))
+    assert record.status is Status.OK
+    assert record.measurement is not None
+    assert record.measurement.samples_us == (10.0, 11.0, 12.0)
+    assert record.vendor_us == 22.0
+    assert record.ratio_vendor == 2.0
+    assert record.versions == (("generator", "1"),)

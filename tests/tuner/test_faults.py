@@ -1,0 +1,271 @@
+"""Faults injected into runs: the tuner goes on, the blame is right, nothing measured is lost, no process stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import DeviceError, StoreError, TuningError
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.record import Record, Status
+from tilewright.runtime.store import Store
+from tilewright.tuner import child, pipeline
+from tilewright.tuner.evaluate import Tried
+from tilewright.tuner.tune import Result, Silent, tune
+
+PROBLEM = Problem(24, 20, 16)
+FAULTY = "tiled:tile_width=8,edge=bounds,skew=0,unroll=4"
+
+
+class Watching(Silent):
+    """Keeps every record, and calls back after each."""
+
+    def __init__(self, after: Callable[[int], None] = lambda count: None) -> None:
+        self.records: list[Record] = []
+        self._after = after
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        self.records.append(tried.record)
+        self._after(len(self.records))
+
+    def of(self, config: Config) -> Record:
+        return next(record for record in self.records if record.config == config)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Process ids of all workers that a test starts; short limits, so that a hang is soon one."""
+    pids: list[int] = []
+    real = child.Child.__init__
+
+    def noting(self: child.Child) -> None:
+        real(self)
+        pids.append(self.pid)
+
+    monkeypatch.setattr(child.Child, "__init__", noting)
+    monkeypatch.setattr(pipeline, "TRY_LIMIT_S", 4.0)
+    return pids
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def all_gone(pids: list[int], within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+class Faults:
+    """The same faults on any device."""
+
+    selector = ""
+    problem = PROBLEM
+
+    def run(self, tmp_path: Path, watching: Watching, *widths: int, **options: Any) -> Result:
+        spaces = faults.small_space(tmp_path / "spaces", *widths)
+        given = {"device": self.selector, "seconds": 60.0, "sampler": "exhaustive", "spaces": spaces}
+        return tune(self.problem, progress=watching, **{**given, **options})
+
+    def survives(self, tmp_path: Path, started: list[int], statement: str, status: Status, named: str) -> None:
+        """A variant with the fault is blamed with the status; the others are measured, one wins and is kept."""
+        faulty = faults.plant(self.selector, self.problem, FAULTY, statement, PRELUDE.get(self.selector, ""))
+        watching = Watching()
+        result = self.run(tmp_path, watching, 4, 8, 16, 32)
+        record = watching.of(faulty)
+        assert record.status is status
+        assert named in record.reason
+        others = [entry for entry in watching.records if entry.config != faulty]
+        assert len(others) == 3
+        assert {entry.status for entry in others} == {Status.OK}
+        assert result.best.config != faulty
+        assert dict(result.statuses) == {"ok": 3, status.value: 1}
+        assert Store().best(result.device.key, self.problem) == result.best
+        assert all_gone(started)
+
+    def test_wrong_result(self, tmp_path: Path, started: list[int]) -> None:
+        self.survives(tmp_path, started, "alpha *= T(2);", Status.WRONG_RESULT, "times its bound")
+
+    def test_endless_loop(self, tmp_path: Path, started: list[int]) -> None:
+        self.survives(tmp_path, started, "while (*(volatile int*)&k >= 0) {}", Status.TIMEOUT, "in time")
+
+    def test_bad_address(self, tmp_path: Path, started: list[int]) -> None:
+        named = "SIGSEGV" if self.selector == "host" else "cudaErrorIllegalAddress"
+        self.survives(tmp_path, started, "*(volatile int*)(1 << 12) = 1;", Status.CRASHED, named)
+
+    def test_too_large_for_memory(self, tmp_path: Path, started: list[int]) -> None:
+        with pytest.raises(TuningError, match="cannot be opened"):
+            tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=30.0)
+        assert all_gone(started)
+
+    def test_a_crashed_variant_is_not_tried_again(self, tmp_path: Path, started: list[int]) -> None:
+        statement = "*(volatile int*)(1 << 12) = 1;"
+        faulty = faults.plant(self.selector, self.problem, FAULTY, statement)
+        self.run(tmp_path, Watching(), 4, 8)
+        again = Watching()
+        result = self.run(tmp_path, again, 4, 8)
+        assert result.resumed == 2
+        assert again.records == []
+        assert result.best.config != faulty
+
+    def test_three_crashes_in_a_row_end_the_run_with_what_was_found(self, tmp_path: Path, started: list[int]) -> None:
+        for width in (4, 8, 32):
+            text = f"tiled:tile_width={width},edge=bounds,skew=0,unroll=4"
+            faults.plant(self.selector, self.problem, text, "*(volatile int*)(1 << 12) = 1;")
+        watching = Watching()
+        result = self.run(tmp_path, watching, 4, 8, 16, 32)
+        assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=4")
+        assert sum(record.status is Status.CRASHED for record in watching.records) >= 2
+        assert result.stopped.startswith("crashes")
+        assert all_gone(started)
+
+    def test_no_variant_works(self, tmp_path: Path, started: list[int]) -> None:
+        faults.plant(self.selector, self.problem, FAULTY, "alpha *= T(2);")
+        with pytest.raises(TuningError, match="1 wrong_result"):
+            self.run(tmp_path, Watching(), 8)
+        assert all_gone(started)
+
+    def test_kill_of_the_measuring_process(self, tmp_path: Path, started: list[int]) -> None:
+        killed = []
+
+        def kill_once(count: int) -> None:
+            if count == 1 and not killed:
+                killed.append(True)
+                measuring = max(pid for pid in started if alive(pid))  # started last
+                os.kill(measuring, signal.SIGKILL)
+
+        watching = Watching(kill_once)
+        result = self.run(tmp_path, watching, 4, 8, 16, 32)
+        assert len(watching.records) == 4
+        assert result.best.status is Status.OK
+        # What it was on may have been blamed; everything else was measured.
+        assert sum(record.status is Status.OK for record in watching.records) >= 3
+        assert all_gone(started)
+
+    def test_kill_of_the_parent_loses_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
+        code = (
+            "import sys, os, signal; from tilewright.tuner.tune import tune, Silent\n"
+            "from tilewright.codegen.problem import Problem; from tilewright.tuner import child\n"
+            "from pathlib import Path\n"
+            "real = child.Child.__init__\n"
+            "def noting(self):\n    real(self); print('pid', self.pid, flush=True)\n"
+            "child.Child.__init__ = noting\n"
+            "class Killing(Silent):\n"
+            "    count = 0\n"
+            "    def tried(self, tried, best):\n"
+            "        self.count += 1; print('tried', flush=True)\n"
+            "        if self.count == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+            f"tune(Problem{(self.problem.m, self.problem.n, self.problem.k)}, device={self.selector!r},"
+            f" sampler='exhaustive', spaces=Path({str(spaces)!r}), progress=Killing())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        pids = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("pid")]
+        assert len(pids) >= 2
+        assert all_gone(pids)
+        watching = Watching()
+        result = self.run(tmp_path, watching, 4, 8, 16, 32)
+        assert result.resumed == 2
+        assert len(watching.records) == 2
+        assert result.trials == 4
+
+
+PRELUDE: dict[str, str] = {}
+
+
+class TestHost(Faults):
+    selector = "host"
+
+    def test_exit(self, tmp_path: Path, started: list[int]) -> None:
+        """A variant that ends its process."""
+        PRELUDE["host"] = "#include <cstdlib>\n#include <unistd.h>\n"
+        try:
+            self.survives(tmp_path, started, "_exit(3);", Status.CRASHED, "exited with 3")
+        finally:
+            PRELUDE.clear()
+
+    def test_missing_compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(DeviceError, match="compiler"):
+            self.run(tmp_path, Watching(), 4)
+
+    def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
+        """The run ends with one line; what the store held before is untouched."""
+        kept = self.run(tmp_path, Watching(), 4).best
+        real = os.fsync
+
+        def full(descriptor: int) -> None:
+            if "/store/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                raise OSError(28, "No space left on device")
+            real(descriptor)
+
+        with monkeypatch.context() as patched, pytest.raises(StoreError, match="No space left"):
+            patched.setattr(os, "fsync", full)
+            self.run(tmp_path, Watching(), 8)
+        assert Store(tmp_path / "store").best(kept.device, PROBLEM) == kept
+        assert all_gone(started)
+
+    def test_read_only_store(self, tmp_path: Path, started: list[int]) -> None:
+        """A store that cannot be written is refused before anything is measured, naming the path."""
+        blocked = tmp_path / "blocked"
+        blocked.write_text("a file where the folder should be")
+        watching = Watching()
+        with pytest.raises(StoreError, match="blocked"):
+            self.run(tmp_path, watching, 4, store=blocked)
+        assert watching.records == []
+        assert started == []
+
+    def test_two_tuners_on_one_store(self, tmp_path: Path) -> None:
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
+        command = [sys.executable, "-m", "tilewright", "tune", "--shape", "24x20x16", "--device", "host"]
+        command += ["--spaces", str(spaces), "--sampler", "exhaustive", "--store", str(tmp_path / "shared")]
+        files = [tmp_path / "one.json", tmp_path / "two.json"]
+        runs = [subprocess.Popen([*command, "--json", str(file)], stdout=subprocess.DEVNULL) for file in files]
+        assert [run.wait(timeout=120) for run in runs] == [0, 0]
+        best = [json.loads(file.read_text())[0]["best"]["config"] for file in files]
+        store = Store(tmp_path / "shared")
+        (kept,) = store.records()
+        assert [list(pair) for pair in kept.config.values] in [config["values"] for config in best]
+
+
+@pytest.mark.gpu
+class TestCuda(Faults):
+    selector = "cuda"
+
+    def test_trap(self, tmp_path: Path, started: list[int]) -> None:
+        """An error that stays with the context: the worker must not go on with it."""
+        self.survives(tmp_path, started, '__trap();', Status.CRASHED, "cudaErrorLaunchFailure")
+
+
+def test_without_isolation_a_wrong_result_is_still_only_a_record(tmp_path: Path) -> None:
+    faulty = faults.plant("host", PROBLEM, FAULTY, "alpha *= T(2);")
+    watching = Watching()
+    spaces = faults.small_space(tmp_path / "spaces", 4, 8)
+    result = tune(PROBLEM, device="host", sampler="exhaustive", spaces=spaces, isolation=False, progress=watching)
+    assert watching.of(faulty).status is Status.WRONG_RESULT
+    assert result.best.config != faulty
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own: what is planted here must not reach other tests."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    yield

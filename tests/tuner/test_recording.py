@@ -1,0 +1,108 @@
+"""Recordings: what was written is read back, and a file that was cut off gives what it holds."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tilewright.codegen.errors import ConfigError, StoreError
+from tilewright.tuner.recording import Entry, Recording, read_cache_file, write_cache_file, write_t4
+from tilewright.tuner.space import Dimension
+
+DIMENSIONS = (Dimension("TILE", (16, 32, 64)), Dimension("ORDER", ("row", "column")))
+RECORDING = Recording(
+    device_name="a device",
+    kernel_name="gemm",
+    problem_size=(64, 32, 16),
+    dimensions=DIMENSIONS,
+    entries={
+        (0, 0): Entry("ok", 12.5, (12.0, 13.0), 0.5, 0.25, 0.125),
+        (2, 1): Entry("ok", 7.25, (7.25,), 0.5),
+        (1, 0): Entry("compile_error", compile_s=0.75, reason="too much shared memory"),
+        (1, 1): Entry("pruned", reason="TILE must divide M"),
+        (0, 1): Entry("timeout", compile_s=0.5, bench_s=2.0, reason="did not end in 2 s"),
+        (2, 0): Entry("wrong_result", compile_s=0.5, verify_s=0.5, reason="row 3"),
+    },
+)
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
+    write_cache_file(tmp_path / name, RECORDING)
+    read = read_cache_file(tmp_path / name)
+    assert dict(read.entries) == dict(RECORDING.entries)
+    assert list(read.entries) == list(RECORDING.entries)
+    assert (read.device_name, read.kernel_name) == ("a device", "gemm")
+    assert (read.problem_size, read.dimensions) == ((64, 32, 16), DIMENSIONS)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_the_same_recording_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_cache_file(tmp_path / name, RECORDING)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def test_times_are_milliseconds_and_failures_words_of_the_format(tmp_path: Path) -> None:
+    write_cache_file(tmp_path / "run.json", RECORDING)
+    cache = json.loads((tmp_path / "run.json").read_text())["cache"]
+    assert cache["16,row"]["time"] == 0.0125
+    assert cache["16,row"]["compile_time"] == 500.0
+    assert cache["32,row"]["time"] == "CompilationFailedConfig"
+    assert cache["32,column"]["time"] == "InvalidConfig"
+    assert cache["16,column"]["time"] == "RuntimeFailedConfig"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 40, 200])
+def test_a_file_cut_off_gives_its_whole_entries(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "run.json"
+    write_cache_file(path, RECORDING)
+    text = path.read_text()
+    path.write_text(text[:-cut])
+    read = dict(read_cache_file(path).entries)
+    assert len(read) >= 4
+    assert read == dict(list(RECORDING.entries.items())[: len(read)])
+
+
+def test_a_gzip_cut_off_gives_its_whole_entries(tmp_path: Path) -> None:
+    path = tmp_path / "run.json.gz"
+    write_cache_file(path, RECORDING)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert (0, 0) in read_cache_file(path).entries
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"cache": {}}', '{"cache": {"1": {}}}', "\x00"])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"run\.json"):
+        read_cache_file(path)
+    with pytest.raises(StoreError, match=r"missing\.json"):
+        read_cache_file(tmp_path / "missing.json")
+
+
+def test_the_space_holds_what_may_be_tried() -> None:
+    space = RECORDING.space()
+    assert len(space) == 5
+    assert (1, 1) not in space
+    assert RECORDING.best() == ((2, 1), 7.25)
+
+
+def test_a_replay_charges_what_was_recorded() -> None:
+    assert RECORDING.replay((0, 0)).charged_s == 0.875
+    assert RECORDING.replay((0, 1)).time_us is None
+    with pytest.raises(ConfigError, match="not in the recording"):
+        RECORDING.replay((9, 9))
+
+
+def test_t4_names_what_failed(tmp_path: Path) -> None:
+    write_t4(tmp_path / "run.json.gz", RECORDING)
+    document = json.loads(gzip.decompress((tmp_path / "run.json.gz").read_bytes()))
+    assert document["schema_version"] == "1.0.0"
+    results = document["results"]
+    kinds = ["correct", "correct", "compile", "constraints", "timeout", "correctness"]
+    assert [result["invalidity"] for result in results] == kinds
+    assert results[0]["measurements"] == [{"name": "time", "value": 0.0125, "unit": "ms"}]
+    assert results[0]["configuration"] == {"TILE": 16, "ORDER": "row"}
+    assert [result["correctness"] for result in results] == [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
