@@ -1,9 +1,12 @@
 """The command line: `tilewright tune | emit | show | devices`, and `tune` by itself."""
 
 import json
+import logging
 import math
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from .codegen.errors import (
 from .codegen.families import complete, family_of
 from .codegen.problem import Problem
 from .runtime.detect import available, choose
+from .runtime.device import DeviceInfo
 from .runtime.store import Store
 from .tuner.progress import display
 from .tuner.recording import read_cache_file
@@ -49,6 +53,8 @@ BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceErro
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
+HELP = {"help_option_names": ["-h", "--help"]}
+EFFORT_HELP = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _store = click.option(
     "--store", type=click.Path(path_type=Path, file_okay=False), help="Folder of tuned records [default: per user]."
@@ -62,24 +68,39 @@ _tune_device = click.option(
 _debug = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=HELP)
 @click.version_option(package_name="tilewright")
 def commands() -> None:
-    """Generate, tune and run tiled CUDA matrix-multiplication kernels."""
+    """Generate, tune and run tiled CUDA matrix-multiplication kernels.
+
+    Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted.
+    """
 
 
-@commands.command("tune")
+@commands.command("tune", context_settings=HELP)
 @click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
 @_dtype
 @_trans
 @_tune_device
-@click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True)
+@click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help=EFFORT_HELP + ".")
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
-@click.option("--sampler", type=click.Choice(SAMPLERS), default="auto", show_default=True)
-@click.option("--spaces", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of space files.")
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    default="auto",
+    show_default=True,
+    help="auto: gp where torch is installed and the trials are few, else tpe.",
+)
+@click.option(
+    "--spaces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of space files [default: those of the package].",
+)
 @click.option("--keep", type=click.IntRange(1, 64), default=5, show_default=True, help="Contenders in the final duel.")
-@click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
+@click.option(
+    "--isolation/--no-isolation", default=True, show_default=True, help="Try variants in processes of their own."
+)
 @click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -106,25 +127,31 @@ def tune_command(
     json_file: Path | None,
     store: Path | None,
     debug: bool,
-) -> None:
+) -> int:
     """Find the fastest right kernel for each shape and keep it.
 
     \b
     tune --shape 1024x768x512                  the GPU if there is one, else the processor
     tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
+    tune --shape 1000 --dtype double --trials 60 --seconds 120
+
+    Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept.
     """
     console = _console()
+    for name in ("optuna.study", "optuna.storages"):  # that a study was made is no news to the user
+        logging.getLogger(name).setLevel(logging.WARNING)
     if device.startswith("replay:"):
         _tune_replay(console, device.removeprefix("replay:"), sampler, trials, seconds)
-        return
+        return 0
     if not shapes:
         raise click.UsageError("Missing option '--shape'.")
     if record and len(shapes) > 1:
         raise click.UsageError("--record takes one --shape, got " + str(len(shapes)))
+    for file in (record, json_file):
+        if file and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"no such folder: {file.absolute().parent}")
     problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
-    notice = choose(device).notice
-    if notice:
-        console.print(f"[yellow]note:[/] {notice}", highlight=False, soft_wrap=True)
+    _chosen(device)
     results = []
     for problem in problems:
         with display(console) as progress:
@@ -144,13 +171,16 @@ def tune_command(
             )
         results.append(result)
         show_result(console, result, store)
+        if json_file:  # again after each, so that a failure of the next one loses nothing
+            json_file.write_text(json.dumps([result_json(each) for each in results], indent=1) + "\n")
         if result.stopped == "interrupt":
-            break
-    if json_file:
-        json_file.write_text(json.dumps([result_json(result) for result in results], indent=1) + "\n")
+            return 130
+    return 0
 
 
 def _tune_replay(console: Console, file: str, sampler: str, trials: int | None, seconds: float | None) -> None:
+    if not Path(file).is_file():
+        raise click.UsageError(f"no such recording: {file}")
     recording = read_cache_file(Path(file))
     found = replay(recording, sampler=sampler, trials=trials or REPLAY_TRIALS, seconds=seconds or math.inf)
     show_replay(console, found)
@@ -183,10 +213,15 @@ def emit(
     store: Path | None,
     debug: bool,
 ) -> None:
-    """Write the tuned kernel as a .cu and .h pair for another project."""
+    """Write the tuned kernel as a .cu and .h pair for another project.
+
+    \b
+    tilewright emit --shape 1024x768x512 -o out
+    tilewright emit --config tiled:tile_width=32,edge=pad --arch sm_80 --name my_gemm --main -o out
+    """
     if shape is None and config_text is None:
         raise click.UsageError("emit needs --shape, --config or both")
-    info = choose(device).info
+    info = _chosen(device)
     if config_text:
         config, origin = complete(Config.parse(config_text)), "as given"
         # The text serves many shapes; where none is named, the smallest that every edge allows.
@@ -209,6 +244,8 @@ def emit(
 @_debug
 def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None, debug: bool) -> None:
     """Show what is stored, shipped records included."""
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
     records = tuple(Store(store).records(device_key))
     if as_json:
         click.echo(records_json(records))
@@ -217,7 +254,8 @@ def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None
     elif records:
         _console().print(record_table(records))
     else:
-        click.echo("nothing is stored yet; tilewright tune --shape 1024x768x512 makes a start")
+        what = f" for {device_key}" if device_key else ""
+        click.echo(f"nothing is stored{what} yet; tilewright tune --shape 1024x768x512 makes a start")
 
 
 @commands.command()
@@ -231,7 +269,15 @@ def devices(as_json: bool, debug: bool) -> None:
     else:
         _console().print(device_table(infos))
     if missing:
-        click.echo(f"no GPU: {missing}", err=True)
+        click.echo(f"no GPU: {missing.removeprefix('device cuda: ')}", err=True)
+
+
+def _chosen(device: str) -> DeviceInfo:
+    """The device, with a word to the user where a GPU was passed over. On stderr: what is found is on stdout."""
+    choice = choose(device)
+    if choice.notice:
+        click.echo(f"note: {choice.notice}", err=True)
+    return choice.info
 
 
 def _console() -> Console:
@@ -247,7 +293,7 @@ def _plain(info: Any) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of `tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
-    _run(lambda given: commands.main(given, prog_name="tilewright", standalone_mode=False), arguments)
+    _run(lambda given: commands.main(given or ["--help"], prog_name="tilewright", standalone_mode=False), arguments)
 
 
 def main_tune(arguments: list[str] | None = None) -> None:
@@ -258,18 +304,36 @@ def main_tune(arguments: list[str] | None = None) -> None:
 def _run(command: Callable[[list[str]], Any], arguments: list[str] | None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        status = command(given)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = command(given)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(_complain("interrupted", 130))
     except click.ClickException as error:
         sys.exit(_complain(error.format_message(), 2))
-    except (TilewrightError, OSError) as error:
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
         if "--debug" in given:
             traceback.print_exc()
-        sys.exit(_complain(str(error), 2 if isinstance(error, BAD_INPUT) else 1))
+        sys.exit(_complain(_words(error), 2 if isinstance(error, BAD_INPUT) else 1))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TilewrightError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return f"unexpected {type(error).__name__}: {error}; --debug shows where"
 
 
 def _complain(message: str, status: int) -> int:
     click.echo(f"tilewright: {' '.join(message.split())}", err=True)
     return status
+
+
+def _show_warning(message: Warning | str, *where: object) -> None:
+    _complain(f"warning: {message}", 0)

@@ -65,15 +65,33 @@ def _step(dtype: DType, config: Config) -> int:
     return wide if config.number("a_k_inner") or config.number("b_k_inner") else 1
 
 
+def _operand_registers(dtype: DType, config: Config) -> int:
+    """Registers of a step's operands."""
+    wide = dtype.size_bytes // 4
+    return wide * _step(dtype, config) * (config.number("thread_m") + config.number("thread_n"))
+
+
+def _held_registers(dtype: DType, config: Config) -> int:
+    """Registers of the sums, and of tiles that pass through registers."""
+    staged = 0 if config.number("cp_async") else _copied(config, "a") + _copied(config, "b")
+    return dtype.size_bytes // 4 * (config.number("thread_m") * config.number("thread_n") + staged)
+
+
+def _least_registers(dtype: DType, config: Config) -> int:
+    """Registers that a thread can do with; with fewer some are spilled."""
+    operands = _operand_registers(dtype, config)
+    return 40 + _held_registers(dtype, config) + (5 + config.number("prefetch")) * operands // 4
+
+
+def _registers_held_to(config: Config) -> int:
+    """Registers that the launch bounds leave a thread, on every device of the table."""
+    return min(255, 65536 // (_threads(config) * config.number("min_blocks")) // 8 * 8)
+
+
 def _registers(dtype: DType, config: Config) -> int:
-    """Registers that a thread needs; the compiler takes some more where it is not held to it."""
-    words = dtype.size_bytes // 4
-    m, n = config.number("thread_m"), config.number("thread_n")
-    fragments = (1 + config.number("prefetch")) * _step(dtype, config) * (m + n)
-    staged = 0
-    if not config.number("cp_async"):
-        staged = _copied(config, "a") + _copied(config, "b")
-    return 40 + words * (m * n + fragments + staged)
+    """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+    operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
+    return min(max(64 + 8 * dtype.size_bytes, 60 + _held_registers(dtype, config) + operands), _registers_held_to(config))
 
 
 def _runs_along_k(problem: Problem, operand: str) -> bool:
@@ -82,16 +100,23 @@ def _runs_along_k(problem: Problem, operand: str) -> bool:
 
 
 def _row(problem: Problem, operand: str) -> int:
-    """Elements of a stored row of A or B."""
-    return (problem.stored_a if operand == "a" else problem.stored_b)[1]
+    """Elements of a stored row of A, B or C."""
+    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
 
 
 def _widest(problem: Problem, operand: str) -> int:
-    """The widest vector of 16 bytes that divides the stored rows of A or B."""
+    """The widest vector of at most 16 bytes that divides the stored rows of A, B or C."""
     width = _WIDE_BYTES // problem.dtype.size_bytes
     while _row(problem, operand) % width:
         width //= 2
     return width
+
+
+def _neighbours(dtype: DType, config: Config) -> int:
+    """Neighbours in a row of C that a thread computes: as many as it reads of B at once."""
+    if config.number("b_k_inner"):
+        return 1
+    return min(_WIDE_BYTES // dtype.size_bytes, config.number("thread_n"))
 
 
 def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
@@ -164,11 +189,8 @@ def _steps_fit(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
     blocks, threads = config.number("min_blocks"), _threads(config)
-    return (
-        _registers(problem.dtype, config) * threads * blocks <= arch.registers_per_sm
-        and threads * blocks <= arch.max_threads_per_sm
-        and (SIMT.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes) * blocks <= arch.smem_per_sm_bytes
-    )
+    smem = SIMT.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
+    return threads * blocks <= arch.max_threads_per_sm and smem * blocks <= arch.smem_per_sm_bytes
 
 
 _CONSTRAINTS = (
@@ -195,6 +217,12 @@ _CONSTRAINTS = (
     _inner_stays("b"),
     _aligned("a"),
     _aligned("b"),
+    _aligned("c"),
+    Constraint(
+        "vec_c {vec_c} is at most the neighbours in a row of C that a thread computes",
+        lambda problem, config, arch: config.number("vec_c") <= _neighbours(problem.dtype, config),
+        "VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1)",
+    ),
     _turns_elements("a"),
     _turns_elements("b"),
     Constraint(
@@ -214,7 +242,11 @@ _CONSTRAINTS = (
         ),
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
-    Constraint("{min_blocks} blocks fit on a multiprocessor at a time", _resident_fits),
+    Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
+    Constraint(
+        "registers of {min_blocks} blocks fit on a multiprocessor",
+        lambda problem, config, arch: _least_registers(problem.dtype, config) <= _registers_held_to(config),
+    ),
 )
 
 
@@ -224,10 +256,11 @@ def _tiles(problem: Problem, config: Config) -> int:
 
 
 def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
-    return all(
+    reads = all(
         _turned_in_flight(problem, config, operand) or config.number(f"vec_{operand}") == _widest(problem, operand)
         for operand in "ab"
     )
+    return reads and config.number("vec_c") == min(_widest(problem, "c"), _neighbours(problem.dtype, config))
 
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -241,8 +274,8 @@ def _group_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     blocks = config.number("min_blocks")
-    needed = _registers(problem.dtype, config) * _threads(config)
-    return blocks == 1 or needed * (blocks + 1) > arch.registers_per_sm
+    least = _least_registers(problem.dtype, config)
+    return blocks == 1 or (least + 24) * _threads(config) * blocks > arch.registers_per_sm
 
 
 def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -287,7 +320,7 @@ class _Simt(Family):
 
 
 def _scalar(config: Config) -> Config:
-    return Config(config.family, tuple((n, 1 if n in ("vec_a", "vec_b") else v) for n, v in config.values))
+    return Config(config.family, tuple((n, 1 if n in ("vec_a", "vec_b", "vec_c") else v) for n, v in config.values))
 
 
 def _smem_loads(config: Config) -> float:
@@ -319,6 +352,10 @@ SIMT = _Simt(
         Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
         Parameter(
+            "vec_c", "vc", (1, 2, 4), "elements of C that one store moves",
+            lambda problem, value: isinstance(value, int) and (value == 1 or value <= _widest(problem, "c")),
+        ),
+        Parameter(
             "a_k_inner", "ak", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")
         ),
         Parameter(
@@ -339,6 +376,6 @@ SIMT = _Simt(
     reuse=lambda config: (config.number("block_n"), config.number("block_m")),
     smem_loads=_smem_loads,
     advice=_ADVICE,
-    alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), 1),
+    alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
     scalar=_scalar,
 )

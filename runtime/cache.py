@@ -173,7 +173,7 @@ def _info(key: str, compiler: Compiler, binary: Binary) -> bytes:
         "key": key,
         "compiler": compiler.identity,
         "registers": binary.registers,
-        "spill_bytes": binary.spill_bytes,
+        "frame_bytes": binary.frame_bytes,
         "smem_bytes": binary.smem_bytes,
         "sha256": hashlib.sha256(binary.image).hexdigest(),
     }
@@ -189,11 +189,11 @@ def _binary(data: bytes, key: str, image: bytes) -> Binary:
         raise _BadEntryError("an entry of another key")
     if info.get("sha256") != hashlib.sha256(image).hexdigest():
         raise _BadEntryError("the binary is not the one that was compiled")
-    counts = [info.get(name) for name in ("registers", "spill_bytes", "smem_bytes")]
+    counts = [info.get(name) for name in ("registers", "frame_bytes", "smem_bytes")]
     if not all(count is None or (type(count) is int and count >= 0) for count in counts):
         raise _BadEntryError("info.json has wrong types")
-    registers, spill_bytes, smem_bytes = counts
-    return Binary(image, "", registers, spill_bytes, smem_bytes)
+    registers, frame_bytes, smem_bytes = counts
+    return Binary(image, "", registers, frame_bytes, smem_bytes)
 
 
 def _make_private(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The `cuda` device: NVIDIA GPUs through CuPy. The only module that imports CuPy."""
 
 import ctypes
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from ..codegen.problem import DType, Problem
 from ..codegen.source import KernelSource, LaunchConfig
 from . import nvml
 from .device import Binary, DeviceInfo, Operand
+from .elf import kernel_resources
 
 __all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
 
@@ -32,11 +32,6 @@ _RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 50
 _DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SMEM_BYTES = 49152
 _WORKSPACE_BYTES = 64 << 20  # what cuBLAS may use; more than its own default for this generation
-_RESOURCES = re.compile(
-    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill"
-    r".*?Used (?P<registers>\d+) registers(?:[^\n]*?(?P<smem>\d+) bytes smem)?",
-    re.DOTALL,
-)
 
 
 @contextmanager
@@ -62,7 +57,7 @@ class NvrtcCompiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """What NVRTC is called with."""
-        return (f"-arch={self.arch}", "-std=c++17", "--ptxas-options=-v")
+        return (f"-arch={self.arch}", "-std=c++17")
 
     @property
     def identity(self) -> str:
@@ -80,20 +75,19 @@ class NvrtcCompiler:
                 log = nvrtc.getProgramLog(program)
                 first = next((line for line in log.splitlines() if "error" in line), str(error))
                 raise CompileError(f"{source.name} does not compile: {first}", log) from error
-            log, image = nvrtc.getProgramLog(program), nvrtc.getCUBIN(program)
+            image = nvrtc.getCUBIN(program)
         finally:
             nvrtc.destroyProgram(program)
         path = Path(folder, "kernel.cubin")
         path.write_bytes(image)
-        found = next((match for match in _RESOURCES.finditer(log) if match["name"] == source.name), None)
-        check(found is not None, f"{source.name}: no resources in the compiler's log", CompileError)
-        assert found is not None
+        # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
+        resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
         return Binary(
             image=image,
             path=str(path),
-            registers=int(found["registers"]),
-            spill_bytes=int(found["stores"]) + int(found["loads"]),
-            smem_bytes=int(found["smem"] or 0),
+            registers=resources.registers,
+            frame_bytes=resources.frame_bytes,
+            smem_bytes=resources.smem_bytes,
             seconds=time.perf_counter() - start,
         )
 

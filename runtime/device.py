@@ -59,8 +59,8 @@ class Binary:
     """File that holds it."""
     registers: int | None = None
     """Registers of a thread, where the compiler tells."""
-    spill_bytes: int | None = None
-    """Bytes a thread spills to local memory."""
+    frame_bytes: int | None = None
+    """Bytes of local memory of a thread: spilled registers and arrays without one."""
     smem_bytes: int | None = None
     """Static shared memory of a block."""
     seconds: float = 0.0

@@ -58,9 +58,9 @@ class Kernel:
         return self.binary.registers
 
     @property
-    def spill_bytes(self) -> int | None:
-        """Bytes a thread spills, where the compiler tells."""
-        return self.binary.spill_bytes
+    def frame_bytes(self) -> int | None:
+        """Bytes of local memory of a thread, where the compiler tells."""
+        return self.binary.frame_bytes
 
     @property
     def smem_bytes(self) -> int:

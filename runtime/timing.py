@@ -27,12 +27,12 @@ class TimingPlan:
     """Products faster than this are launched from one graph, so that the launch itself is not what is timed."""
     batch_us: float
     """A batch lasts at least this long, so that the events' resolution does not count."""
-    samples: int
-    """Batches timed."""
     seconds: float
-    """Timing one variant ends after this time once `least` batches are done."""
+    """Batches are timed for this long."""
     least: int
     """Batches timed whatever the time."""
+    most: int
+    """Batches after which no more is learned."""
     rotate_l2: float
     """The inputs rotated over are this many times the last-level cache."""
     max_sets: int
@@ -42,8 +42,8 @@ class TimingPlan:
     def of(cls, device: Device) -> "TimingPlan":
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
-            return cls(0.0, 0.0, 200.0, 5, 0.25, 1, 0.0, 1)
-        return cls(0.3, 50.0, 200.0, 7, 0.1, 3, 2.5, 2048)
+            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
+        return cls(0.3, 50.0, 200.0, 0.1, 3, 64, 2.5, 2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Timer:
         if timed.first_us > max(stop_above_us, self.plan.batch_us):
             return summarise([timed.first_us], self.device.clock_mhz())
         end = time.perf_counter() + self.plan.seconds
-        while len(samples) < self.plan.samples:
+        while len(samples) < self.plan.most:
             samples.append(self.sample_us(timed))
             if len(samples) >= self.plan.least and (time.perf_counter() > end or min(samples) > stop_above_us):
                 break

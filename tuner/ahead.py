@@ -26,6 +26,7 @@ class AskAhead:
         self._told: deque[tuple[Point, float | None]] = deque()
         self._ready: deque[Point | None] = deque()
         self._error: BaseException | None = None
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -66,6 +67,14 @@ class AskAhead:
             self._changed.notify_all()
             return point
 
+    def close(self) -> None:
+        """End the thread, once it has finished the suggestion it is on; every outcome told has reached the model."""
+        if self._thread is not None:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._thread.join()
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
@@ -75,12 +84,14 @@ class AskAhead:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._told or len(self._ready) < self.DEPTH)
+                    self._changed.wait_for(lambda: self._told or self._closed or len(self._ready) < self.DEPTH)
                     told = list(self._told)
                     self._told.clear()
                     wanted = len(self._ready) < self.DEPTH
                 for point, time_us in told:
                     self._sampler.tell(point, time_us)
+                if self._closed:
+                    return
                 if not wanted:
                     continue
                 point = self._sampler.ask()
@@ -88,6 +99,7 @@ class AskAhead:
                     self._ready.append(point)
                     self._changed.notify_all()
                     if point is None:
+                        self._changed.wait_for(lambda: self._closed)
                         return
         except BaseException as error:  # handed to the caller of ask
             with self._changed:

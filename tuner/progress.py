@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
@@ -41,7 +42,7 @@ class _Watched:
         pruned = sum(count for _, count in found.pruned)
         again = f", {resumed} of them tried before" if resumed else ""
         self.console.print(
-            f"[bold]{problem}[/] on {device.name}: {len(found.configs)} variants{again}, {pruned} pruned; "
+            f"[bold]{problem}[/] on {escape(device.name)}: {len(found.configs)} variants{again}, {pruned} pruned; "
             f"at most {budget.trials} trials and {budget.seconds:g} s",
             highlight=False,
             soft_wrap=True,

@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..codegen.config import Config
 from ..codegen.families import family_of
@@ -47,7 +49,7 @@ def bound_gflops(problem: Problem, config: Config, info: DeviceInfo) -> float:
 def show_result(console: Console, result: Result, store: Path | None) -> None:
     """Print the table of contenders, what the run did, and the two commands that use the result."""
     problem, info = result.problem, result.device
-    table = Table(title=f"{problem} on {info.name}", title_justify="left")
+    table = Table(title=Text(f"{problem} on {info.name}", style="table.title"), title_justify="left")
     for heading in ("us", "spread", "GFLOP/s", "of bound", "err/bound", "x naive", "x vendor"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("variant", overflow="fold", min_width=20)
@@ -57,16 +59,18 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     console.print(table)
     for line in summary(result):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
-    where = f" --store {store}" if store else ""
+    where = f" --store {shlex.quote(str(store))}" if store else ""
     options = f"--shape {problem.shape} --dtype {problem.dtype.value}"
     options += f" --trans {problem.trans}" if problem.trans != "nn" else ""
     device = f" --device {info.selector}{where}"
     flags = f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
-    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{problem.dtype.value}"{flags}, device="{info.selector}"'
+    flags += f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
+    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{problem.dtype.value}"{flags}'
+    code = f"import tilewright; print(tilewright.load({arguments}))"
     console.print("use it:", highlight=False)
     for command in (
         f"  tilewright emit {options}{device} -o out",
-        f"  python -c 'import tilewright; print(tilewright.load({arguments}))'",
+        f"  python -c {shlex.quote(code)}",
     ):
         console.print(command, highlight=False, soft_wrap=True, markup=False)
 

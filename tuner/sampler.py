@@ -41,6 +41,9 @@ class Sampler(Protocol):
     def ready(self) -> bool:
         """Whether `ask` would answer at once."""
 
+    def close(self) -> None:
+        """Nothing more will be asked; what was told is kept."""
+
 
 class BaseSampler:
     """Keeps what was seen, what is pending and what was told; a subclass only chooses."""
@@ -63,6 +66,9 @@ class BaseSampler:
 
     def ready(self) -> bool:
         return True
+
+    def close(self) -> None:
+        pass
 
     def ask(self) -> Point | None:
         point = self._queued()

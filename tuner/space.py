@@ -111,20 +111,31 @@ class Space:
             point.append(dimension.choices.index(value))  # type: ignore[arg-type]
         return tuple(point)
 
-    def distances(self, point: Point) -> NDArray[np.float32]:
-        """How far each valid point is: along numbers by scaled position, 1 for a word that differs."""
-        gaps = np.abs(self.scaled - np.array(point, dtype=np.float32) / self._scale)
+    def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """How far the points of these rows are: along numbers by scaled position, 1 for a word that differs."""
+        gaps = np.abs(self.scaled[rows] - np.array(point, dtype=np.float32) / self._scale)
         if self._words.any():
             gaps[:, self._words] = gaps[:, self._words] > 0
         total: NDArray[np.float32] = gaps.sum(axis=1, dtype=np.float32)
         return total
+
+    def around(self, point: Point, changes: int, reach: int | None = None) -> Mask:
+        """Valid points that differ from `point` in at most `changes` dimensions.
+
+        With `reach`, numbers differ by at most that many positions; words may always differ.
+        """
+        gaps = np.abs(self.matrix - np.array(point, dtype=np.int16))
+        near: Mask = np.count_nonzero(gaps, axis=1) <= changes
+        if reach is not None:
+            near &= (gaps[:, ~self._words] <= reach).all(axis=1)
+        return near
 
     def nearest(self, point: Point, unseen: Mask) -> Point | None:
         """The nearest valid point whose flag in `unseen` is set, the first of equals; None when none is."""
         rows = np.flatnonzero(unseen)
         if not rows.size:
             return None
-        return self.points[int(rows[np.argmin(self.distances(point)[rows])])]
+        return self.points[int(rows[np.argmin(self.distances(point, rows))])]
 
     def neighbours(self, point: Point) -> tuple[Point, ...]:
         """Valid points that differ in one dimension: the next valid number up and down, any other word.

@@ -200,6 +200,7 @@ def tune(
         compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
     finally:
         evaluator.close()
+        search.close()
     contenders = judge(duel, () if NAIVE in found.configs else (str(NAIVE),))
     best = decided(problem, info, contenders, versions)
     shelf.keep(best, replace=True)

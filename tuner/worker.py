@@ -20,9 +20,9 @@ from ..codegen.render import render
 from ..runtime.cache import compile_cached
 from ..runtime.detect import compiler_for, open_device
 from ..runtime.device import DeviceInfo
+from ..runtime.elf import code_digest
 from ..runtime.record_json import decode, encode
 from .evaluate import Bench
-from .sections import code_digest
 
 __all__ = ["main", "pack_info", "unpack_info"]
 

@@ -1,4 +1,4 @@
-"""What the library says to arguments it cannot serve: which error, naming the argument and its value, before any work."""
+"""What the library says to bad arguments: which error, naming the argument and its value, before any work."""
 
 import re
 from types import SimpleNamespace
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tilewright
 from tilewright.codegen.errors import (
     ArgumentTypeError,
@@ -24,6 +23,7 @@ A, B = np.ones((4, 6), F32), np.ones((6, 5), F32)
 BOARD, SQUARE = np.ones((20, 20), F32), np.ones((5, 5), F32)
 NATIVE = "must be float32 or float64 in native byte order"
 SIDE_BY_SIDE = "must have its columns side by side: the stride along a row is"
+APART = "must have rows at least 6 elements apart"
 windows = np.lib.stride_tricks.sliding_window_view
 
 
@@ -96,11 +96,11 @@ LAYOUTS: dict[str, Case] = {
     "out by columns": (A, B, {"out": np.zeros((5, 4), F32).T}, LayoutError, f"out {SIDE_BY_SIDE} 16 bytes, not 4"),
     "every other column": (BOARD[:4, :12:2], B, {}, LayoutError, f"a {SIDE_BY_SIDE} 8 bytes, not 4"),
     "columns backwards": (A, B[:, ::-1], {}, LayoutError, f"b {SIDE_BY_SIDE} -4 bytes, not 4"),
-    "rows backwards": (A[::-1], B, {}, LayoutError, "a must have rows at least 6 elements apart, got a stride of -24"),
-    "one row repeated": (np.broadcast_to(A[:1], (4, 6)), B, {}, LayoutError, "a must have rows at least 6 elements"),
-    "one column repeated": (A, np.broadcast_to(B[:, :1], (6, 5)), {}, LayoutError, "b must have rows at least 6"),
-    "rows that overlap": (windows(BOARD[0], 6)[:4], B, {}, LayoutError, "a must have rows at least 6 elements"),
-    "pitch over 2^31": (huge_pitch(), B, {}, LayoutError, "a must have rows at least 6 elements apart, got a stride of 8589"),
+    "rows backwards": (A[::-1], B, {}, LayoutError, f"a {APART}, got a stride of -24 bytes"),
+    "one row repeated": (np.broadcast_to(A[:1], (4, 6)), B, {}, LayoutError, f"a {APART}"),
+    "one column repeated": (A, np.broadcast_to(B[:, :1], (6, 5)), {}, LayoutError, f"b {SIDE_BY_SIDE} 0 bytes"),
+    "rows that overlap": (windows(BOARD[0], 6)[:4], B, {}, LayoutError, f"a {APART}"),
+    "pitch over 2^31": (huge_pitch(), B, {}, LayoutError, f"a {APART}, got a stride of 8589934592 bytes"),
     "half an element off": (misaligned(), B, {}, LayoutError, "a starts at address 0x"),
     "out is a": (SQUARE, B[:5, :5], {"out": SQUARE}, LayoutError, "out overlaps a"),
     "out is part of b": (A, BOARD[:6, :5], {"out": BOARD[3:7, 2:7]}, LayoutError, "out overlaps b"),
@@ -133,13 +133,11 @@ def test_a_loaded_kernel_says_the_same(name: str) -> None:
         kernel(np.ones((6, 4), F32).T, B)  # a transposed view is another problem: load it with trans_a
 
 
-@pytest.mark.parametrize(
-    ("rows_of_out", "rows_of_b"), [(slice(0, 4), slice(0, 6)), (slice(1, 8, 2), slice(0, 6)), (slice(2, 3), slice(0, 6))]
-)
-def test_out_beside_an_operand_in_one_array_is_no_overlap(rows_of_out: slice, rows_of_b: slice) -> None:
+@pytest.mark.parametrize("rows", [slice(0, 4), slice(1, 8, 2), slice(2, 3)])
+def test_out_beside_an_operand_in_one_array_is_no_overlap(rows: slice) -> None:
     board = np.ones((20, 20), F32)
-    out = board[rows_of_out, 5:10]
-    assert tilewright.matmul(A[: out.shape[0]], board[rows_of_b, :5], out=out, device="host") is out
+    out = board[rows, 5:10]
+    assert tilewright.matmul(A[: out.shape[0]], board[:6, :5], out=out, device="host") is out
     assert (out == 6).all()
 
 

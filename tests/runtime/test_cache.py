@@ -37,7 +37,7 @@ def test_a_second_time_it_is_not_compiled(root: Path, compiler: FakeCompiler) ->
     assert (first.seconds, second.seconds) == (1.5, 0.0)
     assert replace(first, seconds=0.0) == second
     assert Path(second.path).read_bytes() == second.image == IMAGE
-    assert (second.registers, second.spill_bytes, second.smem_bytes) == (40, 8, None)
+    assert (second.registers, second.frame_bytes, second.smem_bytes) == (40, 8, None)
 
 
 def test_an_entry_is_a_folder_a_person_can_read(root: Path, compiler: FakeCompiler) -> None:

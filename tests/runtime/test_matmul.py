@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
 import tilewright
+from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
 from tilewright.runtime import matmul as matmul_module
 from tilewright.runtime.device import Operand
@@ -184,8 +183,7 @@ class TestHost(Products):
 
 
 def cupy_or_skip() -> Any:
-    cupy = pytest.importorskip("cupy")
-    return cupy
+    return pytest.importorskip("cupy")
 
 
 @pytest.mark.gpu

@@ -26,7 +26,7 @@ class FakeCompiler:
             raise self.error
         path = Path(folder, f"kernel.{self.suffix}")
         path.write_bytes(IMAGE)
-        return Binary(IMAGE, str(path), registers=40, spill_bytes=8, smem_bytes=None, seconds=1.5)
+        return Binary(IMAGE, str(path), registers=40, frame_bytes=8, smem_bytes=None, seconds=1.5)
 
 
 def entry(root: Path, compiler: FakeCompiler, source: KernelSource = SOURCE) -> Path:

@@ -18,6 +18,7 @@ from tilewright.codegen.source import KernelSource
 from tilewright.runtime.cache import compile_cached
 from tilewright.runtime.detect import choose, compiler_for
 from tilewright.runtime.device import Binary
+from tilewright.runtime.elf import code_digest
 from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
 from tilewright.tuner.ahead import AskAhead
@@ -27,7 +28,6 @@ from tilewright.tuner.guess import ranked, recorded
 from tilewright.tuner.recording import read_cache_file
 from tilewright.tuner.replay import replay, t4_path
 from tilewright.tuner.sampler import ExhaustiveSampler, RandomSampler
-from tilewright.tuner.sections import code_digest
 from tilewright.tuner.space import Dimension, Point, Space
 from tilewright.tuner.tune import EFFORTS, Silent, tune
 

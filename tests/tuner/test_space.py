@@ -61,8 +61,15 @@ def test_the_nearest_unseen_point_is_near_and_unseen() -> None:
 
 
 def test_a_word_that_differs_counts_one_whatever_it_is() -> None:
-    distances = SPACE.distances((0, 0, 0))
-    assert distances[SPACE.index((0, 1, 0))] == distances[SPACE.index((0, 2, 0))] == 1
+    rows = np.array([SPACE.index((0, 1, 0)), SPACE.index((0, 2, 0)), SPACE.index((3, 0, 0))])
+    assert SPACE.distances((0, 0, 0), rows).tolist() == [1, 1, 1]
+
+
+def test_around_counts_changes_and_steps() -> None:
+    near = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1))}
+    assert near == {p for p in SPACE.points if sum(a != b for a, b in zip(p, (2, 0, 1), strict=True)) <= 1}
+    close = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1, reach=1))}
+    assert close == {(2, 0, 1), (3, 0, 1), (2, 1, 1), (2, 2, 1), (2, 0, 0), (2, 0, 2)}
 
 
 def test_neighbours_step_over_gaps_and_differ_in_one_dimension() -> None:

@@ -1,0 +1,21 @@
+"""A kernel as files for another project: `python examples/emit_kernel.py FOLDER`. Needs no GPU and no compiler."""
+
+import sys
+from pathlib import Path
+
+import tilewright
+from tilewright.codegen.arch import arch_named
+from tilewright.codegen.config import Config
+
+
+def main(folder: Path) -> None:
+    problem = tilewright.Problem(1024, 768, 512)
+    config = Config.parse("tiled:tile_width=32,edge=bounds,skew=1")
+    emitted = tilewright.emit(problem, config, arch_named("sm_80"), name="my_gemm", main=True)
+    for path in emitted.write(folder):
+        print(f"{path}: {len(path.read_text().splitlines())} lines")
+    print("build the self-test with: nvcc -O3 -arch=sm_80 my_gemm.cu my_gemm_main.cu -o my_gemm_test")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "out"))

@@ -1,0 +1,23 @@
+"""Tuning from Python: `python examples/tune_from_python.py`. Four variants of a small product, kept in a store."""
+
+import tempfile
+from pathlib import Path
+
+import tilewright
+
+
+def main(store: Path) -> None:
+    problem = tilewright.Problem(64, 48, 32)
+    result = tilewright.tune(problem, trials=4, seconds=20, store=store)
+    for contender in result.contenders:
+        print(f"{contender.measurement.median_us:10.2f} us  {contender.name}")
+    print(f"the winner on {result.device.name} is {result.best.config}")
+
+    kernel = tilewright.load(64, 48, 32, store=store)
+    print(f"loaded from the store: {kernel.config}, {kernel.origin}")
+
+
+if __name__ == "__main__":
+    # Worker processes import the package, not this file, so the usual guard is only good manners.
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder))

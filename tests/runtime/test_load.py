@@ -1,0 +1,213 @@
+"""Which kernel a shape gets: from the store, the nearest, the default; kept once found, checked again once outdated."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from stored import make
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.families import complete
+from tilewright.codegen.problem import Problem
+from tilewright.runtime import kernel as kernel_module
+from tilewright.runtime import matmul as matmul_module
+from tilewright.runtime.detect import choose
+from tilewright.runtime.host import HostDevice, HostFunction
+from tilewright.runtime.record import Record
+from tilewright.runtime.store import Store
+from tilewright.runtime.verify import Verdict, Verifier
+from tilewright.runtime.versions import versions_of
+
+PAD = "tiled:tile_width=8,edge=pad,skew=1,unroll=4"
+EXACT = "tiled:tile_width=8,edge=exact"
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
+    """No kernels kept from another test, whose store was another."""
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(matmul_module, "_kernels", kept)
+    return kept
+
+
+def stored(shape: str, text: str, versions: tuple[tuple[str, str], ...] | None = None) -> Record:
+    """A record of the host, kept in the test's own store; today's versions unless others are given."""
+    info = choose("host").info
+    record = make(5.0, Problem.parse(shape), complete(Config.parse(text)), info.key)
+    today = versions_of(info, HostDevice().compiler)
+    record = replace(record, versions=today if versions is None else versions)
+    assert Store().keep(record)
+    return record
+
+
+def load(m: int, n: int, k: int, **options: Any) -> Any:
+    return tilewright.load(m, n, k, device="host", **options)
+
+
+def right(kernel: Callable[..., Any]) -> bool:
+    problem = kernel.problem  # type: ignore[attr-defined]
+    a, b = np.ones((problem.m, problem.k), "f4"), np.full((problem.k, problem.n), 2, "f4")
+    return bool((kernel(a, b) == 2 * problem.k).all())
+
+
+class TestLookUp:
+    """Exact, nearest, default."""
+
+    def test_the_default_where_nothing_is_stored(self) -> None:
+        kernel = load(20, 24, 16)
+        assert kernel.origin == "default"
+        assert kernel.config == complete(Config.parse("tiled"))
+        assert right(kernel)
+
+    def test_the_record_of_the_shape(self) -> None:
+        record = stored("20x24x16", PAD)
+        stored("24x24x16", "naive")
+        kernel = load(20, 24, 16)
+        assert (kernel.origin, kernel.config) == ("exact", record.config)
+        assert right(kernel)
+
+    def test_the_nearest_record_that_serves_the_shape(self) -> None:
+        stored("24x24x16", EXACT)  # nearer, but 21 is no multiple of 8
+        farther = stored("64x24x16", PAD)
+        kernel = load(21, 24, 16)
+        assert (kernel.origin, kernel.config) == ("nearest 64x24x16", farther.config)
+        assert right(kernel)
+        assert load(32, 24, 16).origin == "nearest 24x24x16"
+
+    def test_records_of_other_types_and_transposes_do_not_count(self) -> None:
+        stored("20x24x16", PAD)
+        assert load(20, 24, 16, dtype="double").origin == "default"
+        assert load(20, 24, 16, trans_b=True).origin == "default"
+
+    def test_another_store(self, tmp_path: Path) -> None:
+        record = stored("20x24x16", PAD)
+        Store(tmp_path / "other").keep(replace(record, config=complete(Config.parse("naive"))))
+        assert load(20, 24, 16, store=tmp_path / "other").config.family == "naive"
+        assert load(20, 24, 16, store=str(tmp_path / "none")).origin == "default"
+
+    def test_a_kernel_tells_what_it_is_and_can_be_emitted(self, tmp_path: Path) -> None:
+        stored("20x24x16", PAD)
+        kernel = load(20, 24, 16)
+        assert repr(kernel).startswith("<tilewright kernel for 20x24x16 float nn on host")
+        assert f"{kernel.config} (exact)" in repr(kernel)
+        assert 'extern "C" __global__' in kernel.source
+        assert kernel.device.selector == "host"
+        written = kernel.emit("my_gemm").write(tmp_path / "out")
+        assert [path.name for path in written] == ["my_gemm.cu", "my_gemm.h"]
+
+
+class TestSecondCall:
+    """Everything but the product itself is done once."""
+
+    @pytest.fixture
+    def count(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, int]]:
+        """How often each of the expensive things was done."""
+        counts = {"lookup": 0, "render": 0, "compile": 0, "load": 0, "allocate": 0, "launch": 0}
+
+        def counted(name: str, owner: Any, attribute: str) -> None:
+            real = getattr(owner, attribute)
+
+            def wrapper(*args: Any, **options: Any) -> Any:
+                counts[name] += 1
+                return real(*args, **options)
+
+            monkeypatch.setattr(owner, attribute, wrapper)
+
+        counted("lookup", Store, "lookup")
+        counted("render", kernel_module, "render")
+        counted("compile", kernel_module, "compile_cached")
+        counted("load", HostDevice, "load")
+        counted("allocate", HostDevice, "allocate")
+        counted("launch", HostFunction, "launch")
+        return lambda: dict(counts)
+
+    @pytest.mark.parametrize("text", ["tiled", PAD])
+    def test_does_no_look_up_compile_or_allocation(self, text: str, count: Callable[[], dict[str, int]]) -> None:
+        stored("20x24x16", text)
+        a, b = np.ones((20, 16), "f4"), np.ones((16, 24), "f4")
+        tilewright.matmul(a, b, device="host")
+        first = count()
+        assert (first["lookup"], first["render"], first["compile"]) == (1, 1, 1)
+        assert first["allocate"] == (1 if text == PAD else 0)
+        assert (tilewright.matmul(a, 2 * b, device="host") == 32).all()
+        second = count()
+        assert second.pop("launch") > first.pop("launch")
+        assert second == first
+
+    def test_of_a_loaded_kernel_too(self, count: Callable[[], dict[str, int]]) -> None:
+        kernel = load(20, 24, 16)
+        before = count()
+        assert right(kernel)
+        assert count() == {**before, "launch": before["launch"] + 1}
+
+
+class TestOutdatedRecords:
+    """Made by another generator, driver or compiler: checked against the reference before they are used."""
+
+    OLD = (("compiler", "old"), ("driver", "old"), ("generator", "old"))
+
+    def test_one_that_still_passes_is_marked_with_todays_versions(self) -> None:
+        record = stored("20x24x16", PAD, self.OLD)
+        kernel = load(20, 24, 16)
+        assert (kernel.origin, kernel.config) == ("exact", record.config)
+        kept = Store().best(record.device, record.problem)
+        assert kept == replace(record, versions=versions_of(kernel.device, HostDevice().compiler))
+
+    def test_it_is_not_checked_a_second_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stored("20x24x16", PAD, self.OLD)
+        load(20, 24, 16)
+        monkeypatch.setattr(matmul_module, "Verifier", None)
+        assert load(20, 24, 16).origin == "exact"
+
+    def test_nor_is_one_of_today(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stored("20x24x16", PAD)
+        monkeypatch.setattr(matmul_module, "Verifier", None)
+        assert load(20, 24, 16).origin == "exact"
+
+    def test_one_that_fails_gives_the_default_and_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = stored("20x24x16", PAD, self.OLD)
+
+        def wrong(verifier: Verifier, kernel: object) -> Verdict:
+            return Verdict(record.accuracy, "error 3 times its bound")  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Verifier, "check", wrong)
+        with pytest.warns(UserWarning, match=r"for 20x24x16 float nn no longer works here \(error 3 times its bound\)"):
+            kernel = load(20, 24, 16)
+        assert kernel.origin == "default"
+        assert right(kernel)
+        assert Store().best(record.device, record.problem) == record  # for whoever tunes again to see
+
+    def test_one_that_cannot_be_launched_gives_the_default_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stored("20x24x16", PAD, self.OLD)
+
+        def broken(verifier: Verifier, kernel: object) -> Verdict:
+            raise LaunchError("out of memory")
+
+        monkeypatch.setattr(Verifier, "check", broken)
+        with pytest.warns(UserWarning, match="out of memory"):
+            assert load(20, 24, 16).origin == "default"
+
+    def test_a_store_that_cannot_be_written_costs_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = stored("20x24x16", PAD, self.OLD)
+        locks = Store().root / "locks"
+        for lock in locks.iterdir():
+            lock.unlink()
+        locks.rmdir()
+        locks.write_text("")  # a file where the folder has to be
+        with pytest.warns(UserWarning, match="checked again, but not noted: cannot write"):
+            kernel = load(20, 24, 16)
+        assert kernel.config == record.config
+
+    def test_matmul_checks_once_a_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stored("20x24x16", PAD, self.OLD)
+        a, b = np.ones((20, 16), "f4"), np.ones((16, 24), "f4")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert (tilewright.matmul(a, b, device="host") == 16).all()
+        monkeypatch.setattr(matmul_module, "_load", None)
+        assert (tilewright.matmul(a, b, device="host") == 16).all()
