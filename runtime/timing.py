@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..codegen.problem import Problem
+from .arguments import operand_of
 from .device import Device, Operand
 from .record import Measurement
 from .verify import Launch, place
@@ -151,12 +152,35 @@ class Timer:
         return samples, self.device.clock_mhz()
 
 
-def summarise(samples: list[float], clock_mhz: float | None = None) -> Measurement:
+    def end_to_end_us(self, launch: Launch) -> float:
+        """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
+        xp, device = self.device.xp, self.device
+        shapes = self.problem.stored_a, self.problem.stored_b
+        rng = np.random.default_rng(5)
+        a, b = (rng.random(shape).astype(self.problem.dtype.numpy_name) for shape in shapes)
+        times: list[float] = []
+        end = time.perf_counter() + self.plan.seconds
+        while not times or (len(times) < 5 and time.perf_counter() < end):
+            begin = time.perf_counter()
+            inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
+            c = xp.empty((self.problem.m, self.problem.n), self.problem.dtype.numpy_name)
+            a_operand = operand_of("a", inside[0], self.problem.trans_a)
+            b_operand = operand_of("b", inside[1], self.problem.trans_b)
+            launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
+            device.to_numpy(c)
+            times.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(times)
+
+
+def summarise(
+    samples: list[float], clock_mhz: float | None = None, end_to_end_us: float | None = None
+) -> Measurement:
     """Median and interquartile range of samples in microseconds."""
     quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
     return Measurement(
         samples_us=tuple(samples),
         median_us=statistics.median(samples),
         spread_us=max(0.0, quartiles[2] - quartiles[0]),
+        end_to_end_us=end_to_end_us,
         clock_mhz=clock_mhz,
     )

@@ -50,9 +50,9 @@ def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, .
     """
     vendor = duel.samples_us[duel.names.index(VENDOR)]
     contenders = []
-    for name, samples, accuracy in zip(duel.names, duel.samples_us, duel.accuracies):
+    for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
         ratios = [theirs / ours for theirs, ours in zip(vendor, samples)]
-        measured = summarise(list(samples), duel.clock_mhz)
+        measured = summarise(list(samples), duel.clock_mhz, whole_us)
         contenders.append(Contender(name, measured, accuracy, statistics.median(ratios), interval(ratios)))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]

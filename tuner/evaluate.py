@@ -67,6 +67,8 @@ class Duel:
     """For each contender one time a round, in the rounds' order."""
     accuracies: tuple[Accuracy, ...]
     """For each contender the error over its bound on these inputs."""
+    end_to_end_us: tuple[float, ...]
+    """For each contender the time with the operands copied to the device and the result back."""
     clock_mhz: float | None = None
     """Clock seen at the end."""
 
@@ -150,7 +152,9 @@ class Bench:
             accuracies.append(verdict.accuracy)
         timer = Timer(self.device, self.problem, seed=103)
         samples, clock_mhz = timer.rounds(contenders, rounds)
-        return Duel(tuple(samples), tuple(tuple(s) for s in samples.values()), tuple(accuracies), clock_mhz)
+        end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
+        rows = tuple(tuple(row) for row in samples.values())
+        return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
 
     def kernel(self, config: Config) -> Kernel:
         """One variant, compiled and loaded."""

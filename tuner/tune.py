@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..codegen.config import Config
-from ..codegen.errors import ShapeError, TuningError, check
+from ..codegen.errors import DeviceError, ShapeError, TuningError, check
 from ..codegen.families import canonical
 from ..codegen.problem import Problem
 from ..runtime.detect import choose, compiler_for
@@ -79,7 +79,7 @@ class Result:
     seconds: float
     """Wall time."""
     busy_share: float | None
-    """Share of the wall time after the first ten seconds in which the worker had a variant in hand."""
+    """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
     compilers: int
     """Compile processes."""
     guessed_us: float
@@ -168,6 +168,8 @@ def tune(
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
     info = choose(device).info
+    need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
+    check(problem.bytes <= info.memory_bytes, need, DeviceError)
     shelf = Store(store)
     versions = versions_of(info, compiler_for(info))
     found = candidates(problem, info.arch, read_spaces(spaces))
@@ -195,8 +197,9 @@ def tune(
             left = started + budget.seconds - time.monotonic()
             finalists, rounds = _duellists(tuple(ranking), tally.times, info, left)
             progress.duelling(finalists)
+            duelled = time.monotonic()
             duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds)
-        busy = _busy_share(evaluator)
+        busy = _busy_share(evaluator, time.monotonic() - duelled)
         compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
     finally:
         evaluator.close()
@@ -314,17 +317,17 @@ def _duellists(
     # vendor's library come on top and are taken for as slow as the best.
     for count in range(len(ranking), 0, -1):
         round_s = max(5e-3, (sum(times[c] for c in ranking[:count]) + 2 * times[ranking[0]]) / 1e6)
-        rounds = int(0.8 * seconds / round_s) - 3
+        rounds = int(0.8 * seconds / round_s) - 4
         if rounds >= min(3, count) or count == 1:
             return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
     raise AssertionError
 
 
-def _busy_share(evaluator: Evaluator) -> float | None:
+def _busy_share(evaluator: Evaluator, duel_s: float) -> float | None:
     if not isinstance(evaluator, Isolated):
         return None
     late_s = time.monotonic() - evaluator.usage.started - 10.0
-    return evaluator.usage.busy_late_s / late_s if late_s > 1.0 else None
+    return (evaluator.usage.busy_late_s + min(duel_s, late_s)) / late_s if late_s > 1.0 else None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Faults injected into runs: the tuner goes on, the blame is right, nothing measured is lost, no process stays."""
 
+import itertools
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, StoreError, TuningError
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.detect import Choice, choose
 from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
 from tilewright.tuner import child, pipeline
@@ -24,6 +27,14 @@ from tilewright.tuner.tune import Result, Silent, tune
 
 PROBLEM = Problem(24, 20, 16)
 FAULTY = "tiled:tile_width=8,edge=bounds,skew=0,unroll=4"
+
+
+CRASH = "*(volatile int*)(1 << 12) = 1;"
+ENDLESS = {
+    "host": "for (volatile int forever = 1; forever;) {}",
+    "cuda": 'while (true) asm volatile("nanosleep.u32 100;");',
+}
+"""A loop that no compiler takes away."""
 
 
 class Watching(Silent):
@@ -104,20 +115,29 @@ class Faults:
         self.survives(tmp_path, started, "alpha *= T(2);", Status.WRONG_RESULT, "times its bound")
 
     def test_endless_loop(self, tmp_path: Path, started: list[int]) -> None:
-        self.survives(tmp_path, started, "while (*(volatile int*)&k >= 0) {}", Status.TIMEOUT, "in time")
+        self.survives(tmp_path, started, ENDLESS[self.selector], Status.TIMEOUT, "in time")
 
     def test_bad_address(self, tmp_path: Path, started: list[int]) -> None:
         named = "SIGSEGV" if self.selector == "host" else "cudaErrorIllegalAddress"
-        self.survives(tmp_path, started, "*(volatile int*)(1 << 12) = 1;", Status.CRASHED, named)
+        self.survives(tmp_path, started, CRASH, Status.CRASHED, named)
 
     def test_too_large_for_memory(self, tmp_path: Path, started: list[int]) -> None:
-        with pytest.raises(TuningError, match="cannot be opened"):
+        with pytest.raises(DeviceError, match="13194 GB"):
             tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=30.0)
+        assert started == []
+
+    def test_out_of_memory_in_the_worker(
+        self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The device has less memory left than it has: the operands do not fit."""
+        info = choose(self.selector).info
+        monkeypatch.setattr("tilewright.tuner.tune.choose", lambda name: Choice(replace(info, memory_bytes=1 << 60)))
+        with pytest.raises(TuningError, match="cannot be opened"):
+            tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=100.0)
         assert all_gone(started)
 
     def test_a_crashed_variant_is_not_tried_again(self, tmp_path: Path, started: list[int]) -> None:
-        statement = "*(volatile int*)(1 << 12) = 1;"
-        faulty = faults.plant(self.selector, self.problem, FAULTY, statement)
+        faulty = faults.plant(self.selector, self.problem, FAULTY, CRASH)
         self.run(tmp_path, Watching(), 4, 8)
         again = Watching()
         result = self.run(tmp_path, again, 4, 8)
@@ -126,13 +146,20 @@ class Faults:
         assert result.best.config != faulty
 
     def test_three_crashes_in_a_row_end_the_run_with_what_was_found(self, tmp_path: Path, started: list[int]) -> None:
-        for width in (4, 8, 32):
-            text = f"tiled:tile_width={width},edge=bounds,skew=0,unroll=4"
-            faults.plant(self.selector, self.problem, text, "*(volatile int*)(1 << 12) = 1;")
+        spaces = tmp_path / "three"
+        spaces.mkdir()
+        (spaces / "tiled.toml").write_text(
+            "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['bounds']\nskew = [0]\nunroll = [1, 2, 4]\n"
+        )
+        for width, unroll in itertools.product((8, 16), (1, 2, 4)):
+            # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.
+            good = (width, unroll) == (16, 1)
+            text = f"tiled:tile_width={width},edge=bounds,skew=0,unroll={unroll}"
+            faults.plant(self.selector, self.problem, text, "alpha *= T(1);" if good else CRASH)
         watching = Watching()
-        result = self.run(tmp_path, watching, 4, 8, 16, 32)
-        assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=4")
-        assert sum(record.status is Status.CRASHED for record in watching.records) >= 2
+        result = self.run(tmp_path, watching, 4, spaces=spaces)
+        assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=1")
+        assert sum(record.status is Status.CRASHED for record in watching.records) == 3
         assert result.stopped.startswith("crashes")
         assert all_gone(started)
 
