@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -335,5 +335,12 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _show_warning(message: Warning | str, *where: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     _complain(f"warning: {message}", 0)

@@ -271,19 +271,15 @@ def _cublas_gemm(problem: Problem, device: Any) -> Callable[[Operand, Operand, O
     cublas.setMathMode(handle.value, 0)  # CUBLAS_DEFAULT_MATH: no TF32
 
     def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        pointer = ctypes.c_void_p
+        # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
         with device:
-            # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
-            status = (
-                library.cublasSetStream_v2(handle, stream)
-                or library.cublasSetWorkspace_v2(handle, ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))
-                or gemm(
-                    handle, int(b.trans), int(a.trans), problem.n, problem.m, problem.k,
-                    ctypes.byref(scalar(alpha)), ctypes.c_void_p(b.pointer), b.ld,
-                    ctypes.c_void_p(a.pointer), a.ld,
-                    ctypes.byref(scalar(beta)), ctypes.c_void_p(c.pointer), c.ld,
-                )  # fmt: skip
-            )
+            library.cublasSetStream_v2(handle, pointer(cupy.cuda.get_current_stream().ptr))
+            library.cublasSetWorkspace_v2(handle, pointer(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))
+            shape = int(b.trans), int(a.trans), problem.n, problem.m, problem.k
+            one, other = ctypes.byref(scalar(alpha)), ctypes.byref(scalar(beta))
+            operands = pointer(b.pointer), b.ld, pointer(a.pointer), a.ld, other, pointer(c.pointer), c.ld
+            status = gemm(handle, *shape, one, *operands)
         check(status == 0, f"cuBLAS returned status {status}", LaunchError)
 
     return launch

@@ -140,7 +140,7 @@ class Kernel:
         if outside:
             blocks = min(1024, -(-outside // _FRAME_THREADS))
             sizes = (outer.ld, inner.rows, inner.cols, outer.rows, outer.cols)
-            arguments = [np.uint64(outer.pointer), *(np.int32(size) for size in sizes)]
+            arguments: list[np.generic] = [np.uint64(outer.pointer), *(np.int32(size) for size in sizes)]
             frame.launch(LaunchConfig((blocks, 1, 1), (_FRAME_THREADS, 1, 1)), arguments)
 
     def _padded_operands(self) -> _Padded:

@@ -7,6 +7,17 @@ from pathlib import Path
 import pytest
 
 
+class _PlainRoot:
+    """The checkout is the package `tilewright`; pytest would import it under the name of its folder, if it can."""
+
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        return pytest.Dir.from_parent(parent, path=path) if path == parent.config.rootpath else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_PlainRoot())
+
+
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of compiled kernels for the whole run: what one test compiled, the next one finds."""

@@ -8,44 +8,23 @@ import pty
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import SMALL, Run, caller
 from tilewright import cli
-from tilewright.codegen.errors import TuningError
-from tilewright.runtime import detect, nvml
 from tilewright.runtime.store import Store
 
-SMALL = ("--shape", "24x20x16", "--trials", "4", "--seconds", "20", "--device", "host")
 HEADINGS = ("us", "spread", "GFLOP/s", "of bound", "err/bound", "x naive", "x vendor", "variant")
 
 
-@dataclass
-class Ran:
-    """What one command printed and how it ended."""
-
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Call `tilewright` with arguments, in this process."""
-
-    def call(*arguments: str, entry: Any = cli.main) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exited:
-            entry(list(arguments))
-        out, err = capsys.readouterr()
-        assert isinstance(exited.value.code, int)
-        return Ran(exited.value.code, out, err)
-
-    return call
+    return caller(capsys)
 
 
 def spawned(*arguments: str, **options: Any) -> "subprocess.Popen[str]":
@@ -114,13 +93,13 @@ class TestTune:
         assert "<tilewright kernel for 24x20x16 float nn on host" in outs[1]
         assert "(exact)>" in outs[1]
 
-    def test_resumes_where_an_earlier_run_stopped(self, run: Any, tuned: Tuned) -> None:
+    def test_resumes_where_an_earlier_run_stopped(self, run: Run, tuned: Tuned) -> None:
         ran = run("tune", *SMALL[:3], "6", *SMALL[4:], "--store", str(tuned.store))
         assert ran.status == 0
         assert "4 of them tried before" in ran.out
         assert "tried 2 variants in" in ran.out
 
-    def test_several_shapes_and_their_json(self, run: Any, tmp_path: Path) -> None:
+    def test_several_shapes_and_their_json(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "results.json"
         shapes = ("--shape", "8x9x7", "--shape", "6", "--dtype", "double", "--trans", "tn")
         budget = ("--trials", "2", "--seconds", "10", "--sampler", "random", "--keep", "1")
@@ -133,12 +112,12 @@ class TestTune:
         assert "trans_a=True, trans_b=False" in ran.out
         assert [record.problem.shape for record in Store().records()] == ["6x6x6", "8x9x7"]
 
-    def test_can_do_without_processes_of_its_own(self, run: Any) -> None:
+    def test_can_do_without_processes_of_its_own(self, run: Run) -> None:
         ran = run("tune", "--shape", "5", "--trials", "1", "--seconds", "10", "--no-isolation", "--effort", "quick")
         assert ran.status == 0, ran.err
         assert "0 compile processes" in ran.out
 
-    def test_records_a_run_and_replays_it(self, run: Any, tmp_path: Path) -> None:
+    def test_records_a_run_and_replays_it(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "run.json"
         assert run("tune", *SMALL, "--record", str(file)).status == 0
         assert sorted(path.name for path in tmp_path.glob("*.json")) == ["run.json", "run.t4.json"]
@@ -182,157 +161,22 @@ class TestTune:
         assert err == ""
 
 
-BAD = [
-    (("tune",), "--shape"),
-    (("tune", "--shape", "3x3"), "'3x3'"),
-    (("tune", "--shape", "-4"), "'-4'"),
-    (("tune", "--shape", "99999999999"), "'99999999999'"),
-    (("tune", "--shape", "4294967296x1x1"), "4294967296"),
-    (("tune", "--shape", "0x3x3", "--device", "host"), "0x3x3"),
-    (("tune", "--shape", "5", "--dtype", "half"), "'half'"),
-    (("tune", "--shape", "5", "--trans", "nx"), "'nx'"),
-    (("tune", "--shape", "5", "--device", "gpu"), "'gpu'"),
-    (("tune", "--shape", "5", "--device", "replay:/nowhere.json"), "/nowhere.json"),
-    (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
-    (("tune", "--shape", "5", "--effort", "great"), "'great'"),
-    (("tune", "--shape", "5", "--trials", "0"), "0"),
-    (("tune", "--shape", "5", "--seconds", "nan"), "nan"),
-    (("tune", "--shape", "5", "--keep", "many"), "'many'"),
-    (("tune", "--shape", "5", "--spaces", "/nowhere"), "/nowhere"),
-    (("tune", "--shape", "5", "--json", "/nowhere/x.json"), "/nowhere"),
-    (("tune", "--shape", "5", "--shape", "6", "--record", "x.json"), "got 2"),
-    (("tune", "--shape", "5", "--speed", "9"), "--speed"),
-    (("emit",), "--shape"),
-    (("emit", "--shape", "5", "--name", "int"), "'int'"),
-    (("emit", "--shape", "5", "--name", "a;b"), "'a;b'"),
-    (("emit", "--shape", "5", "--arch", "sm_20"), "'sm_20'"),
-    (("emit", "--config", "cubic:x=1"), "'cubic'"),
-    (("emit", "--config", "tiled:width=7"), "'width'"),
-    (("emit", "--config", "tiled:tile_width=7"), "got 7"),
-    (("emit", "--config", "tiled:edge=exact", "--shape", "5"), "multiples of 16, 16, 16"),
-    (("show", "--json", "--csv"), "--csv"),
-    (("bogus",), "'bogus'"),
-]
-
-
-class TestBadInput:
-    """One line that names the value, exit status 2, nothing on stdout."""
-
-    @pytest.mark.parametrize(("arguments", "named"), BAD, ids=lambda value: " ".join(value) if value else "")
-    def test_is_answered_in_one_line(self, run: Any, arguments: tuple[str, ...], named: str) -> None:
-        ran = run(*arguments)
-        assert (ran.status, ran.out) == (2, "")
-        assert ran.err.count("\n") == 1
-        assert ran.err.startswith("tilewright: ")
-        assert named in ran.err
-
-    def test_a_gpu_that_is_not_there(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(nvml, "gpu_count", lambda: 0)
-        for arguments in (("tune", "--shape", "5"), ("emit", "--shape", "5")):
-            ran = run(*arguments, "--device", "cuda")
-            assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
-            assert "device cuda: " in ran.err
-            assert "no NVIDIA" in ran.err
-
-    def test_a_gpu_without_the_extra_is_passed_over_with_a_word(
-        self, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr(nvml, "gpu_count", lambda: 1)
-        monkeypatch.setattr(detect.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-        ran = run("emit", "--shape", "5", "-o", str(tmp_path))
-        assert ran.status == 0
-        assert "an NVIDIA GPU is present but not used" in ran.err
-        assert "pip install 'tilewright[cuda13]'" in ran.err
-        ran = run("emit", "--shape", "5", "--device", "cuda")
-        assert (ran.status, ran.err.count("\n")) == (2, 1)
-        assert "pip install 'tilewright[cuda13]'" in ran.err
-
-    def test_no_compiler(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", "/nowhere")
-        ran = run("tune", *SMALL)
-        assert (ran.status, ran.err.count("\n")) == (2, 1)
-        assert "needs a C++ compiler and found none" in ran.err
-
-
-class TestFailures:
-    """One line and exit status 1; a traceback where it was asked for."""
-
-    def test_a_store_that_cannot_be_made(self, run: Any, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        ran = run("tune", *SMALL, "--store", str(tmp_path / "file" / "store"))
-        assert ran.status == 1
-        assert ran.err.count("\n") == 1
-        assert str(tmp_path / "file" / "store") in ran.err
-
-    def test_a_folder_that_cannot_be_written(self, run: Any, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        ran = run("emit", "--shape", "5", "--device", "host", "-o", str(tmp_path / "file" / "out"))
-        assert (ran.status, ran.err.count("\n")) == (1, 1)
-        assert str(tmp_path / "file") in ran.err
-
-    def test_debug_shows_where(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*args: object, **options: object) -> None:
-            raise TuningError("no variant of it works: 3 compile_error")
-
-        monkeypatch.setattr(cli, "tune", fail)
-        assert run("tune", *SMALL).err == "tilewright: no variant of it works: 3 compile_error\n"
-        ran = run("tune", *SMALL, "--debug")
-        assert ran.status == 1
-        assert ran.err.startswith("Traceback (most recent call last):")
-        assert ran.err.endswith("tilewright: no variant of it works: 3 compile_error\n")
-
-    def test_our_own_mistakes_are_one_line_too(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli, "choose", None)
-        ran = run("tune", *SMALL)
-        assert (ran.status, ran.err.count("\n")) == (1, 1)
-        assert "unexpected TypeError: " in ran.err
-        assert "--debug shows where" in ran.err
-
-    def test_results_before_the_failure_are_in_the_json(
-        self, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        real = cli.tune
-
-        def second_fails(problem: Any, **options: Any) -> Any:
-            if problem.m == 6:
-                raise TuningError("nothing works")
-            return real(problem, **options)
-
-        monkeypatch.setattr(cli, "tune", second_fails)
-        file = tmp_path / "results.json"
-        shapes = ("--shape", "5", "--shape", "6", "--trials", "1", "--seconds", "10", "--device", "host")
-        assert run("tune", *shapes, "--json", str(file)).status == 1
-        assert len(json.loads(file.read_text())) == 1
-
-    def test_a_damaged_record_is_one_line_of_warning(self, run: Any, tuned: Tuned, tmp_path: Path) -> None:
-        record = next((tuned.store / "records").glob("*.json"))
-        (tmp_path / "records").mkdir()
-        (tmp_path / "records" / record.name).write_text("{")
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")  # pytest makes errors of them
-            ran = run("show", "--store", str(tmp_path))
-        assert ran.status == 0
-        assert ran.err.count("\n") == 1
-        assert ran.err.startswith("tilewright: warning: ")
-        assert "set aside" in ran.err
-
-
 class TestShow:
     """What is stored: as a table, JSON and CSV."""
 
-    def test_nothing(self, run: Any, tmp_path: Path) -> None:
+    def test_nothing(self, run: Run, tmp_path: Path) -> None:
         ran = run("show", "--store", str(tmp_path), "--device-key", "host-abacus")
         assert (ran.status, ran.err) == (0, "")
         assert ran.out.startswith("nothing is stored for host-abacus yet; ")
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_table(self, run: Any, tuned: Tuned) -> None:
+    def test_a_table(self, run: Run, tuned: Tuned) -> None:
         out = run("show", "--store", str(tuned.store)).out
         assert "24x20x16" in out
         assert "host-" in out
         assert "\x1b" not in out
 
-    def test_json_and_csv_tell_the_same(self, run: Any, tuned: Tuned) -> None:
+    def test_json_and_csv_tell_the_same(self, run: Run, tuned: Tuned) -> None:
         found = json.loads(run("show", "--json", "--store", str(tuned.store)).out)
         rows = list(csv.DictReader(io.StringIO(run("show", "--csv", "--store", str(tuned.store)).out)))
         ours = [record for record in found if record["device"].startswith("host")]
@@ -347,7 +191,7 @@ class TestShow:
 class TestEmit:
     """A .cu and .h pair."""
 
-    def test_the_tuned_kernel(self, run: Any, tuned: Tuned, tmp_path: Path) -> None:
+    def test_the_tuned_kernel(self, run: Run, tuned: Tuned, tmp_path: Path) -> None:
         where = ("--store", str(tuned.store), "--device", "host", "-o", str(tmp_path / "new" / "out"))
         ran = run("emit", "--shape", "24x20x16", *where)
         assert ran.status == 0
@@ -355,7 +199,7 @@ class TestEmit:
         assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["gemm.cu", "gemm.h"]
         assert "(nearest 24x20x16, host" in run("emit", "--shape", "25x20x16", *where, "--name", "near").out
 
-    def test_a_config_by_name_with_its_self_test(self, run: Any, tmp_path: Path) -> None:
+    def test_a_config_by_name_with_its_self_test(self, run: Run, tmp_path: Path) -> None:
         config = "tiled:tile_width=8,edge=exact"
         options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))
         ran = run("emit", "--config", config, *options)
@@ -365,7 +209,7 @@ class TestEmit:
         assert sorted(path.name for path in tmp_path.iterdir()) == names
         assert "double beta, void* stream);" in (tmp_path / "my_gemm.h").read_text()
 
-    def test_what_was_edited_by_hand_is_not_overwritten(self, run: Any, tmp_path: Path) -> None:
+    def test_what_was_edited_by_hand_is_not_overwritten(self, run: Run, tmp_path: Path) -> None:
         command = ("emit", "--shape", "5", "--device", "host", "-o", str(tmp_path))
         assert run(*command).status == 0
         assert run(*command).status == 0
@@ -381,7 +225,7 @@ class TestEmit:
 class TestHelp:
     """What a user finds out by asking."""
 
-    def test_devices_with_their_limits(self, run: Any) -> None:
+    def test_devices_with_their_limits(self, run: Run) -> None:
         ran = run("devices")
         assert ran.status == 0
         assert "host" in ran.out
@@ -390,12 +234,12 @@ class TestHelp:
         assert listed[-1]["selector"] == "host"
         assert listed[-1]["sm_count"] >= 1
 
-    def test_no_arguments_at_all_show_the_commands(self, run: Any) -> None:
+    def test_no_arguments_at_all_show_the_commands(self, run: Run) -> None:
         ran = run()
         assert (ran.status, ran.err) == (0, "")
         assert all(command in ran.out for command in ("tune", "emit", "show", "devices"))
 
-    def test_help_names_defaults_and_gives_examples(self, run: Any) -> None:
+    def test_help_names_defaults_and_gives_examples(self, run: Run) -> None:
         out = " ".join(run("-h", entry=cli.main_tune).out.split())
         assert "tune --shape 1024x768x512 --shape 1000" in out
         assert "quick: 32 trials or 20 s" in out

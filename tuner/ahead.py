@@ -88,8 +88,8 @@ class AskAhead:
                     told = list(self._told)
                     self._told.clear()
                     wanted = len(self._ready) < self.DEPTH
-                for point, time_us in told:
-                    self._sampler.tell(point, time_us)
+                for known, time_us in told:
+                    self._sampler.tell(known, time_us)
                 if self._closed:
                     return
                 if not wanted:

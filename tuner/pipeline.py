@@ -10,7 +10,7 @@ import selectors
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from ..codegen.config import Config
 from ..codegen.errors import ConfigError, TuningError
@@ -192,13 +192,16 @@ class Isolated:
     def _hand_out(self, stop_above_us: float) -> None:
         for place, child in enumerate(self._compilers):
             if child.job is None and self._to_compile:
-                job = self._to_compile.popleft()
-                message = {"do": "compile", "config": str(job.config), **self._context}
+                waiting = self._to_compile.popleft()
+                question = {"do": "compile", "config": str(waiting.config), **self._context}
                 try:
-                    child.send(message, job, COMPILE_LIMIT_S)
+                    child.send(question, waiting, COMPILE_LIMIT_S)
                 except ChildDiedError as error:
-                    self._compiler_died(place, job, Status.CRASHED, str(error))
-        while self._opened and len(self._worker.jobs) < WORKER_QUEUE and (job := self._next_compiled()) is not None:
+                    self._compiler_died(place, waiting, Status.CRASHED, str(error))
+        while self._opened and len(self._worker.jobs) < WORKER_QUEUE:
+            job = self._next_compiled()
+            if job is None:
+                break
             if job.code in self._known and not job.check:
                 self._out.append(self._twin(job, self._known[job.code]))
                 continue

@@ -1,0 +1,92 @@
+"""What the documents tell a reader to do: it is there, and it works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import tilewright
+from tilewright import cli
+
+ROOT = Path(tilewright.__file__).parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+
+FIRST = "pip install -e . && tune --shape 1024x768x512"
+TESTS = "pip install -e '.[test]' && pytest"
+
+
+def blocks(path: Path, language: str | None = None) -> list[str]:
+    """Fenced and indented blocks of a document, or those in one language."""
+    found = [(match[1], match[2] or match[3]) for match in FENCE.finditer(path.read_text())]
+    return [text for marked, text in found if language in (None, marked)]
+
+
+def shell_lines(path: Path) -> list[str]:
+    return [line for block in blocks(path, "sh") for line in block.splitlines()]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    first, second, *_ = blocks(ROOT / "README.md")
+    assert first.strip() == FIRST
+    assert second.strip() == TESTS
+    before, _, _ = (ROOT / "README.md").read_text().partition(FIRST)
+    assert before.strip() == "# tilewright"
+
+
+def test_continuous_integration_takes_its_command_from_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "README.md" in script
+    assert TESTS not in script
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_commands_in_the_documents_are_ones_the_command_line_takes(path: Path) -> None:
+    for line in shell_lines(path):
+        words = shlex.split(line, comments=True)
+        if not words or words[0] not in ("tune", "tilewright"):
+            continue
+        arguments = words[1:] if words[0] == "tilewright" else words
+        command = cli.commands.commands[arguments[0]]
+        with click.Context(cli.commands) as parent:
+            command.make_context(arguments[0], arguments[1:], parent)  # raises for what it does not know
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in LINK.findall(path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
+    code = "\n".join(blocks(path, "python"))
+    if code:
+        command = [sys.executable, "-c", code.replace("1024", "102").replace("512", "51").replace("768", "76")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("library.py", ["added to what was there: True", "the same, transposed, twice, in a larger array: True"]),
+        ("emit_kernel.py", ["out/my_gemm.cu: ", "out/my_gemm.h: ", "out/my_gemm_main.cu: "]),
+        ("tune_from_python.py", ["the winner on ", "loaded from the store: "]),
+    ],
+)
+def test_the_examples_run(script: str, words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in words), done.stdout
