@@ -42,8 +42,9 @@ from .tuner.report import (
     show_replay,
     show_result,
 )
+from .tuner.result import EFFORTS
 from .tuner.sampler import SAMPLERS
-from .tuner.tune import EFFORTS, tune
+from .tuner.tune import tune
 
 __all__ = ["main", "main_tune"]
 

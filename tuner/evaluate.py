@@ -2,9 +2,11 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..codegen.config import Config
 from ..codegen.errors import (
@@ -15,14 +17,15 @@ from ..codegen.errors import (
     LaunchError,
 )
 from ..codegen.problem import Problem
-from ..runtime.device import Device
-from ..runtime.kernel import Kernel, prepare
+from ..runtime.detect import open_device
+from ..runtime.device import Device, DeviceInfo
+from ..runtime.kernel import prepare
 from ..runtime.record import Accuracy, Measurement, Record, Status
 from ..runtime.timing import Timer
 from ..runtime.verify import Launch, Verifier
 from ..runtime.versions import versions_of
 
-__all__ = ["Bench", "Duel", "Phases", "Tried"]
+__all__ = ["Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tried"]
 
 VENDOR = "vendor"
 """Name of the vendor's library among the contenders of a duel."""
@@ -156,9 +159,72 @@ class Bench:
         rows = tuple(tuple(row) for row in samples.values())
         return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
 
-    def kernel(self, config: Config) -> Kernel:
-        """One variant, compiled and loaded."""
-        return prepare(self.device, self.problem, config)
+
+class Evaluator(Protocol):
+    """What tries variants: in other processes, or in this one."""
+
+    def room(self) -> int:
+        """How many more variants it takes now."""
+        ...
+
+    def submit(self, config: Config) -> None:
+        """Take one variant."""
+        ...
+
+    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
+        """What has come out, waiting at most `timeout_s` for the first. Raises TuningError where nothing can run."""
+        ...
+
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        ...
+
+    def given_up(self) -> str:
+        """Why no more variants can be tried; empty while they can."""
+        ...
+
+    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+        """Time some side by side, with the vendor's library. Raises TuningError."""
+        ...
+
+    def close(self) -> None:
+        """End every process; what is under way is dropped."""
+        ...
+
+
+class InProcess:
+    """Everything in this process, one after the other: for debugging."""
+
+    def __init__(self, info: DeviceInfo, problem: Problem) -> None:
+        self._bench = Bench(open_device(info), problem)
+        self._waiting: deque[Config] = deque()
+
+    def room(self) -> int:
+        """One at a time."""
+        return 1 - len(self._waiting)
+
+    def submit(self, config: Config) -> None:
+        """Keep it for `results`."""
+        self._waiting.append(config)
+
+    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
+        """Try what waits."""
+        return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
+
+    def given_up(self) -> str:
+        """A crash would have ended this process."""
+        return ""
+
+    def busy(self) -> bool:
+        """Whether one waits."""
+        return bool(self._waiting)
+
+    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+        """Time some side by side."""
+        return self._bench.duel(configs, rounds)
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 def _one_line(text: str) -> str:

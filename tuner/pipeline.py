@@ -10,21 +10,20 @@ import selectors
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import cast
 
 from ..codegen.config import Config
 from ..codegen.errors import ConfigError, TuningError
 from ..codegen.problem import Problem
-from ..runtime.detect import open_device
 from ..runtime.device import DeviceInfo
 from ..runtime.record import Record, Status
 from ..runtime.record_json import decode, encode
 from ..runtime.versions import generator_version
 from .child import Child, ChildDiedError
-from .evaluate import Bench, Duel, Phases, Tried
+from .evaluate import Duel, Phases, Tried
 from .worker import pack_info
 
-__all__ = ["Evaluator", "InProcess", "Isolated"]
+__all__ = ["Isolated"]
 
 COMPILE_LIMIT_S = 60.0
 OPEN_LIMIT_S = 180.0
@@ -36,73 +35,6 @@ MAX_RESTARTS = 3
 WORKER_QUEUE = 2
 """Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
 _STATUS = {"CompileError": Status.COMPILE_ERROR, "ConfigError": Status.PRUNED, "LaunchError": Status.LAUNCH_ERROR}
-
-
-class Evaluator(Protocol):
-    """What tries variants: in other processes, or in this one."""
-
-    def room(self) -> int:
-        """How many more variants it takes now."""
-        ...
-
-    def submit(self, config: Config) -> None:
-        """Take one variant."""
-        ...
-
-    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """What has come out, waiting at most `timeout_s` for the first. Raises TuningError where nothing can run."""
-        ...
-
-    def busy(self) -> bool:
-        """Whether anything is under way."""
-        ...
-
-    def given_up(self) -> str:
-        """Why no more variants can be tried; empty while they can."""
-        ...
-
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
-        """Time some side by side, with the vendor's library. Raises TuningError."""
-        ...
-
-    def close(self) -> None:
-        """End every process; what is under way is dropped."""
-        ...
-
-
-class InProcess:
-    """Everything in this process, one after the other: for debugging."""
-
-    def __init__(self, info: DeviceInfo, problem: Problem) -> None:
-        self._bench = Bench(open_device(info), problem)
-        self._waiting: deque[Config] = deque()
-
-    def room(self) -> int:
-        """One at a time."""
-        return 1 - len(self._waiting)
-
-    def submit(self, config: Config) -> None:
-        """Keep it for `results`."""
-        self._waiting.append(config)
-
-    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """Try what waits."""
-        return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
-
-    def given_up(self) -> str:
-        """A crash would have ended this process."""
-        return ""
-
-    def busy(self) -> bool:
-        """Whether one waits."""
-        return bool(self._waiting)
-
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
-        """Time some side by side."""
-        return self._bench.duel(configs, rounds)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from ..runtime.device import DeviceInfo
 from ..runtime.record import Record, Status
 from .configspace import Candidates
 from .evaluate import Tried
-from .tune import Budget
+from .result import Budget
 
 __all__ = ["display"]
 

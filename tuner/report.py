@@ -21,7 +21,7 @@ from ..runtime.record_json import encode
 from .configspace import ABSENT
 from .decide import NAIVE, Contender
 from .replay import Replayed
-from .tune import Result
+from .result import Result
 
 __all__ = [
     "bound_gflops",
@@ -111,7 +111,7 @@ def summary(result: Result) -> list[str]:
     if math.isfinite(result.guessed_us):
         lines.append(f"the best of the first 16 guesses took {result.guessed_us:,.2f} us")
     end_to_end = result.best.measurement.end_to_end_us if result.best.measurement else None
-    if end_to_end is not None:
+    if end_to_end is not None and not result.device.arch.is_host:
         lines.append(f"with the operands copied to the device and the result back: {end_to_end:,.1f} us")
     return lines
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from ..codegen.config import Config
 from ..codegen.errors import DeviceError, ShapeError, TuningError, check
@@ -23,95 +22,23 @@ from ..runtime.record import Record, Status
 from ..runtime.store import Store
 from ..runtime.versions import versions_of
 from .configspace import Candidates, candidates, read_spaces
-from .decide import NAIVE, Contender, decided, judge
-from .evaluate import Phases, Tried
+from .decide import NAIVE, decided, judge
+from .evaluate import Evaluator, InProcess, Phases, Tried
 from .guess import ranked, recorded
-from .pipeline import Evaluator, InProcess, Isolated
+from .pipeline import Isolated
 from .replay import Recorder
+from .result import EFFORTS, Budget, Progress, Result, Silent
 from .sampler import Sampler, make_sampler
 
-__all__ = ["EFFORTS", "Budget", "Progress", "Result", "tune"]
+__all__ = ["tune"]
 
 GUESSES = 16
 """First guesses by the analytic model."""
 DUEL_ROUNDS = 11
 """Rounds of the final duel."""
 DUEL_SHARE = 0.2
-"""Share of the seconds kept for the duel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """When a run ends, whichever comes first. Hard limits."""
-
-    trials: int
-    """Variants tried, those of earlier runs that this one resumes counted."""
-    seconds: float
-    """Wall time, the duel included."""
-
-
-EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(192, 45.0), "full": Budget(100_000, 900.0)}
-"""What `--effort` means."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run found."""
-
-    problem: Problem
-    device: DeviceInfo
-    best: Record
-    """The winner, as kept in the store."""
-    contenders: tuple[Contender, ...]
-    """All of the duel, fastest first."""
-    trials: int
-    """Variants tried, resumed ones included."""
-    resumed: int
-    """How many of them came from earlier runs."""
-    statuses: tuple[tuple[str, int], ...]
-    """How many ended in which status, in this run."""
-    pruned: tuple[tuple[str, int], ...]
-    """Configs rejected before compiling, by reason."""
-    phases: Phases
-    """Where the measuring and compiling time went, summed over processes."""
-    sampler_s: float
-    """Seconds the sampler took."""
-    seconds: float
-    """Wall time."""
-    busy_share: float | None
-    """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
-    compilers: int
-    """Compile processes."""
-    guessed_us: float
-    """Best time among the first 16 guesses, infinity where none worked."""
-    stopped: str
-    """What ended the search: trials, seconds, space, interrupt or crashes."""
-
-
-class Progress(Protocol):
-    """Told what happens while a run goes on."""
-
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
-        """Once, before the first variant."""
-
-    def tried(self, tried: Tried, best: Record | None) -> None:
-        """After each variant."""
-
-    def duelling(self, configs: tuple[Config, ...]) -> None:
-        """Before the final comparison."""
-
-
-class Silent:
-    """A Progress that says nothing."""
-
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
-        """Nothing."""
-
-    def tried(self, tried: Tried, best: Record | None) -> None:
-        """Nothing."""
-
-    def duelling(self, configs: tuple[Config, ...]) -> None:
-        """Nothing."""
+HOST_DUEL_SHARE = 0.35
+"""Share of the seconds kept for the duel; on the processor also for the variant under way when they begin."""
 
 
 @dataclass(slots=True)
@@ -184,7 +111,7 @@ def tune(
     evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
     try:
         with _interrupts() as interrupted:
-            deadline = started + budget.seconds * (1 - DUEL_SHARE)
+            deadline = started + budget.seconds * (1 - (HOST_DUEL_SHARE if info.arch.is_host else DUEL_SHARE))
             try:
                 stopped = _explore(search, evaluator, found, budget, deadline, resumed, tally, progress, interrupted)
             finally:
@@ -317,7 +244,7 @@ def _duellists(
     # vendor's library come on top and are taken for as slow as the best.
     for count in range(len(ranking), 0, -1):
         round_s = max(5e-3, (sum(times[c] for c in ranking[:count]) + 2 * times[ranking[0]]) / 1e6)
-        rounds = int(0.8 * seconds / round_s) - 4
+        rounds = int(0.6 * seconds / round_s) - 4
         if rounds >= min(3, count) or count == 1:
             return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
     raise AssertionError
@@ -327,7 +254,8 @@ def _busy_share(evaluator: Evaluator, duel_s: float) -> float | None:
     if not isinstance(evaluator, Isolated):
         return None
     late_s = time.monotonic() - evaluator.usage.started - 10.0
-    return (evaluator.usage.busy_late_s + min(duel_s, late_s)) / late_s if late_s > 1.0 else None
+    # The duel waits for the variants under way, which are counted already: hence the limit.
+    return min(1.0, (evaluator.usage.busy_late_s + duel_s) / late_s) if late_s > 1.0 else None
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.detect import choose, open_device
 from tilewright.runtime.device import Device, Operand

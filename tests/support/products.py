@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device import Device, Operand
 from tilewright.runtime.kernel import Kernel

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import faults
 import pytest
-
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError, TuningError
@@ -27,9 +26,10 @@ from tilewright.tuner.evaluate import Tried
 from tilewright.tuner.guess import ranked, recorded
 from tilewright.tuner.recording import read_cache_file
 from tilewright.tuner.replay import replay, t4_path
+from tilewright.tuner.result import EFFORTS, Silent
 from tilewright.tuner.sampler import ExhaustiveSampler, RandomSampler
 from tilewright.tuner.space import Dimension, Point, Space
-from tilewright.tuner.tune import EFFORTS, Silent, tune
+from tilewright.tuner.tune import tune
 
 PROBLEM = Problem(24, 20, 16)
 ARCH = ARCHES["sm_90a"]

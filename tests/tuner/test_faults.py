@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import faults
 import pytest
-
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, StoreError, TuningError
 from tilewright.codegen.problem import Problem
@@ -23,7 +22,8 @@ from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
 from tilewright.tuner import child, pipeline
 from tilewright.tuner.evaluate import Tried
-from tilewright.tuner.tune import Result, Silent, tune
+from tilewright.tuner.result import Result, Silent
+from tilewright.tuner.tune import tune
 
 PROBLEM = Problem(24, 20, 16)
 FAULTY = "tiled:tile_width=8,edge=bounds,skew=0,unroll=4"
@@ -189,7 +189,7 @@ class Faults:
     def test_kill_of_the_parent_loses_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
         spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
         code = (
-            "import sys, os, signal; from tilewright.tuner.tune import tune, Silent\n"
+            "import sys, os, signal; from tilewright.tuner.tune import tune; from tilewright.tuner.result import Silent\n"
             "from tilewright.codegen.problem import Problem; from tilewright.tuner import child\n"
             "from pathlib import Path\n"
             "real = child.Child.__init__\n"
@@ -244,9 +244,10 @@ class TestHost(Faults):
                 raise OSError(28, "No space left on device")
             real(descriptor)
 
-        with monkeypatch.context() as patched, pytest.raises(StoreError, match="No space left"):
+        with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", full)
-            self.run(tmp_path, Watching(), 8)
+            with pytest.raises(StoreError, match="No space left"):
+                self.run(tmp_path, Watching(), 8)
         assert Store(tmp_path / "store").best(kept.device, PROBLEM) == kept
         assert all_gone(started)
 
@@ -292,7 +293,6 @@ def test_without_isolation_a_wrong_result_is_still_only_a_record(tmp_path: Path)
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of its own: what is planted here must not reach other tests."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    yield

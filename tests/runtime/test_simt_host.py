@@ -1,0 +1,318 @@
+"""The simt family on the host device: the edge grid, operands that lie askew, sanitizers and planted faults.
+
+Run as a program, this file is the child process that has the sanitizers loaded; it forks once for each kernel, so
+that a crash or an endless loop ends only that one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from products import exact, integers, run
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.codegen.source import KernelSource
+from tilewright.runtime.device import Binary
+from tilewright.runtime.host import HostCompiler, HostDevice
+from tilewright.runtime.kernel import Kernel, prepare
+
+TRANS = ("nn", "nt", "tn", "tt")
+SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))
+"""alpha and beta."""
+
+# One for each way through the template; together all transposes meet every one.
+CONFIGS = {
+    "registers": "block_m=32,block_n=32,block_k=8",
+    "registers, prefetched, 16 rows": "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,group_m=4",
+    "registers, slices, splits": "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=4,split_k=4",
+    "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
+    "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=4,a_k_inner=1,b_k_inner=1,prefetch=1",
+    "cp.async, all of it": "block_m=64,block_n=16,thread_m=8,thread_n=2,lanes_m=4,block_k=32,cp_async=1,stages=2,"
+    "prefetch=1,slices=2,split_k=2,group_m=8,a_k_inner=1",
+}  # fmt: skip
+
+
+def config_for(text: str, dtype: str, trans: str, vec: int = 1) -> Config:
+    """The config as far as the transposes and the type allow, with vectors of up to `vec` elements."""
+    config = complete(Config.parse(f"simt:{text}"))
+    values = dict(config.values)
+    values["a_k_inner"] = int(bool(values["a_k_inner"]) and trans[0] == "n")
+    values["b_k_inner"] = int(bool(values["b_k_inner"]) and trans[1] == "t")
+    wide = min(vec, 4 if dtype == "float" else 2)
+    turned_a = trans[0] == "n" and values["cp_async"] and not values["a_k_inner"]
+    turned_b = trans[1] == "t" and values["cp_async"] and not values["b_k_inner"]
+    values["vec_a"], values["vec_b"] = 1 if turned_a else wide, 1 if turned_b else wide
+    values["vec_c"] = 1 if values["b_k_inner"] else min(wide, int(values["thread_n"]))
+    return Config("simt", tuple(values.items()))
+
+
+def check(kernel: Kernel, alpha: float, beta: float, extra: int, seed: int = 1) -> None:
+    a, b, c = integers(kernel.problem, seed)
+    got = run(kernel.device, kernel, a, b, c, alpha, beta, extra)
+    wanted = exact(kernel.problem, a, b, c, alpha, beta)
+    assert np.array_equal(got, wanted), (kernel.problem, alpha, beta, extra)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("trans", TRANS)
+def test_edge_grid(name: str, dtype: str, trans: str) -> None:
+    device = HostDevice()
+    config = config_for(CONFIGS[name], dtype, trans)
+    tile_m, tile_n, tile_k = FAMILIES["simt"].tile(config)
+    case = 0
+    for m, n, k in product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k))):
+        # Scalars and strides turn round and round: every one meets every size somewhere.
+        kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
+        check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
+        case += 1
+    for k, (alpha, beta) in product((0, 2), SCALARS):
+        check(prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", dtype, trans), config), alpha, beta, 7)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("dtype", "trans"), [("float", "nn"), ("float", "tt"), ("double", "nt"), ("double", "tn")])
+@pytest.mark.parametrize("edge", ["bounds", "exact", "pad"])
+def test_vectors(name: str, dtype: str, trans: str, edge: str) -> None:
+    device = HostDevice()
+    config = config_for(CONFIGS[name], dtype, trans, vec=4)
+    config = Config("simt", tuple((n, edge if n == "edge" else v) for n, v in config.values))
+    tile_m, tile_n, tile_k = FAMILIES["simt"].tile(config)
+    shapes = {
+        "bounds": ((tile_m + 4, tile_n - 4, tile_k + 4), (4, 4, 4)),
+        "exact": ((2 * tile_m, tile_n, 3 * tile_k),),
+        "pad": ((tile_m + 1, tile_n - 1, tile_k + 3),),
+    }[edge]
+    for (m, n, k), (alpha, beta) in product(shapes, SCALARS):
+        kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
+        # Rows 8 elements apart stay aligned; others are served by the scalar twin, by the same tiles.
+        for extra in (0, 8, 1, 7):
+            check(kernel, alpha, beta, extra)
+
+
+def test_operands_that_start_askew_are_served_by_the_scalar_twin() -> None:
+    device = HostDevice(alignment=4)
+    problem = Problem.parse("36x40x44")
+    kernel = prepare(device, problem, config_for(CONFIGS["registers"], "float", "nn", vec=4))
+    a, b, c = integers(problem, 1)
+    wanted = exact(problem, a, b, c, 1, 0)
+    for askew in range(3):
+        operands = []
+        arrays = []
+        for place, array in enumerate((a, b, c)):
+            memory = device.allocate(4 * (array.size + 5))
+            skip = (-(memory.pointer // 4) % 4) + (1 if place == askew else 0)
+            flat = memory.array("float32", (array.size + 5,))[skip : skip + array.size]
+            flat[:] = array.ravel()
+            arrays.append(flat.reshape(array.shape))
+            operands.append(_operand(memory, skip, array.shape))
+        kernel.launch(*operands)
+        assert np.array_equal(arrays[2], wanted)
+    assert kernel._twin is not None
+
+
+def _operand(memory: object, skip: int, shape: tuple[int, int]) -> object:
+    from tilewright.runtime.device import Operand
+
+    return Operand(memory.pointer + 4 * skip, *shape, shape[1], False, memory)  # type: ignore[attr-defined]
+
+
+def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> None:
+    device = HostDevice()
+    problem = Problem.parse("33x18x200")
+    kernel = prepare(device, problem, config_for(CONFIGS["registers, slices, splits"], "float", "nn"))
+    rng = np.random.default_rng(1)
+    a, b = rng.random(problem.stored_a, np.float32), rng.random(problem.stored_b, np.float32)
+    c = np.zeros((problem.m, problem.n), np.float32)
+    results = {run(device, kernel, a, b, c, 1, 0).tobytes() for _ in range(5)}
+    assert len(results) == 1
+    (workspace,) = kernel._workspaces.values()
+    assert workspace.nbytes == kernel.source.workspace_bytes
+    assert not workspace.array("uint8", (workspace.nbytes,))[-4 * 6 :].any()
+
+
+def test_what_the_grid_runs_keeps_every_rule() -> None:
+    for text, dtype, trans, vec in product(CONFIGS.values(), ("float", "double"), TRANS, (1, 4)):
+        config = config_for(text, dtype, trans, vec)
+        assert list(rejections(Problem.parse("64", dtype, trans), config, ARCHES["host"])) == []
+
+
+# ---- Planted faults --------------------------------------------------------------------------------------------
+
+RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
+"""How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
+
+TIME_LIMIT_S = 20
+
+PLAIN = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8"
+ASYNC = f"{PLAIN},cp_async=1,stages=3"
+WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A replacement in the text that makes the kernel wrong."""
+
+    name: str
+    old: str
+    new: str
+    config: str = PLAIN
+    trans: str = "nn"
+    vec: int = 1
+
+    def plant(self, source: KernelSource) -> KernelSource:
+        assert self.old in source.code, f"{self.name}: {self.old!r} is not in the text"
+        return replace(source, code=source.code.replace(self.old, self.new, 1))
+
+
+FAULTS = (
+    Fault("sums not set", "T sum[THREAD_M][THREAD_N] = {};", "T sum[THREAD_M][THREAD_N];"),
+    Fault("C read where beta is 0", "if (beta != T(0)) {", "if (true) {"),
+    Fault("alpha ignored", "sum[i][j] *= alpha", "sum[i][j] *= T(1)"),
+    Fault("A and B read where alpha is 0", "alpha == T(0) ? 0 : k", "k"),
+    Fault("ld of A and B swapped", "A, int lda, const T* __restrict__ B, int ldb",
+          "A, int ldb, const T* __restrict__ B, int lda"),
+    Fault("guard along k off by one", "< unsigned(k_left)", "<= unsigned(k_left)"),
+    Fault("guard of rows lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", ""),
+    Fault("guard of many rows lost", "(ONE_OUTER || inside >> i & 1) && ", "", "block_m=32,block_n=16,thread_m=4"
+          ",thread_n=4,block_k=16"),
+    Fault("guard of stored rows off by one", "row >= rows || col >= cols)) continue;\n            Vector",
+          "row > rows || col >= cols)) continue;\n            Vector"),
+    Fault("guard of stored columns off by one", "|| col >= cols)) continue;\n            Vector",
+          "|| col > cols)) continue;\n            Vector"),
+    Fault("last barrier missing", "if (more) put(shared + reading);\n        __syncthreads();",
+          "if (more) put(shared + reading);", "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8"),
+    Fault("first barrier missing", "        put(shared);\n    }\n    __syncthreads();", "        put(shared);\n    }",
+          "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8"),
+    Fault("stages not turned", "reading = STAGE - reading;", ""),
+    Fault("shared memory a row short", "/ sizeof(T)];", "/ sizeof(T) - BLOCK_N - WIDE];"),
+    Fault("last tile dropped", "tile < tiles; ++tile", "tile < tiles - 1; ++tile"),
+    Fault("endless loop", "tile < tiles; ++tile", "tile < tiles; tile += 0"),
+    Fault("fragment read a step late", "PITCH + i * LANES;", "PITCH + PITCH + i * LANES;"),
+    Fault("lanes mapped twice", "lane / (2 * LANES_M) * 2 + lane % 2", "lane / (2 * LANES_M) * 2"),
+    Fault("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1"),
+    Fault("transposition lost", "TURNED ? col * PITCH + row : ", "TURNED ? row * PITCH + col : "),
+    Fault("vectors stored scalar", "e < VEC_C; ++e) made", "e < 1; ++e) made", vec=4),
+    Fault("wait forgotten", "wait_copies<STAGES - 2>();", "", ASYNC),
+    Fault("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", ASYNC),
+    Fault("group not committed", "commit_copies();  // an empty group counts too", "", ASYNC),
+    Fault("stage filled too early", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;", ASYNC),
+    Fault("copy reads outside", "inside ? from : nullptr", "from", ASYNC),
+    Fault("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * (BLOCK_K / SLICES / 2)", WHOLE),
+    Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
+    Fault("barrier of slices missing", "        __syncthreads();\n        if (slice == 0)", "        if (slice == 0)", WHOLE),
+    Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
+    Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
+    Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
+    Fault("split written beside the workspace", "first[Index(split) * (TILE / WIDE)", "first[Index(split + 1) * (TILE / WIDE)", WHOLE),
+)  # fmt: skip
+
+
+def _config_of(fault: Fault, dtype: str) -> Config:
+    return config_for(fault.config, dtype, fault.trans, fault.vec)
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
+    faults = [*FAULTS]
+    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE), ("nn", "tt"))):
+        faults.append(Fault(f"unfaulted {number}", "using T", "using T", config, trans, vec=4))
+    jobs = []
+    for number, fault in enumerate(faults):
+        config = _config_of(fault, dtype)
+        source = fault.plant(render(Problem.parse("64", dtype, fault.trans), config, ARCHES["host"]))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = HostCompiler(sanitize=True).build(source, str(folder)).path
+        jobs.append((fault.name, str(config), dtype, fault.trans, path))
+    outcomes = _check_all(jobs)
+    right = {name for name, outcome in outcomes.items() if outcome == RIGHT}
+    assert right == {name for name in outcomes if name.startswith("unfaulted")}, outcomes
+    assert BROKEN not in outcomes.values(), outcomes
+
+
+def _check_all(jobs: list[tuple[str, str, str, str, str]]) -> dict[str, int]:
+    """Exit code of each kernel's check, negative for a signal."""
+    environment = os.environ | {
+        "LD_PRELOAD": HostCompiler(sanitize=True).sanitizer_library(),
+        "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
+        "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH")))),
+    }
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcomes: dict[str, int] = json.loads(done.stdout)
+    return outcomes
+
+
+# ---- In the child ----------------------------------------------------------------------------------------------
+
+
+def _check(text: str, dtype: str, trans: str, path: str) -> int:
+    config = complete(Config.parse(text))
+    size = Problem.parse("1", dtype).dtype.size_bytes
+    # Scalar kernels get memory aligned to one element, so that every matrix ends where the guard page begins.
+    step = 1 if max(FAMILIES["simt"].alignment(config)) == 1 else 4
+    device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
+    binary = Binary(Path(path).read_bytes(), path)
+    # Three by three blocks with ragged edges and several tiles of k, whole tiles, and one vector.
+    for m, n, k in ((66, 35, 27), (64, 32, 32), (1, 1, 1)):
+        m, n, k = (-(-x // step) * step for x in (m, n, k))
+        problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
+        kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)
+        for (alpha, beta), extra in product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step)):
+            a, b, c = integers(problem, 1)
+            if alpha == 0:
+                a[:], b[:] = np.nan, np.nan
+            try:
+                got = run(device, kernel, a, b, c, alpha, beta, extra)
+            except LaunchError as error:
+                print(f"{problem}: {error}", file=sys.stderr)
+                return REFUSED
+            except AssertionError as error:
+                print(f"{problem}: {error}", file=sys.stderr)
+                return WRONG
+            if alpha == 0:
+                a[:], b[:] = 0, 0
+            if not np.array_equal(got, exact(problem, a, b, c, alpha, beta)):
+                print(f"{problem}: C is wrong", file=sys.stderr)
+                return WRONG
+    return RIGHT
+
+
+def _main() -> None:
+    outcomes = {}
+    for title, text, dtype, trans, path in json.load(sys.stdin):
+        child = os.fork()
+        if child == 0:
+            # The signal's own action ends the process, inside an endless loop too.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(TIME_LIMIT_S)
+            print(f"---- {title}", file=sys.stderr, flush=True)
+            outcome = BROKEN
+            try:
+                outcome = _check(text, dtype, trans, path)
+            finally:
+                sys.stderr.flush()
+                os._exit(outcome)
+        outcomes[title] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    json.dump(outcomes, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

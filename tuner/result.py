@@ -1,0 +1,88 @@
+"""A run's limits, what it found, and who is told while it goes on."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..codegen.config import Config
+from ..codegen.problem import Problem
+from ..runtime.device import DeviceInfo
+from ..runtime.record import Record
+from .configspace import Candidates
+from .decide import Contender
+from .evaluate import Phases, Tried
+
+__all__ = ["EFFORTS", "Budget", "Progress", "Result", "Silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a run ends, whichever comes first. Hard limits."""
+
+    trials: int
+    """Variants tried, those of earlier runs that this one resumes counted."""
+    seconds: float
+    """Wall time, the duel included."""
+
+
+EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(192, 45.0), "full": Budget(100_000, 900.0)}
+"""What `--effort` means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run found."""
+
+    problem: Problem
+    device: DeviceInfo
+    best: Record
+    """The winner, as kept in the store."""
+    contenders: tuple[Contender, ...]
+    """All of the duel, fastest first."""
+    trials: int
+    """Variants tried, resumed ones included."""
+    resumed: int
+    """How many of them came from earlier runs."""
+    statuses: tuple[tuple[str, int], ...]
+    """How many ended in which status, in this run."""
+    pruned: tuple[tuple[str, int], ...]
+    """Configs rejected before compiling, by reason."""
+    phases: Phases
+    """Where the measuring and compiling time went, summed over processes."""
+    sampler_s: float
+    """Seconds the sampler took."""
+    seconds: float
+    """Wall time."""
+    busy_share: float | None
+    """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
+    compilers: int
+    """Compile processes."""
+    guessed_us: float
+    """Best time among the first 16 guesses, infinity where none worked."""
+    stopped: str
+    """What ended the search: trials, seconds, space, interrupt or crashes."""
+
+
+class Progress(Protocol):
+    """Told what happens while a run goes on."""
+
+    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+        """Once, before the first variant."""
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        """After each variant."""
+
+    def duelling(self, configs: tuple[Config, ...]) -> None:
+        """Before the final comparison."""
+
+
+class Silent:
+    """A Progress that says nothing."""
+
+    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+        """Nothing."""
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        """Nothing."""
+
+    def duelling(self, configs: tuple[Config, ...]) -> None:
+        """Nothing."""
