@@ -147,7 +147,7 @@ def _choices(values: list[Any]) -> tuple[Value, ...]:
 
 
 def _value(value: Any) -> Value:
-    if isinstance(value, float) and value.is_integer() or isinstance(value, bool):
+    if (isinstance(value, float) and value.is_integer()) or isinstance(value, bool):
         return int(value)
     return value if isinstance(value, int) else str(value)
 
@@ -213,9 +213,7 @@ def write_t4(path: Path, recording: Recording) -> None:
         measured = [] if entry.time_us is None else [("time", _ms(entry.time_us), "ms")]
         results.append(
             {
-                "configuration": {
-                    d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)
-                },
+                "configuration": {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)},
                 "objectives": ["time"],
                 "times": {
                     "compilation_time": _ms(entry.compile_s * 1e6),

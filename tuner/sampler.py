@@ -2,15 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..codegen.errors import ConfigError, check
 from .space import Mask, Point, Space
 
-__all__ = ["SAMPLERS", "BaseSampler", "ExhaustiveSampler", "RandomSampler", "Sampler", "Trials", "make_sampler"]
+if TYPE_CHECKING:
+    from .study import Journal
+
+__all__ = [
+    "SAMPLERS",
+    "BaseSampler",
+    "ExhaustiveSampler",
+    "RandomSampler",
+    "Sampler",
+    "StoredSampler",
+    "Trials",
+    "make_sampler",
+]
 
 Trials = tuple[tuple[Point, float | None], ...]
 """Points and their times in microseconds in the order they were told; None for one that failed."""
@@ -130,6 +143,41 @@ class ExhaustiveSampler(BaseSampler):
         return self.space.points[next(row for row in self._order if self.unseen[row])]
 
 
+class StoredSampler:
+    """A sampler whose outcomes are kept in a journal; it starts knowing all that the journal holds."""
+
+    def __init__(self, sampler: Sampler, journal: "Journal") -> None:
+        self._sampler = sampler
+        self._journal = journal
+        self._started: dict[Point, datetime] = {}
+        for point, time_us in journal.history:
+            sampler.tell(point, time_us)
+
+    @property
+    def history(self) -> Trials:
+        return self._sampler.history
+
+    def seed(self, points: Iterable[Point]) -> None:
+        self._sampler.seed(points)
+
+    def ready(self) -> bool:
+        return self._sampler.ready()
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def ask(self) -> Point | None:
+        point = self._sampler.ask()
+        if point is not None:
+            self._started[point] = datetime.now()
+        return point
+
+    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
+        started = self._started.pop(point, datetime.now())
+        self._journal.add(point, time_us, started, status, reason)
+        self._sampler.tell(point, time_us)
+
+
 def make_sampler(
     name: str,
     space: Space,
@@ -143,7 +191,7 @@ def make_sampler(
     `auto` is the Gaussian process where torch is installed and `budget` trials do not make it slow, else TPE.
     """
     from .ahead import AskAhead
-    from .study import GPSampler, Journal, StoredSampler, TPESampler, torch_installed
+    from .study import GPSampler, Journal, TPESampler, torch_installed
 
     check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}", ConfigError)
     if name == "auto":

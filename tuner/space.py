@@ -108,7 +108,7 @@ class Space:
         for dimension in self.dimensions:
             value = given.get(dimension.name)
             check(value in dimension.choices, f"{dimension.name} cannot be {value!r}")
-            point.append(dimension.choices.index(value))  # type: ignore[arg-type]
+            point.append(dimension.choices.index(value))
         return tuple(point)
 
     def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import canonical, complete

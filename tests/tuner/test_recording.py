@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.tuner.recording import Entry, Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.space import Dimension

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.space import Dimension, Space
 
