@@ -86,12 +86,15 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
     family = family_of(config)
     multiples = family.multiples(config)
     sizes = (problem.m, problem.n, problem.k)
+    aligned = source.alignment == (1, 1, 1)
     return {
         "problem": problem,
         "config": config,
         "arch": arch,
         "source": source,
+        "twin": None if aligned else render(problem, family.scalar(config), arch),
         "launch": source.launch,
+        "splits": family.splits(config),
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,

@@ -7,6 +7,7 @@ from .config import Config, Value
 from .errors import ConfigError, check
 from .family import EDGE, FAMILIES, Constraint, Family, Parameter, family_in
 from .problem import Problem
+from .simt import SIMT
 
 __all__ = [
     "FAMILIES",
@@ -102,14 +103,16 @@ TILED = Family(
     ),
     block=lambda config: (config.number("tile_width"), config.number("tile_width"), 1),
     tile=lambda config: (config.number("tile_width"),) * 3,
-    smem_elements=lambda config: 2 * config.number("tile_width") * (config.number("tile_width") + config.number("skew")),
+    smem_elements=lambda config: (
+        2 * config.number("tile_width") * (config.number("tile_width") + config.number("skew"))
+    ),
     # Phases of the smallest tile are short enough for the compiler to unroll several of them.
     registers=lambda dtype, config: 72 if config.number("tile_width") == 4 else 48 + config.number("unroll") // 2,
     reuse=lambda config: (config.number("tile_width"),) * 2,
     smem_loads=lambda config: 1 + 1 / config.number("tile_width"),
 )
 
-FAMILIES.update({family.name: family for family in (NAIVE, TILED)})
+FAMILIES.update({family.name: family for family in (NAIVE, TILED, SIMT)})
 
 
 def family_of(config: Config) -> Family:

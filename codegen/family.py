@@ -82,6 +82,8 @@ class Family:
     """What makes a variant hopeless though it works: for searches, nothing else keeps to it."""
     alignment: Callable[[Config], tuple[int, int, int]] = lambda config: (1, 1, 1)
     """Elements of which the pointer, the leading dimension and the stored row of A, B and C are multiples."""
+    splits: Callable[[Config], int] = lambda config: 1
+    """Blocks that share a tile of C."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 
@@ -101,7 +103,7 @@ class Family:
     def blocks(self, problem: Problem, config: Config) -> int:
         """Blocks of the grid."""
         tile_m, tile_n, _ = self.tile(config)
-        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n) * self.splits(config)
 
     def launch(self, problem: Problem, config: Config) -> LaunchConfig:
         """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
@@ -110,8 +112,13 @@ class Family:
         return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), smem - static, static)
 
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
-        """Device memory that the kernel needs for itself, zero before the first launch; 0 where it takes none."""
-        return 0
+        """Device memory of the kernel's own, zero before the first launch: where blocks share a tile of C, the sums
+        of each and a counter a tile; else 0."""
+        if self.splits(config) == 1:
+            return 0
+        tile_m, tile_n, _ = self.tile(config)
+        blocks = self.blocks(problem, config)
+        return blocks * tile_m * tile_n * problem.dtype.size_bytes + blocks // self.splits(config) * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
@@ -131,6 +138,7 @@ FAMILIES: dict[str, Family] = {}
 def family_in(config: Config) -> Family:
     """The family of a config that is known to have one."""
     return FAMILIES[config.family]
+
 
 EDGE = Parameter(
     "edge",

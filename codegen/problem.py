@@ -90,7 +90,8 @@ class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`.
-    Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ValueError if it is negative or above 2^31 - 1.
+    Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
+    negative or above 2^31 - 1.
     """
 
     m: int

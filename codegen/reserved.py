@@ -44,8 +44,7 @@ _CUDA = (
     "double3 double4 int2 int3 int4 max min rsqrt threadIdx uint2 uint3 uint4 warpSize"
 )
 _MACROS = (
-    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix "
-    "assert offsetof"
+    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert offsetof"
 )
 _HEADERS = (
     "complex ctype cuda_runtime dirent dlfcn elf features fenv float inttypes iso646 libgen limits "

@@ -71,16 +71,23 @@ def _operand_registers(dtype: DType, config: Config) -> int:
     return wide * _step(dtype, config) * (config.number("thread_m") + config.number("thread_n"))
 
 
-def _held_registers(dtype: DType, config: Config) -> int:
-    """Registers of the sums, and of tiles that pass through registers."""
-    staged = 0 if config.number("cp_async") else _copied(config, "a") + _copied(config, "b")
-    return dtype.size_bytes // 4 * (config.number("thread_m") * config.number("thread_n") + staged)
+def _sum_registers(dtype: DType, config: Config) -> int:
+    """Registers of the sums."""
+    return dtype.size_bytes // 4 * config.number("thread_m") * config.number("thread_n")
+
+
+def _staged_registers(dtype: DType, config: Config) -> int:
+    """Registers of the tiles that pass through registers."""
+    if config.number("cp_async"):
+        return 0
+    return dtype.size_bytes // 4 * (_copied(config, "a") + _copied(config, "b"))
 
 
 def _least_registers(dtype: DType, config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
-    operands = _operand_registers(dtype, config)
-    return 40 + _held_registers(dtype, config) + (5 + config.number("prefetch")) * operands // 4
+    held = _sum_registers(dtype, config) + max(0, _staged_registers(dtype, config) - 4)
+    splitting = 8 if config.number("split_k") > 1 else 0
+    return 40 + held + splitting + (5 + config.number("prefetch")) * _operand_registers(dtype, config) // 4
 
 
 def _registers_held_to(config: Config) -> int:
@@ -90,8 +97,12 @@ def _registers_held_to(config: Config) -> int:
 
 def _registers(dtype: DType, config: Config) -> int:
     """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+    held = _sum_registers(dtype, config) + _staged_registers(dtype, config)
+    bound = _registers_held_to(config)
+    if held >= 128:
+        return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
-    return min(max(64 + 8 * dtype.size_bytes, 60 + _held_registers(dtype, config) + operands), _registers_held_to(config))
+    return min(max(64 + 8 * dtype.size_bytes, 60 + held + operands), bound)
 
 
 def _runs_along_k(problem: Problem, operand: str) -> bool:
@@ -142,8 +153,8 @@ def _block_worth(problem: Problem, block: Value, size: int) -> bool:
 
 
 def _split_worth(problem: Problem, split: Value) -> bool:
-    # Fewer than 16 steps of k are not worth a sum of their own; large results fill the device without.
-    return split == 1 or (isinstance(split, int) and 16 * split <= problem.k and problem.m * problem.n <= 2**22)
+    # Fewer than 32 steps of k are not worth a sum of their own; large results fill the device without.
+    return split == 1 or (isinstance(split, int) and 24 * split <= problem.k and problem.m * problem.n <= 2**21)
 
 
 def _aligned(operand: str) -> Constraint:
@@ -165,9 +176,7 @@ def _turns_elements(operand: str) -> Constraint:
     along = "!TRANS_A" if operand == "a" else "TRANS_B"
     return Constraint(
         f"cp.async transposes {name} element by element: vec_{operand} {{vec_{operand}}} is 1",
-        lambda problem, config, arch: (
-            not _turned_in_flight(problem, config, operand) or config[f"vec_{operand}"] == 1
-        ),
+        lambda problem, config, arch: not _turned_in_flight(problem, config, operand) or config[f"vec_{operand}"] == 1,
         f"!(CP_ASYNC && {along} && !{name}_K_INNER) || VEC_{name} == 1",
     )
 
@@ -264,8 +273,13 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
 
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    split = config.number("split_k") * config.number("slices")
-    return split == 1 or (_tiles(problem, config) <= 256 and 2 * config.number("block_k") * split <= 2 * problem.k)
+    tiles, split = _tiles(problem, config), config.number("split_k")
+    return split == 1 or (tiles <= 256 and tiles * split <= 1024 and config.number("block_k") * split <= problem.k)
+
+
+def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
+    slices, sums = config.number("slices"), _sum_registers(problem.dtype, config)
+    return slices == 1 or (sums <= 64 and _tiles(problem, config) <= 512 and _threads(config) <= 128 * slices)
 
 
 def _group_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -273,6 +287,7 @@ def _group_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 
 def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    # Without being held to it the compiler takes up to some 24 registers more than it needs.
     blocks = config.number("min_blocks")
     least = _least_registers(problem.dtype, config)
     return blocks == 1 or (least + 24) * _threads(config) * blocks > arch.registers_per_sm
@@ -287,36 +302,53 @@ def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return max(m, n) <= 4 * min(m, n) or min(problem.m, problem.n) <= 64
 
 
+def _edge_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    sizes = zip((problem.m, problem.n, problem.k), ("block_m", "block_n", "block_k"), strict=True)
+    whole = [size % config.number(name) == 0 for size, name in sizes]
+    return (config["edge"] == "exact") == all(whole)
+
+
+def _nearly_square(ratio: int, m: int, n: int) -> bool:
+    return max(m, n) <= ratio * min(m, n)
+
+
 _ADVICE = (
+    Constraint(
+        "a thread's part of C is at most twice as long as wide",
+        lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
+    ),
+    Constraint(
+        "a warp's part of C is at most twice as long as wide",
+        lambda problem, config, arch: _nearly_square(2, _warp_m(config), _warp_n(config)),
+    ),
+    Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays),
+    Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
     Constraint("copies are as wide as the stored rows allow", _vectors_wide),
     Constraint(
-        "a block has 32 to 512 threads",
-        lambda problem, config, arch: 32 <= _threads(config) <= 512,
+        "a block has at most 512 threads",
+        lambda problem, config, arch: _threads(config) <= 512,
     ),
-    Constraint("a tile is at most four times as long as it is wide, unless C is narrow", _shape_pays),
-    Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
-    Constraint("k is split where there are few tiles and each part has a tile of k", _split_pays),
+    Constraint(
+        "operands are read ahead where a thread has at least 32 multiply-adds a step",
+        lambda problem, config, arch: (
+            not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
+        ),
+    ),
+    Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
+    Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     Constraint("tiles are grouped where not all of them run at a time", _group_pays),
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
+    Constraint("edges are exact where the tiles fit", _edge_pays),
 )
 
 
 class _Simt(Family):
-    """What depends on more than the fields of a Family say."""
+    """A family whose rows in shared memory are padded by bytes, not by elements."""
 
     __slots__ = ()
 
     def smem_bytes(self, dtype: DType, config: Config) -> int:
         return _smem_elements(config, _WIDE_BYTES // dtype.size_bytes) * dtype.size_bytes
-
-    def blocks(self, problem: Problem, config: Config) -> int:
-        return _tiles(problem, config) * config.number("split_k")
-
-    def workspace_bytes(self, problem: Problem, config: Config) -> int:
-        if config["split_k"] == 1:
-            return 0
-        part = config.number("block_m") * config.number("block_n") * problem.dtype.size_bytes
-        return self.blocks(problem, config) * part + _tiles(problem, config) * 4
 
 
 def _scalar(config: Config) -> Config:
@@ -324,7 +356,7 @@ def _scalar(config: Config) -> Config:
 
 
 def _smem_loads(config: Config) -> float:
-    """Fragments of each step; a read of 8 or 16 bytes takes half the time of as many single ones, lanes share so much."""
+    """Operands of each step: a wide read takes half the time of as many single ones, as lanes share what they read."""
     m, n = config.number("thread_m"), config.number("thread_n")
     written = 1 / config.number("block_m") + 1 / config.number("block_n")
     return (1 / m + 1 / n) / 2 + written
@@ -336,36 +368,41 @@ SIMT = _Simt(
     template="simt.cu.jinja",
     parameters=(
         Parameter(
-            "block_m", "bm", (64, 16, 32, 128, 256), "rows of C a block computes",
+            "block_m",
+            "bm",
+            (64, 16, 32, 128, 256),
+            "rows of C a block computes",
             lambda problem, value: _block_worth(problem, value, problem.m),
         ),
         Parameter(
-            "block_n", "bn", (64, 16, 32, 128, 256), "columns of C a block computes",
+            "block_n",
+            "bn",
+            (64, 16, 32, 128, 256),
+            "columns of C a block computes",
             lambda problem, value: _block_worth(problem, value, problem.n),
         ),
         Parameter("block_k", "bk", (8, 16, 32), "steps of k that a tile covers"),
         Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
         Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
-        Parameter("lanes_m", "lm", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
+        Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
         Parameter("stages", "s", (2, 3, 4, 5), "tiles that shared memory holds at a time"),
-        Parameter("cp_async", "ca", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
+        Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
         Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
         Parameter(
-            "vec_c", "vc", (1, 2, 4), "elements of C that one store moves",
+            "vec_c",
+            "vc",
+            (1, 2, 4),
+            "elements of C that one store moves",
             lambda problem, value: isinstance(value, int) and (value == 1 or value <= _widest(problem, "c")),
         ),
-        Parameter(
-            "a_k_inner", "ak", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")
-        ),
-        Parameter(
-            "b_k_inner", "bki", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")
-        ),
+        Parameter("a_k_inner", "ka", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")),
+        Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
-        Parameter("slices", "sl", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
-        Parameter("split_k", "sk", (1, 2, 4, 8, 16, 32, 64, 128), "blocks that share out k", _split_worth),
-        Parameter("group_m", "gm", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
-        Parameter("min_blocks", "mb", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
+        Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
+        Parameter("split_k", "z", (1, 2, 4, 8, 16, 32, 64, 128), "blocks that share out k", _split_worth),
+        Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
+        Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -377,5 +414,6 @@ SIMT = _Simt(
     smem_loads=_smem_loads,
     advice=_ADVICE,
     alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
+    splits=lambda config: config.number("split_k"),
     scalar=_scalar,
 )

@@ -204,7 +204,9 @@ class CudaDevice:
         """Copy rows inside the device, on CuPy's current stream."""
         kind = cupy.cuda.runtime.memcpyDeviceToDevice
         with self._device, _translated("copying"):
-            cupy.cuda.runtime.memcpy2DAsync(target, target_pitch, source, source_pitch, width, rows, kind, self.stream())
+            cupy.cuda.runtime.memcpy2DAsync(
+                target, target_pitch, source, source_pitch, width, rows, kind, self.stream()
+            )
 
     def stream(self) -> int:
         """Handle of CuPy's current stream."""

@@ -41,7 +41,9 @@ def choose(selector: str) -> Choice:
         try:
             return Choice(_cuda_infos()[0])
         except DeviceError as error:
-            return Choice(_host_info(), f"an NVIDIA GPU is present but not used: {error}; going on with the host device")
+            return Choice(
+                _host_info(), f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
+            )
     return Choice(_host_info())
 
 

@@ -29,9 +29,7 @@ _FILLED = ("-ftrivial-auto-var-init=pattern",)
 """A variable that was never set holds a large number, not a zero by chance. GCC has it from 12 on."""
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(")
-_DYNAMIC = re.compile(
-    r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]"
-)
+_DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
 @dataclass(frozen=True, slots=True)

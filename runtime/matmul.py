@@ -132,9 +132,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     return found
 
 
-def matmul(
-    a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None
-) -> Any:
+def matmul(a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None) -> Any:
     """alpha * a @ b + beta * out by the tuned kernel for these shapes.
 
     a is m x k and b k x n, both NumPy or both CuPy, both float32 or both float64; views with padded rows and

@@ -17,7 +17,7 @@ from .. import configs
 from ..codegen.arch import Arch
 from ..codegen.config import Config
 from ..codegen.errors import ConfigError, StoreError, StoreVersionError, check
-from ..codegen.families import default_config, rejections
+from ..codegen.families import default_config, family_of, rejections
 from ..codegen.problem import Problem
 from . import settings
 from .device import DeviceInfo
@@ -96,12 +96,14 @@ class Store:
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
         exact = self.best(info.key, problem)
-        if exact is not None and _serves(exact, problem, info.arch):
+        if exact is not None and _serves(exact.config, problem, info.arch):
             return Found(exact.config, "exact", exact)
         near = [record for record in self.records(info.key) if _comparable(record.problem, problem)]
         for record in sorted(near, key=lambda record: distance(record.problem, problem)):
-            if _serves(record, problem, info.arch):
-                return Found(record.config, f"nearest {record.problem.shape}", record)
+            # Vectors that do not fit another shape's rows: the same tiles without them.
+            for config in dict.fromkeys((record.config, family_of(record.config).scalar(record.config))):
+                if _serves(config, problem, info.arch):
+                    return Found(config, f"nearest {record.problem.shape}", record)
         return Found(default_config(problem, info.arch), "default")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:
@@ -281,8 +283,8 @@ def _beats(record: Record, old: Record) -> bool:
     return record.config == old.config or record.median_us < old.median_us
 
 
-def _serves(record: Record, problem: Problem, arch: Arch) -> bool:
-    return next(rejections(problem, record.config, arch), None) is None
+def _serves(config: Config, problem: Problem, arch: Arch) -> bool:
+    return next(rejections(problem, config, arch), None) is None
 
 
 def _comparable(tuned: Problem, problem: Problem) -> bool:

@@ -76,7 +76,11 @@ class Timer:
         """The sets, each matrix of all sets in one allocation. Random: zeros run faster than data."""
         problem, sets = self.problem, self.sets
         rng = np.random.default_rng(seed)
-        shapes = (problem.stored_a, problem.trans_a), (problem.stored_b, problem.trans_b), ((problem.m, problem.n), False)
+        shapes = (
+            (problem.stored_a, problem.trans_a),
+            (problem.stored_b, problem.trans_b),
+            ((problem.m, problem.n), False),
+        )
         stacks = []
         for (rows, cols), trans in shapes:
             stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
@@ -140,7 +144,7 @@ class Timer:
     def rounds(
         self, contenders: Mapping[str, Launch], count: int, seed: int = 0
     ) -> tuple[dict[str, list[float]], float | None]:
-        """Time contenders side by side: `count` rounds, each in a new shuffled order; samples by name, and the clock."""
+        """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock."""
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[str, list[float]] = {name: [] for name in contenders}
         order = random.Random(seed)
@@ -150,7 +154,6 @@ class Timer:
             for name in names:
                 samples[name].append(self.sample_us(timed[name]))
         return samples, self.device.clock_mhz()
-
 
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
@@ -172,9 +175,7 @@ class Timer:
         return statistics.median(times)
 
 
-def summarise(
-    samples: list[float], clock_mhz: float | None = None, end_to_end_us: float | None = None
-) -> Measurement:
+def summarise(samples: list[float], clock_mhz: float | None = None, end_to_end_us: float | None = None) -> Measurement:
     """Median and interquartile range of samples in microseconds."""
     quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
     return Measurement(

@@ -64,8 +64,9 @@ def place(
 ) -> tuple[Operand, Any]:
     """A random matrix on the device: operand and array."""
     dtype = problem.dtype.numpy_name
-    data: NDArray[Any] = rng.random(shape, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(shape)
+    # First the device's memory: where that does not do, the processor's is not filled in vain.
     buffer = device.allocate(math.prod(shape) * problem.dtype.size_bytes)
+    data: NDArray[Any] = rng.random(shape, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(shape)
     array = buffer.array(dtype, shape)
     array[...] = device.xp.asarray(data * 2 - 1)
     return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), array

@@ -9,9 +9,10 @@ from importlib import resources
 from pathlib import Path
 
 from ..codegen.arch import Arch
+from ..codegen.combine import combine
 from ..codegen.config import Config, Value
 from ..codegen.errors import ConfigError, check
-from ..codegen.families import FAMILIES, complete, rejections
+from ..codegen.families import FAMILIES, complete
 from ..codegen.problem import Problem
 from .space import Dimension, Point, Space
 
@@ -86,19 +87,16 @@ class Candidates:
 
 
 def candidates(problem: Problem, arch: Arch, spaces: tuple[Choices, ...]) -> Candidates:
-    """All configs of the spaces that the constraints allow. Raises ConfigError if none is left.
+    """All configs of the spaces that the constraints and the families' advice allow. Raises ConfigError if none is.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        for config in choices.configs():
-            why = next(rejections(problem, config, arch), None)
-            if why is None:
-                kept.append(config)
-            else:
-                reasons[why] += 1
+        configs, why = combine(problem, arch, FAMILIES[choices.family], dict(choices.parameters))
+        kept += configs
+        reasons += why
     check(bool(kept), f"no config serves {problem} on {arch.name}: " + "; ".join(reasons))
     dimensions = _dimensions(kept)
     index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]

@@ -24,8 +24,14 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
     heads: dict[str, Config] = {}
     for config in sorted(configs, key=canonical):
         heads.setdefault(config.family, config)
-    rest = sorted(configs, key=canonical if info.arch.is_host else lambda config: estimate_us(problem, config, info))
-    return list(dict.fromkeys((*heads.values(), *rest)))
+    if info.arch.is_host:
+        return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
+    estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
+    # Configs that the model cannot tell apart follow their first: a few guesses should differ in what counts.
+    firsts: dict[float, Config] = {}
+    for estimate, place in estimates:
+        firsts.setdefault(float(f"{estimate:.2g}"), configs[place])
+    return list(dict.fromkeys((*heads.values(), *firsts.values(), *(configs[place] for _, place in estimates))))
 
 
 def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:

@@ -114,4 +114,3 @@ def replay(
         progress(len(tried), best_us)
     check(math.isfinite(best_us), f"nothing worked in {len(tried)} trials of the recording", TuningError)
     return Replayed(recording, tuple(tried), charged_s, stopped)
-

@@ -38,7 +38,7 @@ STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
 
 STUCK = 24
-"""Outcomes without a new best after which half of the search goes elsewhere."""
+"""Outcomes without a new best after which a third of the search goes elsewhere."""
 
 
 def torch_installed() -> bool:
@@ -98,12 +98,16 @@ class _ModelSampler(BaseSampler):
         if best is None or len(self.pending) + len(self._history) < START:
             return self._spread()
         self._steps += 1
-        local, stale = self._steps % 2 == 0, self._since_best >= STALE
+        local = self._steps % 2 == 0
         study, allowed = self._study, self.unseen
-        reach = None if stale else 1
-        if self._since_best >= STUCK and self._steps % 4 >= 2:
-            study, best, allowed = self._elsewhere(best)
-            reach = 1
+        reach = None if self._since_best >= STALE else 1
+        if self._since_best >= STUCK:
+            # In turn: near the best, anywhere, near the best of elsewhere. Looking for a third hill while the
+            # second is still being climbed takes steps from both.
+            local = self._steps % 3 != 1
+            if self._steps % 3 == 2:
+                study, best, allowed = self._elsewhere(best)
+                reach = 1
         if local:
             # Tile shapes are good in pairs (a wider tile with more threads), so a step changes up to two.
             allowed = self.space.around(best, 2, reach) & self.unseen

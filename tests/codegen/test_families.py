@@ -1,24 +1,15 @@
 """Parameters and constraints: what is refused, and what the reason says."""
 
-import itertools
-from collections.abc import Iterator
-
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import FAMILIES, Family, complete, family_of, rejections, require
 from tilewright.codegen.problem import DType, Problem
+from variants import combinations
 
 SM_90 = ARCHES["sm_90a"]
 CUBE = Problem.parse("1024")
-
-
-def every_config(family: Family) -> Iterator[Config]:
-    """All combinations of the family's choices, the impossible ones too."""
-    names = [parameter.name for parameter in family.parameters]
-    for values in itertools.product(*(parameter.choices for parameter in family.parameters)):
-        yield Config(family.name, tuple(zip(names, values, strict=True)))
 
 
 def reasons(text: str, problem: Problem = CUBE, arch: str = "sm_90a") -> list[str]:
@@ -39,7 +30,7 @@ def test_codes_and_names_are_unique(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_what_is_allowed_stays_within_the_device(family: Family) -> None:
-    for config in every_config(family):
+    for config in combinations(family):
         for dtype in DType:
             if not list(rejections(Problem.parse("1024", dtype), config, SM_90)):
                 assert 1 <= family.threads(config) <= SM_90.max_threads_per_block

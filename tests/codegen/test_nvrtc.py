@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import random
 import subprocess
@@ -16,6 +17,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, Family, rejections
 from tilewright.codegen.problem import DType, Problem
+from variants import FEW, combinations, worth_trying
 
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 VARIANTS = 50
@@ -40,16 +42,16 @@ class Compiled:
 
     @property
     def predicted(self) -> tuple[int, int]:
-        """Registers and shared bytes that the family expects."""
+        """Registers and static shared bytes that the family expects."""
         config, dtype = Config.parse(self.row[0]), DType.parse(self.row[1])
-        return self.family.registers(dtype, config), self.family.smem_bytes(dtype, config)
+        launch = self.family.launch(Problem.parse("1024", dtype), config)
+        return self.family.registers(dtype, config), launch.static_smem_bytes
 
 
 def variants(family: Family) -> Iterator[tuple[str, str, str]]:
     """Every config that all targets can hold, with each dtype and transposition."""
-    names = [parameter.name for parameter in family.parameters]
-    for values in itertools.product(*(parameter.choices for parameter in family.parameters)):
-        config = Config(family.name, tuple(zip(names, values, strict=True)))
+    small = math.prod(len(parameter.choices) for parameter in family.parameters) <= FEW
+    for config in combinations(family) if small else worth_trying(family, "sm_120"):
         for dtype, trans in itertools.product(DType, ("nn", "nt", "tn", "tt")):
             problem = Problem.parse("1024", dtype, trans)
             if not any(list(rejections(problem, config, ARCHES[target])) for target in TARGETS):

@@ -256,9 +256,7 @@ extern "C" __global__ void kernel(float* out)
     assert (out.reshape(2, 32, 32) == np.array(expected)).all()
 
 
-def test_kernels_compile_without_warnings(
-    device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_compile_without_warnings(device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_compiler, "_FAST", ("-O2", "-Wall", "-Wextra", "-Werror"))
     code = REVERSE.replace("    for (int round", "    #pragma unroll 2\n    for (int round")
     _build(device, tmp_path, code)

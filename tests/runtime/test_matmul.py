@@ -172,9 +172,7 @@ class TestHost(Products):
         assert wrong == []
         assert len(kernels) == len(set(shapes))
 
-    def test_kernels_kept_ready_are_bounded(
-        self, kernels: dict[Any, Kernel], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_kernels_kept_ready_are_bounded(self, kernels: dict[Any, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 2)
         for m in (3, 4, 5, 3):
             a, b = whole(m, 4), whole(4, 5)

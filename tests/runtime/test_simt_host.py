@@ -23,7 +23,7 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.device import Binary
+from tilewright.runtime.device import Binary, Operand
 from tilewright.runtime.host import HostCompiler, HostDevice
 from tilewright.runtime.kernel import Kernel, prepare
 
@@ -34,7 +34,8 @@ SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))
 # One for each way through the template; together all transposes meet every one.
 CONFIGS = {
     "registers": "block_m=32,block_n=32,block_k=8",
-    "registers, prefetched, 16 rows": "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,group_m=4",
+    "registers, prefetched, 16 rows":
+        "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,group_m=4",
     "registers, slices, splits": "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=4,split_k=4",
     "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
     "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=4,a_k_inner=1,b_k_inner=1,prefetch=1",
@@ -71,12 +72,11 @@ def test_edge_grid(name: str, dtype: str, trans: str) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name], dtype, trans)
     tile_m, tile_n, tile_k = FAMILIES["simt"].tile(config)
-    case = 0
-    for m, n, k in product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k))):
+    sizes = product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k)))
+    for case, (m, n, k) in enumerate(sizes):
         # Scalars and strides turn round and round: every one meets every size somewhere.
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
         check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
-        case += 1
     for k, (alpha, beta) in product((0, 2), SCALARS):
         check(prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", dtype, trans), config), alpha, beta, 7)
 
@@ -116,16 +116,10 @@ def test_operands_that_start_askew_are_served_by_the_scalar_twin() -> None:
             flat = memory.array("float32", (array.size + 5,))[skip : skip + array.size]
             flat[:] = array.ravel()
             arrays.append(flat.reshape(array.shape))
-            operands.append(_operand(memory, skip, array.shape))
+            operands.append(Operand(memory.pointer + 4 * skip, *array.shape, array.shape[1], False, memory))
         kernel.launch(*operands)
         assert np.array_equal(arrays[2], wanted)
     assert kernel._twin is not None
-
-
-def _operand(memory: object, skip: int, shape: tuple[int, int]) -> object:
-    from tilewright.runtime.device import Operand
-
-    return Operand(memory.pointer + 4 * skip, *shape, shape[1], False, memory)  # type: ignore[attr-defined]
 
 
 def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> None:
@@ -211,11 +205,13 @@ FAULTS = (
     Fault("copy reads outside", "inside ? from : nullptr", "from", ASYNC),
     Fault("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * (BLOCK_K / SLICES / 2)", WHOLE),
     Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
-    Fault("barrier of slices missing", "        __syncthreads();\n        if (slice == 0)", "        if (slice == 0)", WHOLE),
+    Fault("barrier of slices missing", "        __syncthreads();\n        if (slice == 0)",
+          "        if (slice == 0)", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
     Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
     Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
-    Fault("split written beside the workspace", "first[Index(split) * (TILE / WIDE)", "first[Index(split + 1) * (TILE / WIDE)", WHOLE),
+    Fault("split written beside the workspace", "first[Index(split) * (TILE / WIDE)",
+          "first[Index(split + 1) * (TILE / WIDE)", WHOLE),
 )  # fmt: skip
 
 
@@ -244,12 +240,13 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_pat
 
 def _check_all(jobs: list[tuple[str, str, str, str, str]]) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
+    support = str(Path(__file__).parents[1] / "support")
     environment = os.environ | {
         "LD_PRELOAD": HostCompiler(sanitize=True).sanitizer_library(),
         "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
         "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
         "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (support, os.environ.get("PYTHONPATH")))),
     }
     done = subprocess.run(
         [sys.executable, __file__],
@@ -271,8 +268,8 @@ def _check(text: str, dtype: str, trans: str, path: str) -> int:
     device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
     binary = Binary(Path(path).read_bytes(), path)
     # Three by three blocks with ragged edges and several tiles of k, whole tiles, and one vector.
-    for m, n, k in ((66, 35, 27), (64, 32, 32), (1, 1, 1)):
-        m, n, k = (-(-x // step) * step for x in (m, n, k))
+    for sizes in ((66, 35, 27), (64, 32, 32), (1, 1, 1)):
+        m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
         kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)
         for (alpha, beta), extra in product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step)):

@@ -19,7 +19,12 @@ FIRST, SECOND, THIRD = (str(complete(Config.parse(text))) for text in ("naive", 
 def duel(**times: list[float]) -> Duel:
     names = {"first": FIRST, "second": SECOND, "third": THIRD, "vendor": VENDOR}
     right = Accuracy(0.5, 0, 0)
-    return Duel(tuple(names[key] for key in times), tuple(map(tuple, times.values())), (right,) * len(times), (99.0,) * len(times))
+    return Duel(
+        tuple(names[key] for key in times),
+        tuple(map(tuple, times.values())),
+        (right,) * len(times),
+        (99.0,) * len(times),
+    )
 
 
 def test_the_fastest_wins_and_the_rest_is_sorted() -> None:

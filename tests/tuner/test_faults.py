@@ -159,7 +159,8 @@ class Faults:
         watching = Watching()
         result = self.run(tmp_path, watching, 4, spaces=spaces)
         assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=1")
-        assert sum(record.status is Status.CRASHED for record in watching.records) == 3
+        # One more may have been under way when the run was given up.
+        assert sum(record.status is Status.CRASHED for record in watching.records) in (3, 4)
         assert result.stopped.startswith("crashes")
         assert all_gone(started)
 
@@ -189,7 +190,9 @@ class Faults:
     def test_kill_of_the_parent_loses_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
         spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
         code = (
-            "import sys, os, signal; from tilewright.tuner.tune import tune; from tilewright.tuner.result import Silent\n"
+            "import os, signal\n"
+            "from tilewright.tuner.tune import tune\n"
+            "from tilewright.tuner.result import Silent\n"
             "from tilewright.codegen.problem import Problem; from tilewright.tuner import child\n"
             "from pathlib import Path\n"
             "real = child.Child.__init__\n"
@@ -270,7 +273,7 @@ class TestHost(Faults):
         assert [run.wait(timeout=120) for run in runs] == [0, 0]
         best = [json.loads(file.read_text())[0]["best"]["config"] for file in files]
         store = Store(tmp_path / "shared")
-        (kept,) = store.records()
+        (kept,) = store.records(choose("host").info.key)
         assert [list(pair) for pair in kept.config.values] in [config["values"] for config in best]
 
 
@@ -280,7 +283,7 @@ class TestCuda(Faults):
 
     def test_trap(self, tmp_path: Path, started: list[int]) -> None:
         """An error that stays with the context: the worker must not go on with it."""
-        self.survives(tmp_path, started, '__trap();', Status.CRASHED, "cudaErrorLaunchFailure")
+        self.survives(tmp_path, started, "__trap();", Status.CRASHED, "cudaErrorLaunchFailure")
 
 
 def test_without_isolation_a_wrong_result_is_still_only_a_record(tmp_path: Path) -> None:

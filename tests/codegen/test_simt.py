@@ -1,0 +1,156 @@
+"""The simt family: what its rules refuse, what its space holds, and what the compiler makes of it."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.combine import combine
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.render import render
+from tilewright.tuner.configspace import read_spaces
+
+SIMT = FAMILIES["simt"]
+SM_90 = ARCHES["sm_90a"]
+TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
+SAMPLE = 24
+"""Variants that are compiled for each target."""
+
+
+def space(problem: Problem, arch: str = "sm_90a") -> tuple[list[Config], Counter[str]]:
+    """What the shipped space holds for a problem."""
+    (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
+    return combine(problem, ARCHES[arch], SIMT, dict(choices.parameters))
+
+
+def reasons(
+    text: str, problem: str = "1024", dtype: str = "float", trans: str = "nn", arch: str = "sm_90a"
+) -> list[str]:
+    config = complete(Config.parse(f"simt:{text}"))
+    return list(rejections(Problem.parse(problem, dtype, trans), config, ARCHES[arch]))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "dtype", "trans", "reason"),
+    [
+        ("block_m=16,thread_m=4,lanes_m=8", "1024", "float", "nn", "block_m 16 is a multiple of the rows of a warp"),
+        ("block_n=16,thread_n=8,lanes_m=8", "1024", "float", "nn", "block_n 16 is a multiple of the columns of a"),
+        ("stages=3", "1024", "float", "nn", "tiles that pass through registers use two stages, not 3"),
+        ("vec_a=4", "64x64x30", "float", "nn", "vec_a 4 is at most 16 bytes and divides the stored rows of A"),
+        ("vec_b=2", "64x63x64", "float", "nn", "vec_b 2 is at most 16 bytes and divides the stored rows of B"),
+        ("vec_c=2", "64x63x64", "float", "nt", "vec_c 2 is at most 16 bytes and divides the stored rows of C"),
+        ("vec_b=4", "1024", "double", "nn", "vec_b 4 is at most 16 bytes and divides the stored rows of B"),
+        ("vec_c=2,b_k_inner=1", "1024", "float", "nt", "vec_c 2 is at most the neighbours in a row of C"),
+        ("cp_async=1,vec_a=4", "1024", "float", "nn", "cp.async transposes A element by element: vec_a 4 is 1"),
+        ("cp_async=1,vec_b=2", "1024", "float", "nt", "cp.async transposes B element by element: vec_b 2 is 1"),
+        ("a_k_inner=1", "1024", "float", "tn", "k is innermost in the tiles of A only if stored rows of A run along k"),
+        ("b_k_inner=1", "1024", "float", "nn", "k is innermost in the tiles of B only if stored rows of B run along k"),
+        ("prefetch=1,slices=4,block_k=8,a_k_inner=1", "1024", "float", "nn", "block_k 8 is whole steps for each of 4"),
+        ("block_m=128,block_n=16,lanes_m=16,thread_m=8,thread_n=8,block_k=32", "1024", "float", "nn", "copies"),
+        ("block_m=256,block_n=128,thread_m=16,thread_n=8,block_k=32", "1024", "float", "nn", "at most 2560"),
+        ("thread_m=8,thread_n=8,block_m=128,block_n=128,min_blocks=3", "1024", "float", "nn", "registers of 3"),
+        ("min_blocks=8,block_m=128,block_n=128", "1024", "float", "nn", "threads and shared memory of 8 blocks fit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(text: str, problem: str, dtype: str, trans: str, reason: str) -> None:
+    given = reasons(text, problem, dtype, trans)
+    assert any(reason in each for each in given), given
+
+
+def test_old_devices_have_no_cp_async() -> None:
+    assert reasons("cp_async=1", arch="sm_75") == ["the device has cp.async"]
+
+
+def test_padded_operands_are_aligned_whatever_the_problem() -> None:
+    assert reasons("vec_a=4,vec_b=4,vec_c=4,edge=pad", "63x61x59") == []
+
+
+@pytest.mark.parametrize(("dtype", "trans"), [("float", "nn"), ("double", "nn"), ("float", "tt")])
+def test_the_space_is_large_enough_to_search_and_small_enough_to_list(dtype: str, trans: str) -> None:
+    problem = Problem.parse("1024x768x512", dtype, trans)
+    configs, pruned = space(problem)
+    assert 1000 <= len(configs) <= 20000
+    assert len(set(configs)) == len(configs)
+    assert sum(pruned.values()) + len(configs) > 10**8
+    generator = random.Random(1)
+    for config in generator.sample(configs, 200):
+        assert complete(config) == config
+        assert list(rejections(problem, config, SM_90)) == []
+
+
+@pytest.mark.parametrize("shape", ["1", "100", "1023x769x511", "16x4096x4096", "64x64x65536", "8192", "1x4096x4096"])
+def test_every_shape_has_something_to_try(shape: str) -> None:
+    assert len(space(Problem.parse(shape))[0]) >= 10
+
+
+def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
+    for dtype, trans in (("float", "nn"), ("double", "nt"), ("float", "tn")):
+        configs, _ = space(Problem.parse("1024", dtype, trans))
+        odd = Problem.parse("1021x1019x1013", dtype, trans)
+        for config in random.Random(2).sample(configs, 300):
+            twin = SIMT.scalar(Config("simt", tuple((n, "bounds" if n == "edge" else v) for n, v in config.values)))
+            assert SIMT.alignment(twin) == (1, 1, 1)
+            assert list(rejections(odd, twin, SM_90)) == []
+            assert SIMT.launch(odd, twin).block == SIMT.launch(odd, config).block
+
+
+def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
+    problem = Problem.parse("256x128x512")
+    config = Config.parse(
+        "simt:block_m=128,block_n=128,thread_m=8,thread_n=8,cp_async=1,a_k_inner=1,block_k=16,stages=4,"
+        "vec_a=4,vec_b=2,vec_c=1,split_k=4"
+    )
+    source = render(problem, config, SM_90)
+    assert source.alignment == (4, 2, 1)
+    assert source.workspace_bytes == 2 * 4 * 128 * 128 * 4 + 2 * 4
+    assert source.launch.grid == (8, 1, 1)
+    assert source.launch.static_smem_bytes == 0
+    assert source.launch.dynamic_smem_bytes == 4 * (128 * (16 + 4) + 16 * (128 + 4)) * 4
+    assert "T* __restrict__ workspace" in source.code
+    assert "extern __shared__" in source.code
+
+
+# ---- What the compiler makes of it -----------------------------------------------------------------------------
+
+
+def sample() -> list[tuple[str, str, str, str]]:
+    """Config, dtype, transposes and target: the same variants for every target."""
+    generator = random.Random(3)
+    rows = []
+    for dtype, trans, count in (("float", "nn", 10), ("float", "nt", 5), ("float", "tn", 3), ("double", "nn", 6)):
+        problem = Problem.parse("1024", dtype, trans)
+        common = set.intersection(*(set(space(problem, target)[0]) for target in TARGETS))
+        rows += [(str(c), dtype, trans) for c in generator.sample(sorted(common, key=str), count)]
+    assert len(rows) == SAMPLE
+    return [(*row, target) for row in rows for target in TARGETS]
+
+
+def test_nothing_spills_and_resources_are_as_predicted() -> None:
+    pytest.importorskip("cupy")
+    rows = sample()
+    workers = min(4, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        parts = list(pool.map(_compiled, (rows[i::workers] for i in range(workers))))
+    for part, start in zip(parts, range(workers)):
+        for (text, dtype, trans, target), said in zip(rows[start::workers], part, strict=True):
+            registers, smem_bytes, spilled = said
+            config, problem = Config.parse(text), Problem.parse("1024", dtype, trans)
+            assert spilled == 0, (text, target)
+            assert registers <= SIMT.registers(DType.parse(dtype), config), (text, target)
+            assert smem_bytes == SIMT.launch(problem, config).static_smem_bytes, (text, target)
+
+
+def _compiled(rows: list[tuple[str, str, str, str]]) -> list[list[int]]:
+    script = Path(__file__).with_name("compile_variants.py")
+    done = subprocess.run([sys.executable, script], input=json.dumps(rows), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    compiled: list[list[int]] = json.loads(done.stdout)
+    return compiled

@@ -1,0 +1,35 @@
+"""Configs of a family: all combinations where they are few, else a sample that is the same each time."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.combine import combine
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import Family
+from tilewright.codegen.problem import DType, Problem
+from tilewright.tuner.configspace import read_spaces
+
+FEW = 5000
+"""Combinations up to which all are taken."""
+
+
+def combinations(family: Family, count: int = FEW) -> Iterator[Config]:
+    """Combinations of the family's choices, the impossible ones too."""
+    names = [parameter.name for parameter in family.parameters]
+    choices = [parameter.choices for parameter in family.parameters]
+    rows: Iterator[tuple[int | str, ...]] = itertools.product(*choices)
+    if math.prod(map(len, choices)) > FEW:
+        generator = random.Random(1)
+        rows = (tuple(generator.choice(values) for values in choices) for _ in range(count))
+    for values in rows:
+        yield Config(family.name, tuple(zip(names, values, strict=True)))
+
+
+def worth_trying(family: Family, arch: str, count: int = 300) -> list[Config]:
+    """A sample of what the shipped space holds for a cube of 1024 in double, which float can hold too."""
+    (chosen,) = (entry for entry in read_spaces() if entry.family == family.name)
+    configs, _ = combine(Problem(1024, 1024, 1024, DType.DOUBLE), ARCHES[arch], family, dict(chosen.parameters))
+    return random.Random(1).sample(configs, min(count, len(configs)))
