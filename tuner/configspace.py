@@ -80,10 +80,12 @@ class Candidates:
 
     def point_of(self, config: Config) -> Point | None:
         """The point of a config, None if it is not among the candidates."""
+        values = {FAMILY: config.family, **dict(config.values)}
         try:
-            return self.space.points[self.configs.index(config)]
-        except ValueError:
+            point = self.space.point_of({d.name: values.get(d.name, ABSENT) for d in self.space.dimensions})
+        except ConfigError:
             return None
+        return point if point in self.space else None
 
 
 def candidates(problem: Problem, arch: Arch, spaces: tuple[Choices, ...]) -> Candidates:
