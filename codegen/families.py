@@ -20,7 +20,6 @@ __all__ = [
     "family_of",
     "rejections",
     "require",
-    "unpromising",
 ]
 
 MAX_GRID = 2**31 - 1
@@ -145,13 +144,6 @@ def rejections(problem: Problem, config: Config, arch: Arch) -> Iterator[str]:
     for constraint in (*family.constraints, *COMMON):
         if not constraint.holds(problem, config, arch):
             yield constraint.sentence(config)
-
-
-def unpromising(problem: Problem, config: Config, arch: Arch) -> Iterator[str]:
-    """The reason of each piece of advice that the (complete) config does not keep: it works, but is hopeless."""
-    for advice in family_of(config).advice:
-        if not advice.holds(problem, config, arch):
-            yield advice.sentence(config)
 
 
 def require(problem: Problem, config: Config, arch: Arch) -> None:

@@ -1,9 +1,7 @@
 """The configs worth trying for one problem on one device: configs/spaces/*.toml, pruned by the constraints."""
 
-import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -30,12 +28,6 @@ class Choices:
     """Name of the family."""
     parameters: tuple[tuple[str, tuple[Value, ...]], ...]
     """Parameter names and values."""
-
-    def configs(self) -> Iterator[Config]:
-        """Every combination, pruned or not."""
-        names = [name for name, _ in self.parameters]
-        for values in itertools.product(*(choices for _, choices in self.parameters)):
-            yield complete(Config(self.family, tuple(zip(names, values))))
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:

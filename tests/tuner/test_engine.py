@@ -1,5 +1,6 @@
 """The parts of a run: candidates, guesses, machine code told apart, the thread that asks ahead, recording, replay."""
 
+import math
 import threading
 import time
 from dataclasses import replace
@@ -51,8 +52,8 @@ def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_rea
     problem = Problem.parse(shape)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
     found = candidates(problem, ARCH, spaces)
-    everything = [config for choices in spaces for config in choices.configs()]
-    assert len(found.configs) + sum(count for _, count in found.pruned) == len(everything)
+    everything = sum(math.prod(len(values) for _, values in choices.parameters) for choices in spaces)
+    assert len(found.configs) + sum(count for _, count in found.pruned) == everything
     assert len(set(found.configs)) == len(found.configs)
     assert all(not list(rejections(problem, config, ARCH)) for config in found.configs)
     assert all(reason and count > 0 for reason, count in found.pruned)

@@ -145,6 +145,28 @@ class Faults:
         assert again.records == []
         assert result.best.config != faulty
 
+    def test_three_crashes_in_a_row_end_the_run_with_what_was_found(
+        self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})  # one compile process: they come out in order
+        spaces = tmp_path / "three"
+        spaces.mkdir()
+        (spaces / "tiled.toml").write_text(
+            "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['bounds']\nskew = [0]\nunroll = [1, 2, 4]\n"
+        )
+        for width, unroll in itertools.product((8, 16), (1, 2, 4)):
+            # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.
+            good = (width, unroll) == (16, 1)
+            text = f"tiled:tile_width={width},edge=bounds,skew=0,unroll={unroll}"
+            faults.plant(self.selector, self.problem, text, "alpha *= T(1);" if good else CRASH)
+        watching = Watching()
+        result = self.run(tmp_path, watching, 4, spaces=spaces)
+        assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=1")
+        # One more may have been under way when the run was given up.
+        assert sum(record.status is Status.CRASHED for record in watching.records) in (3, 4)
+        assert result.stopped.startswith("crashes")
+        assert all_gone(started)
+
     def test_no_variant_works(self, tmp_path: Path, started: list[int]) -> None:
         faults.plant(self.selector, self.problem, FAULTY, "alpha *= T(2);")
         with pytest.raises(TuningError, match="1 wrong_result"):
@@ -212,28 +234,6 @@ class TestHost(Faults):
             self.survives(tmp_path, started, "_exit(3);", Status.CRASHED, "exited with 3")
         finally:
             PRELUDE.clear()
-
-    def test_three_crashes_in_a_row_end_the_run_with_what_was_found(
-        self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})  # one compile process: they come out in order
-        spaces = tmp_path / "three"
-        spaces.mkdir()
-        (spaces / "tiled.toml").write_text(
-            "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['bounds']\nskew = [0]\nunroll = [1, 2, 4]\n"
-        )
-        for width, unroll in itertools.product((8, 16), (1, 2, 4)):
-            # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.
-            good = (width, unroll) == (16, 1)
-            text = f"tiled:tile_width={width},edge=bounds,skew=0,unroll={unroll}"
-            faults.plant(self.selector, self.problem, text, "alpha *= T(1);" if good else CRASH)
-        watching = Watching()
-        result = self.run(tmp_path, watching, 4, spaces=spaces)
-        assert result.best.config == Config.parse("tiled:tile_width=16,edge=bounds,skew=0,unroll=1")
-        # One more may have been under way when the run was given up.
-        assert sum(record.status is Status.CRASHED for record in watching.records) in (3, 4)
-        assert result.stopped.startswith("crashes")
-        assert all_gone(started)
 
     def test_missing_compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
