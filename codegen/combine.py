@@ -31,12 +31,16 @@ class _Chosen(dict[str, Value]):
 
 
 def combine(
-    problem: Problem, arch: Arch, family: Family, values: Mapping[str, Sequence[Value]]
+    problem: Problem,
+    arch: Arch,
+    family: Family,
+    values: Mapping[str, Sequence[Value]],
+    advice: Sequence[Constraint] = (),
 ) -> tuple[list[Config], Counter[str]]:
     """The configs worth trying, and how many combinations were left out for which reason.
 
     `values` are those to combine; a parameter that it lacks takes its default. What is left out breaks a constraint
-    or a piece of advice, or has a value that is hopeless for the problem.
+    or a piece of advice, the family's or what is given here, or has a value that is hopeless for the problem.
     """
     names = [parameter.name for parameter in family.parameters]
     given = [list(values.get(parameter.name, (parameter.default,))) for parameter in family.parameters]
@@ -52,7 +56,7 @@ def combine(
 
     # Rules wait at the place of the first value that they ask for and do not find.
     waiting: list[list[Constraint]] = [[] for _ in names]
-    waiting[0] += [*family.constraints, *COMMON, *family.advice]
+    waiting[0] += [*family.constraints, *COMMON, *family.advice, *advice]
     chosen = _Chosen(family.name)
     found: list[Config] = []
     sentences: dict[tuple[str, tuple[Value, ...]], str] = {}

@@ -1,5 +1,6 @@
 """What a family of kernels is: its parameters, its constraints and what its variants need."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,10 +9,12 @@ from .config import Config, Value
 from .problem import DType, Problem
 from .source import LaunchConfig
 
-__all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
+__all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in", "grouped"]
 
 MAX_STATIC_SMEM_BYTES = 49152
 """Shared memory that every device lets a kernel declare; a kernel that needs more is given it at launch."""
+ONE_GROUP = 8
+"""Up to here one block adds up the sums of all blocks that share a tile of C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,10 @@ class Family:
     """How often an element of A and of B, once loaded from global memory, is used by its block."""
     smem_loads: Callable[[Config], float] = lambda config: 0.0
     """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
+    overhead: Callable[[DType, Config], float] = lambda dtype, config: 1.0
+    """Instructions of a warp for each of its multiply-adds, beside that: loads, addresses, loops. An estimate."""
+    tail_cycles: Callable[[Config], float] = lambda config: 0.0
+    """Clocks in which a block adds up the sums of its own warps after its steps of k. An estimate."""
     advice: tuple[Constraint, ...] = ()
     """What makes a variant hopeless though it works: for searches, nothing else keeps to it."""
     alignment: Callable[[Config], tuple[int, int, int]] = lambda config: (1, 1, 1)
@@ -86,6 +93,15 @@ class Family:
     """Blocks that share a tile of C."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
+
+    tensor_cores: bool = False
+    """Whether its multiply-adds run on the tensor cores: only those in double do."""
+
+    def fma_per_cycle(self, dtype: DType, arch: Arch) -> int:
+        """Multiply-adds of a multiprocessor in one clock, at best."""
+        if self.tensor_cores:
+            return arch.dmma_per_cycle
+        return arch.fma_per_cycle_float if dtype is DType.FLOAT else arch.fma_per_cycle_double
 
     def threads(self, config: Config) -> int:
         """Threads of a block."""
@@ -111,14 +127,25 @@ class Family:
         static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
         return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), smem - static, static)
 
+    def split_group(self, config: Config) -> int:
+        """Blocks that share a tile of C and whose sums one of them adds up: all, or where they are many about the
+        square root of them, so that no block reads the sums of all."""
+        return grouped(self.splits(config))
+
+    def split_counters(self, config: Config) -> int:
+        """Counters of a tile of C: one for each group of the blocks that share it, and one for the groups."""
+        groups = -(-self.splits(config) // self.split_group(config))
+        return groups + (groups > 1)
+
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
         """Device memory of the kernel's own, zero before the first launch: where blocks share a tile of C, the sums
-        of each and a counter a tile; else 0."""
+        of each and the tile's counters; else 0."""
         if self.splits(config) == 1:
             return 0
         tile_m, tile_n, _ = self.tile(config)
         blocks = self.blocks(problem, config)
-        return blocks * tile_m * tile_n * problem.dtype.size_bytes + blocks // self.splits(config) * 4
+        counters = blocks // self.splits(config) * self.split_counters(config)
+        return blocks * tile_m * tile_n * problem.dtype.size_bytes + counters * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
@@ -129,6 +156,11 @@ class Family:
         reuse_a, reuse_b = self.reuse(config)
         loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
         return (loads + problem.m * problem.n) * problem.dtype.size_bytes
+
+
+def grouped(splits: int) -> int:
+    """How many of the blocks that share a tile of C one of them adds up."""
+    return splits if splits <= ONE_GROUP else math.isqrt(splits - 1) + 1
 
 
 FAMILIES: dict[str, Family] = {}

@@ -11,6 +11,7 @@ __all__ = ["SIMT"]
 
 _WIDE_BYTES = 16
 """The widest load of a thread, and the pad of a row in shared memory."""
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
 _MOST_COPIES = 32
 """Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 _MOST_FMAS = 2560
@@ -50,13 +51,20 @@ def _smem_elements(config: Config, pad: int) -> int:
     stages = config.number("stages") * sum(_tile_elements(config, pad))
     if config.number("slices") == 1:
         return stages
-    return max(stages, config.number("block_m") * config.number("block_n"))
+    return max(stages, config.number("slices") * config.number("block_m") * config.number("block_n"))
 
 
 def _copied(config: Config, operand: str) -> int:
-    """Elements of an operand that a thread copies for a tile."""
-    elements = config.number("block_m" if operand == "a" else "block_n") * config.number("block_k")
-    return max(config.number(f"vec_{operand}"), elements // _threads(config))
+    """Most elements of an operand that a thread copies for a tile, whichever way its rows run."""
+    extent, depth = config.number("block_m" if operand == "a" else "block_n"), config.number("block_k")
+    vec = config.number(f"vec_{operand}")
+    copiers = min(_copiers(extent // vec, _threads(config)), _copiers(max(1, depth // vec), _threads(config)))
+    return vec * -(-extent * depth // (vec * copiers))
+
+
+def _copiers(per_row: int, threads: int) -> int:
+    """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
+    return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)
 
 
 def _step(dtype: DType, config: Config) -> int:
@@ -102,7 +110,8 @@ def _registers(dtype: DType, config: Config) -> int:
     if held >= 128:
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
-    return min(max(64 + 8 * dtype.size_bytes, 60 + held + operands), bound)
+    splitting = 8 if config.number("split_k") > 1 else 0
+    return min(max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting), bound)
 
 
 def _runs_along_k(problem: Problem, operand: str) -> bool:
@@ -240,6 +249,14 @@ _CONSTRAINTS = (
         "BLOCK_K % (SLICES * STEP * (1 + PREFETCH)) == 0",
     ),
     Constraint(
+        "thread_m {thread_m} * thread_n {thread_n} sums are whole vectors for each of {slices} slices",
+        lambda problem, config, arch: (
+            config.number("thread_m") * config.number("thread_n") % (config.number("slices") * config.number("vec_c"))
+            == 0
+        ),
+        "THREAD_M * THREAD_N % (SLICES * VEC_C) == 0",
+    ),
+    Constraint(
         f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
         lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
     ),
@@ -362,6 +379,24 @@ def _smem_loads(config: Config) -> float:
     return (1 / m + 1 / n) / 2 + written
 
 
+def _overhead(dtype: DType, config: Config) -> float:
+    """Reads of operands, copies of tiles, and some 40 instructions that a thread has for each tile of k; clocks
+    lost where no operand is read ahead, or only one tile is on its way."""
+    m, n, wide = config.number("thread_m"), config.number("thread_n"), _WIDE_BYTES // dtype.size_bytes
+    reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
+    copy = 1.5 if config.number("cp_async") else 2.5
+    copies = copy / (config.number("vec_a") * config.number("block_n"))
+    copies += copy / (config.number("vec_b") * config.number("block_m"))
+    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2)
+    return 0.1 + waits + reads + copies + 40 * config.number("slices") / (m * n * config.number("block_k"))
+
+
+def _tail_cycles(config: Config) -> float:
+    """Each thread writes its sums to shared memory and reads as many again."""
+    sums = config.number("thread_m") * config.number("thread_n")
+    return 200 + sums * (8 + _threads(config) / 64) if config.number("slices") > 1 else 0.0
+
+
 SIMT = _Simt(
     name="simt",
     title="register tiles fed from shared memory, by the ordinary multiply-add",
@@ -370,14 +405,14 @@ SIMT = _Simt(
         Parameter(
             "block_m",
             "bm",
-            (64, 16, 32, 128, 256),
+            (64, 16, 32, 48, 96, 128, 160, 192, 256),
             "rows of C a block computes",
             lambda problem, value: _block_worth(problem, value, problem.m),
         ),
         Parameter(
             "block_n",
             "bn",
-            (64, 16, 32, 128, 256),
+            (64, 16, 32, 48, 96, 128, 160, 192, 256),
             "columns of C a block computes",
             lambda problem, value: _block_worth(problem, value, problem.n),
         ),
@@ -400,7 +435,9 @@ SIMT = _Simt(
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
         Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
-        Parameter("split_k", "z", (1, 2, 4, 8, 16, 32, 64, 128), "blocks that share out k", _split_worth),
+        Parameter(
+            "split_k", "z", (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128), "blocks that share out k", _split_worth
+        ),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
@@ -412,6 +449,8 @@ SIMT = _Simt(
     registers=_registers,
     reuse=lambda config: (config.number("block_n"), config.number("block_m")),
     smem_loads=_smem_loads,
+    overhead=_overhead,
+    tail_cycles=_tail_cycles,
     advice=_ADVICE,
     alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
     splits=lambda config: config.number("split_k"),

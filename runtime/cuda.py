@@ -231,12 +231,12 @@ class CudaDevice:
     def _events(self) -> tuple[Any, Any]:
         return cupy.cuda.Event(), cupy.cuda.Event()
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What `run` launches, as one CUDA graph."""
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """What `run` launches, as one CUDA graph. What `first` or else `run` starts at its first call is not in it."""
         with self._device, _translated("capturing"):
             stream = cupy.cuda.Stream(non_blocking=True)
             with stream:
-                run()  # what is allocated or started at the first run must not be inside the graph
+                (first or run)()
                 stream.synchronize()
                 stream.begin_capture()
                 try:

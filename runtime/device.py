@@ -175,8 +175,11 @@ class Device(Protocol):
         """Microseconds between two events around what `run` launches."""
         ...
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What `run` launches as one graph where the device has graphs, else `run` itself."""
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """What `run` launches as one graph where the device has graphs, else `run` itself.
+
+        `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
+        """
         ...
 
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:

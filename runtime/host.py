@@ -181,7 +181,7 @@ class HostDevice:
         run()
         return (time.perf_counter_ns() - start) / 1e3
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
         """`run`: the processor has no graphs."""
         return run
 

@@ -44,7 +44,7 @@ class TimingPlan:
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
             return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
-        return cls(0.3, 50.0, 200.0, 0.1, 3, 64, 2.5, 2048)
+        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,10 @@ class Timer:
             return Timed(lambda: self._launch_next(launch, launches), launches, first_us)
         launches = self.sets * math.ceil(20 / self.sets)
         self._next = 0
-        return Timed(self.device.capture(lambda: self._launch_next(launch, launches)), launches, first_us)
+        batch = self.device.capture(
+            lambda: self._launch_next(launch, launches), first=lambda: self._launch_next(launch, 1)
+        )
+        return Timed(batch, launches, first_us)
 
     def sample_us(self, timed: Timed) -> float:
         """Microseconds of one product, from one batch."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from ..codegen.arch import Arch
 from ..codegen.combine import combine
 from ..codegen.config import Config, Value
 from ..codegen.errors import ConfigError, check
 from ..codegen.families import FAMILIES, complete
 from ..codegen.problem import Problem
+from ..runtime.device import DeviceInfo
+from .guess import pays
 from .space import Dimension, Point, Space
 
 __all__ = ["Candidates", "Choices", "candidates", "read_spaces"]
@@ -80,18 +81,19 @@ class Candidates:
         return point if point in self.space else None
 
 
-def candidates(problem: Problem, arch: Arch, spaces: tuple[Choices, ...]) -> Candidates:
-    """All configs of the spaces that the constraints and the families' advice allow. Raises ConfigError if none is.
+def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) -> Candidates:
+    """All configs of the spaces that the constraints, the families' advice and the device allow. Raises ConfigError.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        configs, why = combine(problem, arch, FAMILIES[choices.family], dict(choices.parameters))
+        family, values = FAMILIES[choices.family], dict(choices.parameters)
+        configs, why = combine(problem, info.arch, family, values, pays(problem, info, family, values))
         kept += configs
         reasons += why
-    check(bool(kept), f"no config serves {problem} on {arch.name}: " + "; ".join(reasons))
+    check(bool(kept), f"no config serves {problem} on {info.arch.name}: " + "; ".join(reasons))
     dimensions = _dimensions(kept)
     index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
     points = []

@@ -99,7 +99,7 @@ def tune(
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
     shelf = Store(store)
     versions = versions_of(info, compiler_for(info))
-    found = candidates(problem, info.arch, read_spaces(spaces))
+    found = candidates(problem, info, read_spaces(spaces))
     search = _search(sampler, found, shelf, problem, info, versions, budget, seed)
     progress = progress or Silent()
     resumed = len(search.history)

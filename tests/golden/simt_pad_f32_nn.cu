@@ -16,7 +16,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 7b481832303c0476. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 3f17e04c1f20ef0d. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
@@ -59,6 +59,8 @@ constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N;  // threads of a slice
 constexpr int WIDE          = 16 / int(sizeof(T));     // elements of the widest load
 constexpr int STEP          = A_K_INNER || B_K_INNER ? WIDE : 1;  // steps of k that a thread reads at once
 constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a thread in a tile
+constexpr int SUMS          = THREAD_M * THREAD_N;     // sums of a thread
+constexpr int SHARE         = SUMS / SLICES;           // those it writes in the end
 
 static_assert(BLOCK_M % WARP_M == 0,
               "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
@@ -84,6 +86,8 @@ static_assert(!(CP_ASYNC && TRANS_B && !B_K_INNER) || VEC_B == 1,
               "cp.async transposes B element by element: vec_b 1 is 1");
 static_assert(BLOCK_K % (SLICES * STEP * (1 + PREFETCH)) == 0,
               "block_k 8 is whole steps for each of 1 slices, an even number of them with prefetch 0");
+static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
+              "thread_m 4 * thread_n 4 sums are whole vectors for each of 1 slices");
 static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
 static_assert(THREADS <= 1024,
@@ -94,6 +98,14 @@ template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector {
     T x[COUNT];
 };
+
+// How many threads share out rows of `per_row` vectors: the most that take whole rows or whole parts of one.
+__host__ __device__ constexpr int copiers(int per_row)
+{
+    int count = THREADS;
+    while (count % per_row != 0 && per_row % count != 0) --count;
+    return count;
+}
 
 // How one operand comes to shared memory, and from there to the registers.
 //
@@ -109,16 +121,16 @@ struct Operand {
     static constexpr int HEIGHT = ALONG_K ? EXTENT : BLOCK_K;
     static constexpr int PER_ROW = WIDTH / VEC;
     static constexpr int VECTORS = HEIGHT * PER_ROW;
-    static constexpr int COPIES = (VECTORS + THREADS - 1) / THREADS;   // of each thread
+    static constexpr int COPIERS = copiers(PER_ROW);  // threads that copy: theirs lie a fixed way apart
+    static constexpr int COPIES = (VECTORS + COPIERS - 1) / COPIERS;  // of each of them
     static constexpr int PITCH = (K_INNER ? BLOCK_K : EXTENT) + WIDE;  // 16 spare bytes: rows shift banks
     static constexpr int SIZE = (K_INNER ? EXTENT : BLOCK_K) * PITCH;  // of a tile in shared memory
     static constexpr int CHUNK = K_INNER ? 1 : COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
     static constexpr bool TURNED = ALONG_K && !K_INNER;
     static_assert(ALONG_K || !K_INNER, "k can be kept innermost only where it is");
     static_assert(COPIES <= 32, "a bit for each copy");
-    static_assert(VECTORS % THREADS == 0 || VECTORS < THREADS, "copies are shared out evenly");
 
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // of all copies
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= COPIERS;  // of all copies
 
     const T* source;      // what this thread copies first of the next tile
     int ld;
@@ -127,8 +139,8 @@ struct Operand {
     unsigned inside = 0;  // bit i: copy i lies inside, k left aside
 
     // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    static __device__ constexpr int row_of(int i) { return i * COPIERS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * COPIERS % PER_ROW * VEC; }
     static __device__ constexpr int place_of(int row, int col)
     {
         return TURNED ? col * PITCH + row : row * PITCH + col;
@@ -153,8 +165,12 @@ struct Operand {
         }
     }
 
-    // Whether this thread has something to copy: small tiles have fewer vectors than the block has threads.
-    static __device__ __forceinline__ bool copies() { return VECTORS >= THREADS || threadIdx.x < VECTORS; }
+    // Whether this thread has a copy i: some threads may have none, some the last one not.
+    static __device__ __forceinline__ bool copies(int i)
+    {
+        const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;
+        return copier && ((i + 1) * COPIERS <= VECTORS || i * COPIERS + int(threadIdx.x) < VECTORS);
+    }
 
     // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
     __device__ __forceinline__ bool copied(int i, int k_left) const
@@ -175,12 +191,10 @@ struct Operand {
     // Starts to load the next tile.
     __device__ __forceinline__ void load(int k_left)
     {
-        if (copies()) {
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                staged[i] = {};
-                if (copied(i, k_left)) staged[i] = *reinterpret_cast<const Vector<VEC>*>(from(i));
-            }
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            staged[i] = {};
+            if (copies(i) && copied(i, k_left)) staged[i] = *reinterpret_cast<const Vector<VEC>*>(from(i));
         }
         advance();
     }
@@ -188,9 +202,9 @@ struct Operand {
     // Puts it down as `tile`.
     __device__ __forceinline__ void store(T* tile) const
     {
-        if (!copies()) return;
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
+            if (!copies(i)) continue;
             T* to = tile + place + place_of(row_of(i), col_of(i));
             if constexpr (TURNED) {
                 #pragma unroll
@@ -245,7 +259,7 @@ constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile
 
 // Adds the products of two fragments, column after column up and down: neighbours in time share an operand.
 __device__ __forceinline__ void multiply(
-    T (&sum)[THREAD_M][THREAD_N], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+    T (&sum)[SUMS], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
 {
     #pragma unroll
     for (int e = 0; e < STEP; ++e) {
@@ -254,48 +268,46 @@ __device__ __forceinline__ void multiply(
             #pragma unroll
             for (int up = 0; up < THREAD_M; ++up) {
                 const int i = j % 2 ? THREAD_M - 1 - up : up;
-                sum[i][j] += a[e][i] * b[e][j];
+                sum[i * THREAD_N + j] += a[e][i] * b[e][j];
             }
         }
     }
 }
 
-// Writes a thread's part of C, VEC_C elements of a row at a time. `c` is where the warp's part begins; `rows`
-// and `cols` are left of C from there.
+// Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
+// `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&sum)[THREAD_M][THREAD_N], T* c, int ldc, int rows, int cols, int lane_m, int lane_n, T alpha, T beta)
+    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane_m, int lane_n, T alpha, T beta)
 {
+    // Where the vector belongs that begins with sum e of the share; null outside of C.
+    const auto place_of = [&](int e) -> Vector<VEC_C>* {
+        const int row = TileA::owned((first + e) / THREAD_N, lane_m);
+        const int col = TileB::owned((first + e) % THREAD_N, lane_n);
+        if (GUARD && (row >= rows || col >= cols)) return nullptr;
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    };
     #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-        #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] *= alpha;
-    }
+    for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
     // All of C is read before any of it is written, else each read would wait for the write before it; but
     // not all at a time, which would take as many registers again.
     if (beta != T(0)) {
         #pragma unroll
-        for (int i = 0; i < THREAD_M; ++i) {
-            #pragma unroll
-            for (int j = 0; j < THREAD_N; j += VEC_C) {
-                const int row = TileA::owned(i, lane_m), col = TileB::owned(j, lane_n);
-                if (GUARD && (row >= rows || col >= cols)) continue;
-                const auto old = *reinterpret_cast<const Vector<VEC_C>*>(c + Index(row) * ldc + col);
+        for (int e = 0; e < SHARE; e += VEC_C) {
+            if (const Vector<VEC_C>* place = place_of(e)) {
+                const auto old = *place;
                 #pragma unroll
-                for (int e = 0; e < VEC_C; ++e) sum[i][j + e] += beta * old.x[e];
+                for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
             }
-            asm volatile("" ::: "memory");  // the next rows' reads stay below
+            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-        #pragma unroll
-        for (int j = 0; j < THREAD_N; j += VEC_C) {
-            const int row = TileA::owned(i, lane_m), col = TileB::owned(j, lane_n);
-            if (GUARD && (row >= rows || col >= cols)) continue;
+    for (int e = 0; e < SHARE; e += VEC_C) {
+        if (Vector<VEC_C>* place = place_of(e)) {
             Vector<VEC_C> made;
             #pragma unroll
-            for (int e = 0; e < VEC_C; ++e) made.x[e] = sum[i][j + e];
-            *reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col) = made;
+            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
+            *place = made;
         }
     }
 }
@@ -352,7 +364,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
     TileB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
     int k_left = depth - int(k_begin);  // of the next tile to be fetched
 
-    T sum[THREAD_M][THREAD_N] = {};
+    T sum[SUMS] = {};
     T a_part[1][STEP][THREAD_M];
     T b_part[1][STEP][THREAD_N];
     const T* a_share = shared + TileA::share(warp_m, lane_m);
@@ -393,9 +405,12 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
         __syncthreads();
     }
 
+    T (&share)[SHARE] = sum;
+    const int first = 0;
+
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(sum, C + row * ldc + col, ldc, rows, cols, lane_m, lane_n, alpha, beta);
+    store(share, first, C + row * ldc + col, ldc, rows, cols, lane_m, lane_n, alpha, beta);
 }
 
 // Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the

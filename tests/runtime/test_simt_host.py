@@ -36,8 +36,10 @@ CONFIGS = {
     "registers": "block_m=32,block_n=32,block_k=8",
     "registers, prefetched, 16 rows":
         "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,group_m=4",
-    "registers, slices, splits": "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=4,split_k=4",
+    "registers, slices, splits": "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=4,split_k=4",
     "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
+    "cp.async, some threads copy less, groups of splits":
+        "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=12",
     "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=4,a_k_inner=1,b_k_inner=1,prefetch=1",
     "cp.async, all of it": "block_m=64,block_n=16,thread_m=8,thread_n=2,lanes_m=4,block_k=32,cp_async=1,stages=2,"
     "prefetch=1,slices=2,split_k=2,group_m=8,a_k_inner=1",
@@ -153,6 +155,8 @@ PLAIN = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8"
 ASYNC = f"{PLAIN},cp_async=1,stages=3"
 WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
 
+GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -171,9 +175,9 @@ class Fault:
 
 
 FAULTS = (
-    Fault("sums not set", "T sum[THREAD_M][THREAD_N] = {};", "T sum[THREAD_M][THREAD_N];"),
+    Fault("sums not set", "T sum[SUMS] = {};", "T sum[SUMS];"),
     Fault("C read where beta is 0", "if (beta != T(0)) {", "if (true) {"),
-    Fault("alpha ignored", "sum[i][j] *= alpha", "sum[i][j] *= T(1)"),
+    Fault("alpha ignored", "share[e] *= alpha", "share[e] *= T(1)"),
     Fault("A and B read where alpha is 0", "alpha == T(0) ? 0 : k", "k"),
     Fault("ld of A and B swapped", "A, int lda, const T* __restrict__ B, int ldb",
           "A, int ldb, const T* __restrict__ B, int lda"),
@@ -181,10 +185,8 @@ FAULTS = (
     Fault("guard of rows lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", ""),
     Fault("guard of many rows lost", "(ONE_OUTER || inside >> i & 1) && ", "", "block_m=32,block_n=16,thread_m=4"
           ",thread_n=4,block_k=16"),
-    Fault("guard of stored rows off by one", "row >= rows || col >= cols)) continue;\n            Vector",
-          "row > rows || col >= cols)) continue;\n            Vector"),
-    Fault("guard of stored columns off by one", "|| col >= cols)) continue;\n            Vector",
-          "|| col > cols)) continue;\n            Vector"),
+    Fault("guard of stored rows off by one", "row >= rows || col >= cols", "row > rows || col >= cols"),
+    Fault("guard of stored columns off by one", "|| col >= cols)) return", "|| col > cols)) return"),
     Fault("last barrier missing", "if (more) put(shared + reading);\n        __syncthreads();",
           "if (more) put(shared + reading);", "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8"),
     Fault("first barrier missing", "        put(shared);\n    }\n    __syncthreads();", "        put(shared);\n    }",
@@ -197,7 +199,7 @@ FAULTS = (
     Fault("lanes mapped twice", "lane / (2 * LANES_M) * 2 + lane % 2", "lane / (2 * LANES_M) * 2"),
     Fault("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1"),
     Fault("transposition lost", "TURNED ? col * PITCH + row : ", "TURNED ? row * PITCH + col : "),
-    Fault("vectors stored scalar", "e < VEC_C; ++e) made", "e < 1; ++e) made", vec=4),
+    Fault("vectors stored scalar", "v < VEC_C; ++v) made", "v < 1; ++v) made", vec=4),
     Fault("wait forgotten", "wait_copies<STAGES - 2>();", "", ASYNC),
     Fault("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", ASYNC),
     Fault("group not committed", "commit_copies();  // an empty group counts too", "", ASYNC),
@@ -205,13 +207,15 @@ FAULTS = (
     Fault("copy reads outside", "inside ? from : nullptr", "from", ASYNC),
     Fault("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * (BLOCK_K / SLICES / 2)", WHOLE),
     Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
-    Fault("barrier of slices missing", "        __syncthreads();\n        if (slice == 0)",
-          "        if (slice == 0)", WHOLE),
+    Fault("barrier of slices missing", "= sum[e];\n    __syncthreads();", "= sum[e];", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
-    Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
-    Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
-    Fault("split written beside the workspace", "first[Index(split) * (TILE / WIDE)",
-          "first[Index(split + 1) * (TILE / WIDE)", WHOLE),
+    Fault("first to come taken for the last", "== count - 1;", "== 0;", WHOLE),
+    Fault("split left out", "each < count; ++each", "each < count - 1; ++each", WHOLE),
+    Fault("split written beside the workspace", "tiles[Index(to) * TILE", "tiles[Index(to + 1) * TILE", WHOLE),
+    Fault("share of a slice taken twice", "slice * SHARE + e", "e", WHOLE),
+    Fault("groups' counter not put back", "if (*last) *", "if (*last && count == SPLIT_GROUP) *", GROUPED),
+    Fault("groups overlap", "split / SPLIT_GROUP * SPLIT_GROUP", "split / SPLIT_GROUP", GROUPED),
+    Fault("group left out", "SPLIT_COUNTERS - 1, SPLIT_GROUP);", "SPLIT_COUNTERS - 2, SPLIT_GROUP);", GROUPED),
 )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ def _config_of(fault: Fault, dtype: str) -> Config:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
     faults = [*FAULTS]
-    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE), ("nn", "tt"))):
+    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED), ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "using T", "using T", config, trans, vec=4))
     jobs = []
     for number, fault in enumerate(faults):
@@ -268,7 +272,7 @@ def _check(text: str, dtype: str, trans: str, path: str) -> int:
     device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
     binary = Binary(Path(path).read_bytes(), path)
     # Three by three blocks with ragged edges and several tiles of k, whole tiles, and one vector.
-    for sizes in ((66, 35, 27), (64, 32, 32), (1, 1, 1)):
+    for sizes in ((66, 35, 27), (64, 32, 96), (1, 1, 1)):
         m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
         kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)

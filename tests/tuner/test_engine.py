@@ -17,7 +17,7 @@ from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.cache import compile_cached
 from tilewright.runtime.detect import choose, compiler_for
-from tilewright.runtime.device import Binary
+from tilewright.runtime.device import Binary, DeviceInfo
 from tilewright.runtime.elf import code_digest
 from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
@@ -34,6 +34,7 @@ from tilewright.tuner.tune import tune
 
 PROBLEM = Problem(24, 20, 16)
 ARCH = ARCHES["sm_90a"]
+INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCH, 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
 
 
 class Counting(Silent):
@@ -51,7 +52,7 @@ class Counting(Silent):
 def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_reason(shape: str) -> None:
     problem = Problem.parse(shape)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
-    found = candidates(problem, ARCH, spaces)
+    found = candidates(problem, INFO, spaces)
     everything = sum(math.prod(len(values) for _, values in choices.parameters) for choices in spaces)
     assert len(found.configs) + sum(count for _, count in found.pruned) == everything
     assert len(set(found.configs)) == len(found.configs)
@@ -61,6 +62,19 @@ def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_rea
         point = found.point_of(config)
         assert point is not None
         assert found.config_at(point) == config
+
+
+def test_tiles_that_leave_multiprocessors_idle_are_not_tried() -> None:
+    spaces = tuple(choices for choices in read_spaces() if choices.family == "simt")
+    found = candidates(Problem(1024, 768, 512), INFO, spaces)
+    tilings = {tuple(config.number(name) for name in ("block_m", "block_n", "split_k")) for config in found.configs}
+    assert (96, 64, 1) in tilings  # 11 x 12 tiles, one for each of 132
+    assert (256, 256, 1) not in tilings  # 12 tiles
+    assert 10 < len(tilings) <= 64
+    # A large result keeps every multiprocessor busy with any tile: what the cache gives decides.
+    large = candidates(Problem(8192, 8192, 8192), INFO, spaces)
+    assert {config["split_k"] for config in large.configs} == {1}
+    assert min(config.number("block_m") * config.number("block_n") for config in large.configs) >= 2048
 
 
 def test_shipped_spaces_hold_only_known_values(tmp_path: Path) -> None:
@@ -84,19 +98,16 @@ def test_shipped_spaces_hold_only_known_values(tmp_path: Path) -> None:
 def test_nothing_left_is_an_error_with_the_reasons(tmp_path: Path) -> None:
     (tmp_path / "tiled.toml").write_text("family = 'tiled'\n[parameters]\nedge = ['exact']\n")
     with pytest.raises(ConfigError, match="multiples of 16"):
-        candidates(Problem(17, 16, 16), ARCH, read_spaces(tmp_path))
+        candidates(Problem(17, 16, 16), INFO, read_spaces(tmp_path))
 
 
 # First guesses
 
 
 def test_guesses_begin_with_each_family_and_prefer_large_tiles_on_a_gpu() -> None:
-    from tilewright.runtime.device import DeviceInfo
-
-    info = DeviceInfo("NVIDIA X", "cuda:0", ARCH, 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
     problem = Problem(2048, 2048, 2048)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
-    order = ranked(problem, info, candidates(problem, ARCH, spaces).configs)
+    order = ranked(problem, INFO, candidates(problem, INFO, spaces).configs)
     assert [config.family for config in order[:2]] == ["naive", "tiled"]
     assert order[2]["tile_width"] == 32
     assert len(set(order)) == len(order)
