@@ -13,6 +13,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _OURS = "#1b6ca8"
 _COLOURS = {"cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39"}
 _GREY = "#8a8f98"
+_LIMIT = "the device's limit"
+_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False, "borderaxespad": 0.2}
 
 
 def check_plot(path: Path) -> None:
@@ -61,12 +63,16 @@ def _draw_speed(axes: Any, rows: list[BenchRow], keys: list[str]) -> None:
         axes.bar(at, height, width, color=colour, label=label, zorder=2)
     ceilings = [(x, tflops) for x, row in enumerate(rows) if (tflops := row.tflops(row.floor_us))]
     for x, tflops in ceilings:
-        named = "the device's limit" if x == ceilings[0][0] else None
+        named = _LIMIT if x == ceilings[0][0] else None
         axes.hlines(tflops, x - 0.46, x + 0.46, color="black", linewidth=1.3, label=named, zorder=3)
+    low = 0.6 * min((tflops for row in rows for name in names if (tflops := row.tflops(row.us_of(name)))), default=1.0)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(bottom=low)
+    _ticks(axes, [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)])
     axes.set_ylabel("TFLOP/s")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, borderaxespad=0.2)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda place: labels[place] == _LIMIT)
+    axes.legend([handles[place] for place in order], [labels[place] for place in order], ncols=4, **_ABOVE)
     _tidy(axes)
 
 
@@ -92,18 +98,24 @@ def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list
         )
     axes.axhline(1.0, color="black", linewidth=1.0, zorder=2)
     axes.set_yscale("log")
+    _ticks(axes, [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10])
+    axes.set_ylabel("speed of ours over theirs")
+    axes.legend(ncols=2, **_ABOVE)
+    _tidy(axes)
+
+
+def _ticks(axes: Any, ticks: list[float]) -> None:
+    """Those of the ticks that lie on the logarithmic axis, as plain numbers."""
     low, high = axes.get_ylim()
-    ticks = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
-    axes.set_yticks([tick for tick in ticks if low <= tick <= high or tick == 1])
+    axes.set_yticks([tick for tick in ticks if low <= tick <= high])
+    axes.set_ylim(low, high)
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylabel("speed of ours over theirs")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
-    _tidy(axes)
 
 
 def _tidy(axes: Any) -> None:
     axes.grid(axis="y", color="#e3e5e8", linewidth=0.8, zorder=0)
+    axes.grid(axis="x", color="#f1f2f4", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

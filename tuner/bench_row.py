@@ -88,7 +88,7 @@ class BenchRow:
 
     @property
     def aa_spread(self) -> float | None:
-        """The end of `aa_interval` that is farther from 1, as a share: 0.01 where a kernel seems 1% faster than itself."""
+        """The end of `aa_interval` that is farther from 1, as a share: 0.01 is 1% from itself."""
         return max(max(end, 1 / end) for end in self.aa_interval) - 1 if self.aa_interval else None
 
     @property

@@ -24,10 +24,13 @@ from .bench_row import TITLES, BenchRow, Rival, Setting
 from .decide import paired
 from .evaluate import FAILURES, one_line, status_of
 
-__all__ = ["ROUNDS", "contest", "setting"]
+__all__ = ["GRAPH_BELOW_US", "ROUNDS", "contest", "setting"]
 
 ROUNDS = 7
 """Rounds at least."""
+GRAPH_BELOW_US = 500.0
+"""Products faster than this are launched from a graph: later than the tuner's limit, so that no contender has the
+launch of its batch in its time and another not."""
 _OURS, _AGAIN = "ours", "ours again"
 _TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
 
@@ -42,8 +45,8 @@ def setting(device: Device) -> Setting:
                 rivals[key] = cublaslt_name() if key == "cublaslt" else device.vendor_name
             except DeviceError as error:
                 missing.append(f"{TITLES[key]} is not timed: {error}")
-    versions = {**dict(versions_of(device.info, device.compiler)), **rivals, "python": platform.python_version()}
-    versions[device.xp.__name__] = device.xp.__version__
+    versions = dict(versions_of(device.info, device.compiler))
+    versions |= {"python": platform.python_version(), device.xp.__name__: device.xp.__version__, **rivals}
     if "cublaslt" in rivals:
         versions["nvmath-python"] = metadata.version("nvmath-python")
     return Setting(tuple(rivals), tuple(sorted(versions.items())), tuple(missing))
@@ -63,7 +66,9 @@ def contest(device: Device, problem: Problem, rivals: tuple[str, ...], store: Pa
             row = _Contest(device, row, gemm.launch).run(rivals, seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
-    return replace(row, notes=(*row.notes, *(one_line(warning.message) for warning in caught)))
+    # The library's own: other categories are those of the array library, and for its developers.
+    told = (one_line(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    return replace(row, notes=(*row.notes, *dict.fromkeys(told)))
 
 
 class _Contest:
@@ -82,7 +87,9 @@ class _Contest:
         if reason:
             worst = _finite(self._errors[_OURS])
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_over_bound=worst)
-        timer = Timer(self.device, self.problem, seed=103)
+        plan = TimingPlan.of(self.device)
+        plan = replace(plan, graph_below_us=plan.graph_below_us and GRAPH_BELOW_US)
+        timer = Timer(self.device, self.problem, seed=103, plan=plan)
         for key in rivals:
             try:
                 self._enter(key, verifier, timer)
@@ -93,7 +100,7 @@ class _Contest:
         del verifier  # its memory is not needed while the others are timed
         again = {**self._contenders, _AGAIN: self._contenders[_OURS]}
         samples, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds)
-        fixed = self._fixed() if timer.sets > 1 else {}
+        fixed = self._fixed(replace(plan, rotate_l2=0.0)) if timer.sets > 1 else {}
         eager = {name: timer.eager_us(launch) for name, launch in self._contenders.items()}
         return replace(
             self.row,
@@ -139,9 +146,9 @@ class _Contest:
             raise LaunchError(last)
         return min(times, key=lambda pair: pair[0])[1]
 
-    def _fixed(self) -> Mapping[str, float]:
+    def _fixed(self, plan: TimingPlan) -> Mapping[str, float]:
         """Medians on one set of inputs, which the cache may hold."""
-        timer = Timer(self.device, self.problem, seed=107, plan=replace(TimingPlan.of(self.device), rotate_l2=0.0))
+        timer = Timer(self.device, self.problem, seed=107, plan=plan)
         samples, _ = timer.rounds(self._contenders, ROUNDS)
         return {name: statistics.median(found) for name, found in samples.items()}
 
