@@ -21,16 +21,15 @@ from .worker import pack_info
 __all__ = ["JsonKept", "bench_closing", "bench_json", "bench_markdown", "bench_table", "columns", "save"]
 
 METHOD = (
-    "Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least "
-    f"{ROUNDS} rounds; times are "
-    "medians, ratios the median over the rounds of the rival's time over ours with a 95% confidence interval by order "
-    "statistics, above 1 where ours is faster"
+    f"Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least {ROUNDS} rounds; "
+    "times are medians, ratios the median over the rounds of the rival's time over ours with a 95% confidence "
+    "interval by order statistics, above 1 where ours is faster"
 )
 METHOD_GPU = (
-    METHOD + "; the device runs 0.3 s before it is timed; inputs rotate over more than 2.5 times the last-level cache "
-    f"(`fixed` columns: one set of inputs); products under {GRAPH_BELOW_US:g} us are launched 20 times or more from one "
-    "CUDA graph (`eager` columns: one call to its end, no graph); TF32 off, the rivals' workspace allocated once; cuBLASLt with "
-    "the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
+    f"{METHOD}; the device runs 0.3 s before it is timed; inputs rotate over more than 2.5 times the last-level cache "
+    f"(`fixed` columns: one set of inputs); products under {GRAPH_BELOW_US:g} us are launched 20 times or more from "
+    "one CUDA graph (`eager` columns: one call to its end, no graph); TF32 off, the rivals' workspace allocated once; "
+    "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
 )
 METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"
 
