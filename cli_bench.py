@@ -101,7 +101,7 @@ def bench_command(
     with bench_display(console) as shown:
         result = bench(problems, JsonKept(shown, json_file), device=info.selector, store=store, seconds=seconds)
     if result.rows:
-        console.print(bench_table(result))
+        console.print(bench_table(result, console.width))
     for line in bench_closing(result):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     if json_file:

@@ -20,6 +20,8 @@ from .worker import pack_info
 
 __all__ = ["JsonKept", "bench_closing", "bench_json", "bench_markdown", "bench_table", "columns", "save"]
 
+WIDE = 149
+"""Columns that the whole table takes."""
 METHOD = (
     f"Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least {ROUNDS} rounds; "
     "times are medians, ratios the median over the rounds of the rival's time over ours with a 95% confidence "
@@ -132,8 +134,8 @@ def _left_out(result: BenchResult) -> int:
     return sum(not row.ok for row in result.rows)
 
 
-def bench_table(result: BenchResult) -> Table:
-    """A row a shape, the geometric mean last."""
+def bench_table(result: BenchResult, width: int = WIDE) -> Table:
+    """A row a shape, the geometric mean last; where there is little room, without the intervals."""
     dtype = result.rows[0].problem.dtype.value if result.rows else ""
     table = Table(title=Text(f"{dtype} on {result.device.name}", style="table.title"), title_justify="left")
     table.add_column("M x N x K", no_wrap=True)
@@ -146,6 +148,8 @@ def bench_table(result: BenchResult) -> Table:
             for place, rival in enumerate(_rivals(result, row)):
                 if rival:
                     low, high = rival.interval
+                    if width < WIDE:
+                        cells[_FIGURES + place] = Text(f"{rival.ratio:.3f}")
                     cells[_FIGURES + place].stylize("green" if low > 1 else "red" if high < 1 else "")
             table.add_row(row.problem.shape, *cells, row.origin)
         else:

@@ -130,8 +130,6 @@ class _BenchWatched:
         rivals = " and ".join(TITLES[key] for key in result.setting.rivals) or "nothing"
         text = f"{result.wanted} shapes on {result.device.name}, ours against {rivals}"
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
-        for line in result.setting.missing:
-            self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def begun(self, problem: Problem) -> None:
         """Nothing."""

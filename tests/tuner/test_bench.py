@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import fake_lt
@@ -133,15 +134,22 @@ class TestReports:
         assert found["geomean_ratio_cublas"] == pytest.approx(2.0)
 
     def test_table_ends_with_the_geometric_mean(self) -> None:
-        console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        console = Console(width=150, record=True, file=StringIO())
         console.print(bench_table(result(row(), CRASHED)))
-        console.file.close()
         lines = console.export_text().splitlines()
         assert "geometric mean" in lines[-2]
         assert "2.000" in lines[-2]
         assert "25.0%" in lines[-2]
         assert any("7x7x7" in line and "crashed" in line for line in lines)
         assert any("2.000 (1.900..2.100)" in line for line in lines)
+
+    def test_table_without_intervals_where_there_is_little_room(self) -> None:
+        console = Console(width=110, record=True, file=StringIO())
+        console.print(bench_table(result(row()), 110))
+        text = console.export_text()
+        assert "2.000" in text
+        assert ".." not in text
+        assert "…" not in text
 
     def test_markdown_has_whole_tables(self) -> None:
         text = bench_markdown(result(row(), CRASHED, row("200", cublaslt=None)))
