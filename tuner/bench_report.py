@@ -2,8 +2,6 @@
 
 import json
 import math
-import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -241,11 +239,9 @@ def bench_closing(result: BenchResult) -> list[str]:
     return lines
 
 
-def bench_markdown(result: BenchResult, command: Iterable[str] = ()) -> str:
+def bench_markdown(result: BenchResult) -> str:
     """The same as a Markdown document: table, configs, versions and method."""
     lines = [f"# tilewright on {result.device.name}", "", f"{result.date}. {_method(result)}.", ""]
-    if given := list(command):
-        lines += ["```sh", shlex.join(["tilewright", *given]), "```", ""]
     lines += _markdown_table(result)
     lines += ["", *(f"- {_escaped(line)}" for line in bench_closing(result)), "", "## Times in microseconds", ""]
     keys = _shown(result)

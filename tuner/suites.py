@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from ..codegen.errors import ConfigError, check
 
@@ -21,7 +22,7 @@ class Suite:
     """Each as `MxNxK`, in the order in which they are timed."""
 
 
-def _folder() -> resources.abc.Traversable:
+def _folder() -> Traversable:
     return resources.files(__package__.rpartition(".")[0]).joinpath("benchmarks", "suites")
 
 
