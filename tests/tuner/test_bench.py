@@ -17,6 +17,7 @@ from tilewright.runtime.detect import choose
 from tilewright.runtime.host import HostDevice
 from tilewright.runtime.record import Status
 from tilewright.runtime.store import Store
+from tilewright.runtime.timing import TimingPlan
 from tilewright.runtime.versions import versions_of
 from tilewright.tuner import bench_plot, contest
 from tilewright.tuner.bench import bench
@@ -197,6 +198,16 @@ class TestContest:
         assert [rival.key for rival in found.rivals] == ["numpy", "cublaslt"]
         assert fake.ran.count(13) == 1
         assert found.notes == ()
+
+    def test_as_on_a_gpu_with_rotated_and_fixed_inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_lt.install(monkeypatch)
+        device = HostDevice()
+        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9)
+        monkeypatch.setattr(contest.TimingPlan, "of", lambda device: plan)
+        found = contest.contest(device, Problem(9, 8, 7), ("numpy", "cublaslt"), None, 60.0)
+        assert (found.status, found.rounds) == (Status.OK, 12)
+        assert found.fixed_us is not None
+        assert all(rival.fixed_us is not None for rival in found.rivals)
 
     def test_a_rival_that_cannot_run_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fake_lt.install(monkeypatch), "matmul", _refuse)
