@@ -13,6 +13,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _OURS = "#1b6ca8"
 _COLOURS = {"cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39"}
 _GREY = "#8a8f98"
+_COARSE, _MIDDLE = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+_FINE = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0)
 _LIMIT = "the device's limit"
 _ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False, "borderaxespad": 0.2}
 
@@ -68,7 +70,7 @@ def _draw_speed(axes: Any, rows: list[BenchRow], keys: list[str]) -> None:
     low = 0.6 * min((tflops for row in rows for name in names if (tflops := row.tflops(row.us_of(name)))), default=1.0)
     axes.set_yscale("log")
     axes.set_ylim(bottom=low)
-    _ticks(axes, [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)])
+    _ticks(axes, _COARSE)
     axes.set_ylabel("TFLOP/s")
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda place: labels[place] == _LIMIT)
@@ -98,15 +100,18 @@ def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list
         )
     axes.axhline(1.0, color="black", linewidth=1.0, zorder=2)
     axes.set_yscale("log")
-    _ticks(axes, [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10])
+    low, high = axes.get_ylim()
+    fine = _FINE if high < 6 * low else _MIDDLE if high < 30 * low else _COARSE
+    _ticks(axes, fine)
     axes.set_ylabel("speed of ours over theirs")
     axes.legend(ncols=2, **_ABOVE)
     _tidy(axes)
 
 
-def _ticks(axes: Any, ticks: list[float]) -> None:
-    """Those of the ticks that lie on the logarithmic axis, as plain numbers."""
+def _ticks(axes: Any, digits: tuple[float, ...]) -> None:
+    """Ticks of a logarithmic axis at these digits of each power of ten, as plain numbers."""
     low, high = axes.get_ylim()
+    ticks = (digit * 10.0**power for power in range(-9, 6) for digit in digits)
     axes.set_yticks([tick for tick in ticks if low <= tick <= high])
     axes.set_ylim(low, high)
     axes.minorticks_off()
