@@ -1,7 +1,6 @@
 """The command line: `tilewright tune | emit | show | devices`, and `tune` by itself."""
 
 import json
-import logging
 import math
 import os
 import sys
@@ -14,6 +13,19 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
+from .cli_bench import bench_command
+from .cli_options import (
+    EFFORT_HELP,
+    HELP,
+    chosen,
+    debug_option,
+    device_option,
+    dtype_option,
+    new_console,
+    quiet_optuna,
+    store_option,
+    trans_option,
+)
 from .codegen.arch import ARCHES, arch_named
 from .codegen.config import Config
 from .codegen.emit import emit as emit_files
@@ -27,8 +39,7 @@ from .codegen.errors import (
 )
 from .codegen.families import complete, family_of
 from .codegen.problem import Problem
-from .runtime.detect import available, choose
-from .runtime.device import DeviceInfo
+from .runtime.detect import available
 from .runtime.store import Store
 from .tuner.progress import display
 from .tuner.recording import read_cache_file
@@ -54,19 +65,9 @@ BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceErro
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
-HELP = {"help_option_names": ["-h", "--help"]}
-EFFORT_HELP = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
-TRANS = click.Choice(["nn", "nt", "tn", "tt"])
-_store = click.option(
-    "--store", type=click.Path(path_type=Path, file_okay=False), help="Folder of tuned records [default: per user]."
-)
-_dtype = click.option("--dtype", default="float", show_default=True, help="float or double.")
-_trans = click.option("--trans", type=TRANS, default="nn", show_default=True, help="Transposes of A and B.")
-_device = click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N or host.")
 _tune_device = click.option(
     "--device", default="auto", show_default=True, help="auto, cuda, cuda:N, host, or replay:FILE for a recorded run."
 )
-_debug = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
 @click.group(context_settings=HELP)
@@ -80,8 +81,8 @@ def commands() -> None:
 
 @commands.command("tune", context_settings=HELP)
 @click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
-@_dtype
-@_trans
+@dtype_option
+@trans_option
 @_tune_device
 @click.option("--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help=EFFORT_HELP + ".")
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
@@ -110,8 +111,8 @@ def commands() -> None:
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the results here."
 )
-@_store
-@_debug
+@store_option
+@debug_option
 def tune_command(
     shapes: tuple[str, ...],
     dtype: str,
@@ -138,9 +139,8 @@ def tune_command(
 
     Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept.
     """
-    console = _console()
-    for name in ("optuna.study", "optuna.storages"):  # that a study was made is no news to the user
-        logging.getLogger(name).setLevel(logging.WARNING)
+    console = new_console()
+    quiet_optuna()
     if device.startswith("replay:"):
         _tune_replay(console, device.removeprefix("replay:"), sampler, trials, seconds)
         return 0
@@ -152,7 +152,7 @@ def tune_command(
         if file and not file.absolute().parent.is_dir():
             raise click.UsageError(f"no such folder: {file.absolute().parent}")
     problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
-    _chosen(device)
+    chosen(device)
     results = []
     for problem in problems:
         with display(console) as progress:
@@ -189,17 +189,17 @@ def _tune_replay(console: Console, file: str, sampler: str, trials: int | None, 
 
 @commands.command()
 @click.option("--shape", help="MxNxK, or one number for a cube; not needed where --config says what to emit.")
-@_dtype
-@_trans
-@_device
+@dtype_option
+@trans_option
+@device_option
 @click.option("--arch", help=f"Emit for this generation instead: {', '.join(a for a in ARCHES if a != 'host')}.")
 @click.option("--config", "config_text", help="Emit this variant, family:name=value,..., instead of the tuned one.")
 @click.option("--name", default="gemm", show_default=True, help="Name of the function and of the files.")
 @click.option("--main", "with_main", is_flag=True, help="Add a self-test program.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.")
 @click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
-@_store
-@_debug
+@store_option
+@debug_option
 def emit(
     shape: str | None,
     dtype: str,
@@ -222,7 +222,7 @@ def emit(
     """
     if shape is None and config_text is None:
         raise click.UsageError("emit needs --shape, --config or both")
-    info = _chosen(device)
+    info = chosen(device)
     if config_text:
         config, origin = complete(Config.parse(config_text)), "as given"
         # The text serves many shapes; where none is named, the smallest that every edge allows.
@@ -241,8 +241,8 @@ def emit(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="As comma-separated values.")
 @click.option("--device-key", help="Only this device, such as nvidia-h200.")
-@_store
-@_debug
+@store_option
+@debug_option
 def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None, debug: bool) -> None:
     """Show what is stored, shipped records included."""
     if as_json and as_csv:
@@ -253,7 +253,7 @@ def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None
     elif as_csv:
         click.echo(records_csv(records), nl=False)
     elif records:
-        _console().print(record_table(records))
+        new_console().print(record_table(records))
     else:
         what = f" for {device_key}" if device_key else ""
         click.echo(f"nothing is stored{what} yet; tilewright tune --shape 1024x768x512 makes a start")
@@ -261,35 +261,25 @@ def show(as_json: bool, as_csv: bool, device_key: str | None, store: Path | None
 
 @commands.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@_debug
+@debug_option
 def devices(as_json: bool, debug: bool) -> None:
     """List the devices that kernels can run on, with their limits."""
     infos, missing = available()
     if as_json:
         click.echo(json.dumps([{"key": info.key, **_plain(info)} for info in infos], indent=1))
     else:
-        _console().print(device_table(infos))
+        new_console().print(device_table(infos))
     if missing:
         click.echo(f"no GPU: {missing.removeprefix('device cuda: ')}", err=True)
-
-
-def _chosen(device: str) -> DeviceInfo:
-    """The device, with a word to the user where a GPU was passed over. On stderr: what is found is on stdout."""
-    choice = choose(device)
-    if choice.notice:
-        click.echo(f"note: {choice.notice}", err=True)
-    return choice.info
-
-
-def _console() -> Console:
-    # A pipe or a file has no width of its own; the tables need some 150 columns to stay on one line a row.
-    return Console() if sys.stdout.isatty() else Console(width=150)
 
 
 def _plain(info: Any) -> dict[str, Any]:
     from .tuner.worker import pack_info
 
     return pack_info(info)
+
+
+commands.add_command(bench_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .arch import Arch
@@ -87,12 +87,13 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
     multiples = family.multiples(config)
     sizes = (problem.m, problem.n, problem.k)
     aligned = source.alignment == (1, 1, 1)
+    twin = None if aligned else render(problem, family.scalar(config), arch)
     return {
         "problem": problem,
         "config": config,
         "arch": arch,
-        "source": source,
-        "twin": None if aligned else render(problem, family.scalar(config), arch),
+        "source": _internal(source),
+        "twin": twin and _internal(twin),
         "launch": source.launch,
         "splits": family.splits(config),
         "edge": config["edge"],
@@ -103,6 +104,11 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         # The self-test wants something to compute even where the problem is empty.
         "shape": tuple(size or multiple for size, multiple in zip(sizes, multiples, strict=True)),
     }
+
+
+def _internal(source: KernelSource) -> KernelSource:
+    """The kernel known to its file alone, so that a program may hold two emitted files of one config."""
+    return replace(source, code=source.code.replace('extern "C" __global__', "static __global__"))
 
 
 def _rendered(template: str, name: str, values: Mapping[str, object]) -> str:

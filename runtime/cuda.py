@@ -252,12 +252,29 @@ class CudaDevice:
 
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
         """cuBLAS, IEEE arithmetic (TF32 off), with a workspace allocated once."""
-        with self._device, _translated("starting cuBLAS"):
+        with self._device, _translated("starting cuBLAS"), _cublas_present():
             return _cublas_gemm(problem, self._device)
+
+    @property
+    def vendor_name(self) -> str:
+        """cuBLAS and its version."""
+        with self._device, _translated("starting cuBLAS"), _cublas_present():
+            from cupy_backends.cuda.libs import cublas
+
+            version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+            return f"cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def clock_mhz(self) -> float | None:
         """Clock of the multiprocessors now."""
         return nvml.clock_mhz(self._device.pci_bus_id)
+
+
+@contextmanager
+def _cublas_present() -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, OSError, AttributeError) as error:
+        raise DeviceError(f"cuBLAS cannot be loaded ({error}); the extras cuda12 and cuda13 bring it") from error
 
 
 def _cublas_gemm(problem: Problem, device: Any) -> Callable[[Operand, Operand, Operand, float, float], None]:

@@ -183,7 +183,15 @@ class Device(Protocol):
         ...
 
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta)."""
+        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta).
+
+        Raises DeviceError where it is missing.
+        """
+        ...
+
+    @property
+    def vendor_name(self) -> str:
+        """That library and its version. Raises DeviceError where it is missing."""
         ...
 
     def clock_mhz(self) -> float | None:

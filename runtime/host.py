@@ -185,6 +185,11 @@ class HostDevice:
         """`run`: the processor has no graphs."""
         return run
 
+    @property
+    def vendor_name(self) -> str:
+        """NumPy and its version."""
+        return f"NumPy {np.__version__}"
+
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
         """NumPy's BLAS, on as many cores as it takes."""
         dtype = np.dtype(problem.dtype.numpy_name)

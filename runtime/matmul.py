@@ -20,10 +20,10 @@ from .detect import choose, compiler_for, open_device
 from .device import Device, DeviceInfo
 from .kernel import Kernel, prepare
 from .store import Found, Store
-from .verify import Verifier
+from .verify import Launch, Verifier
 from .versions import versions_of
 
-__all__ = ["Gemm", "load", "matmul"]
+__all__ = ["Gemm", "entered", "load", "load_on", "matmul"]
 
 _MAX_KERNELS = 256
 """Kernels that `matmul` keeps ready; each holds a library or module open, so past this the oldest goes."""
@@ -46,6 +46,11 @@ class Gemm:
     def config(self) -> Config:
         """The variant."""
         return self._kernel.config
+
+    @property
+    def launch(self) -> Launch:
+        """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
+        return self._kernel.launch
 
     @property
     def source(self) -> str:
@@ -101,10 +106,11 @@ def load(
     """
     problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
     opened = _open(device)
-    return _load(opened, problem, Store(Path(store) if store is not None else None))
+    return load_on(opened, problem, Store(Path(store) if store is not None else None))
 
 
-def _load(device: Device, problem: Problem, store: Store) -> Gemm:
+def load_on(device: Device, problem: Problem, store: Store) -> Gemm:
+    """The kernel that `load` gives, on a device that is open. Raises as `load` does."""
     found = store.lookup(device.info, problem)
     if found.record is not None and found.record.versions != versions_of(device.info, compiler_for(device.info)):
         found = _rechecked(device, found, store)
@@ -155,7 +161,7 @@ def _cached(problem: Problem, selector: str) -> Kernel:
         with _lock:
             found = _kernels.get((problem, selector))
             if found is None:
-                found = _load(_open(selector), problem, Store())._kernel
+                found = load_on(_open(selector), problem, Store())._kernel
                 if len(_kernels) >= _MAX_KERNELS:
                     del _kernels[next(iter(_kernels))]
                 _kernels[problem, selector] = found
@@ -182,7 +188,7 @@ def _run(kernel: Kernel, call: Call) -> Any:
     device, problem = kernel.device, kernel.problem
     if call.place not in ("host", device.info.selector):
         raise DeviceMismatchError(f"a, b and out are on {call.place}, the kernel on {device.info.selector}")
-    with _entered(device):
+    with entered(device):
         xp = np if call.place == "host" else device.xp
         result = call.c.owner if call.c else xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
         c = call.c or operand_of("out", result, False)
@@ -194,7 +200,7 @@ def _run(kernel: Kernel, call: Call) -> Any:
     return result
 
 
-def _entered(device: Device) -> contextlib.AbstractContextManager[Any]:
+def entered(device: Device) -> contextlib.AbstractContextManager[Any]:
     """Makes a GPU CuPy's current one, so that memory, stream and launch are its own."""
     if device.info.arch.is_host:
         return contextlib.nullcontext()

@@ -145,18 +145,36 @@ class Timer:
         return summarise(samples, self.device.clock_mhz())
 
     def rounds(
-        self, contenders: Mapping[str, Launch], count: int, seed: int = 0
+        self, contenders: Mapping[str, Launch], count: int, seed: int = 0, seconds: float = 0.0
     ) -> tuple[dict[str, list[float]], float | None]:
-        """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock."""
+        """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock.
+
+        Where they take less than `seconds`, more rounds follow, up to the most of the plan. Raises LaunchError.
+        """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[str, list[float]] = {name: [] for name in contenders}
         order = random.Random(seed)
-        for _ in range(count):
+        end = time.perf_counter() + seconds
+        for done in range(max(count, self.plan.most)):
+            if done >= count and time.perf_counter() >= end:
+                break
             names = list(timed)
             order.shuffle(names)
             for name in names:
                 samples[name].append(self.sample_us(timed[name]))
         return samples, self.device.clock_mhz()
+
+    def eager_us(self, launch: Launch) -> float:
+        """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""
+        times: list[float] = []
+        end = time.perf_counter() + self.plan.seconds
+        self.warm(launch)
+        while not times or (len(times) < 100 and time.perf_counter() < end):
+            begin = time.perf_counter()
+            self._launch_next(launch, 1)
+            self.device.synchronize()
+            times.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(times)
 
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""

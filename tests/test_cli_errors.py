@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run, caller
-from tilewright import cli
+from tilewright import cli, cli_options
 from tilewright.codegen.errors import TuningError
 from tilewright.runtime import detect, nvml
 
@@ -118,7 +118,7 @@ class TestFailures:
         assert ran.err.endswith("tilewright: no variant of it works: 3 compile_error\n")
 
     def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli, "choose", None)
+        monkeypatch.setattr(cli_options, "choose", None)
         ran = run("tune", *SMALL)
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "unexpected TypeError: " in ran.err

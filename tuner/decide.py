@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen.config import Config
@@ -13,7 +14,7 @@ from ..runtime.record import Accuracy, Measurement, Record, Status
 from ..runtime.timing import summarise
 from .evaluate import VENDOR, Duel
 
-__all__ = ["NAIVE", "TIE", "Contender", "decided", "interval", "judge"]
+__all__ = ["NAIVE", "TIE", "Contender", "decided", "interval", "judge", "paired"]
 
 NAIVE = complete(Config("naive", ()))
 """What every result is compared with: the family's defaults."""
@@ -51,9 +52,8 @@ def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, .
     vendor = duel.samples_us[duel.names.index(VENDOR)]
     contenders = []
     for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
-        ratios = [theirs / ours for theirs, ours in zip(vendor, samples)]
         measured = summarise(list(samples), duel.clock_mhz, whole_us)
-        contenders.append(Contender(name, measured, accuracy, statistics.median(ratios), interval(ratios)))
+        contenders.append(Contender(name, measured, accuracy, *paired(vendor, samples)))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
     check(bool(ours), "nobody to judge", TuningError)
@@ -61,6 +61,12 @@ def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, .
     tied = [c for c in ours if c.measurement.median_us <= fastest * (1 + TIE)]
     first = min(tied, key=lambda contender: canonical(Config.parse(contender.name)))
     return (first, *(contender for contender in contenders if contender is not first))
+
+
+def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Median of their times over ours, round by round, and its confidence interval: above 1 is faster than they."""
+    ratios = [their_us / our_us for their_us, our_us in zip(theirs, ours, strict=True)]
+    return statistics.median(ratios), interval(ratios)
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from ..runtime.timing import Timer
 from ..runtime.verify import Launch, Verifier
 from ..runtime.versions import versions_of
 
-__all__ = ["Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tried"]
+__all__ = ["FAILURES", "Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tried", "one_line", "status_of"]
 
 VENDOR = "vendor"
 """Name of the vendor's library among the contenders of a duel."""
@@ -117,22 +117,14 @@ class Bench:
             else:
                 with self._phase("time_s"):
                     measurement = self._timer.measure(kernel.launch, stop_above_us)
-        except ConfigError as error:
-            status, reason = Status.PRUNED, str(error)
-        except CompileError as error:
-            status, reason = Status.COMPILE_ERROR, str(error)
-        except DeviceFaultError as error:
-            status, reason, fault = Status.CRASHED, str(error), True
-        except LaunchError as error:
-            status, reason = Status.LAUNCH_ERROR, str(error)
-        except (DeviceError, MemoryError) as error:
-            status, reason = Status.LAUNCH_ERROR, str(error) or type(error).__name__
+        except FAILURES as error:
+            status, reason, fault = status_of(error), one_line(error), isinstance(error, DeviceFaultError)
         record = Record(
             problem=self.problem,
             device=self.device.info.key,
             config=config,
             status=status,
-            reason=_one_line(reason),
+            reason=reason,
             measurement=measurement,
             accuracy=accuracy if status in (Status.OK, Status.WRONG_RESULT) else None,
             versions=self._versions,
@@ -230,5 +222,16 @@ class InProcess:
         """Nothing to end."""
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:500]
+FAILURES = (ConfigError, CompileError, LaunchError, DeviceError, MemoryError)
+"""What trying a variant may raise; a DeviceFaultError is a LaunchError."""
+
+
+def status_of(error: Exception) -> Status:
+    """How a variant ended that raised one of FAILURES."""
+    kinds = {ConfigError: Status.PRUNED, CompileError: Status.COMPILE_ERROR, DeviceFaultError: Status.CRASHED}
+    return next((status for kind, status in kinds.items() if isinstance(error, kind)), Status.LAUNCH_ERROR)
+
+
+def one_line(what: object) -> str:
+    """A text or an error as one line of a report."""
+    return " ".join(str(what).split())[:500] or type(what).__name__

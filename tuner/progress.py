@@ -8,18 +8,19 @@ from contextlib import contextmanager
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.record import Record, Status
+from .bench_row import TITLES, BenchResult
 from .configspace import Candidates
 from .evaluate import Tried
 from .result import Budget
 
-__all__ = ["display"]
+__all__ = ["bench_display", "display"]
 
 _PLAIN_EVERY_S = 5.0
 
@@ -116,3 +117,69 @@ def display(console: Console) -> Iterator[_Watched]:
         return
     with Live(console=console, refresh_per_second=8, transient=True) as live:
         yield _Live(console, live)
+
+
+class _BenchWatched:
+    """Shows the shapes of `bench` as they are done: a line each."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def opened(self, result: BenchResult) -> None:
+        """The opening line."""
+        rivals = " and ".join(TITLES[key] for key in result.setting.rivals) or "nothing"
+        text = f"{result.wanted} shapes on {result.device.name}, ours against {rivals}"
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def begun(self, problem: Problem) -> None:
+        """Nothing."""
+
+    def measured(self, result: BenchResult) -> None:
+        """One more."""
+        text = f"{len(result.rows)}/{result.wanted} {self.line(result)}"
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    @staticmethod
+    def line(result: BenchResult) -> str:
+        """The last row in words."""
+        row = result.rows[-1]
+        if not row.ok:
+            return f"{row.problem.shape}: {row.status.value}, {row.reason}"
+        ratios = "".join(f", {rival.ratio:.2f} x {TITLES[rival.key]}" for rival in row.rivals)
+        return f"{row.problem.shape}: {row.ours_us:,.2f} us{ratios}"
+
+
+class _BenchBar(_BenchWatched):
+    """A bar, redrawn in place."""
+
+    def __init__(self, console: Console, bar: Progress) -> None:
+        super().__init__(console)
+        self._bar = bar
+        self._task = bar.add_task("", total=None, last="")
+
+    def begun(self, problem: Problem) -> None:
+        """The shape under way."""
+        self._bar.update(self._task, description=problem.shape)
+
+    def opened(self, result: BenchResult) -> None:
+        """The opening line, and how far it is."""
+        super().opened(result)
+        self._bar.update(self._task, total=result.wanted)
+
+    def measured(self, result: BenchResult) -> None:
+        """Redraw."""
+        self._bar.update(self._task, completed=len(result.rows), last=self.line(result))
+
+
+@contextmanager
+def bench_display(console: Console) -> Iterator[_BenchWatched]:
+    """The BenchProgress that suits the console."""
+    if not console.is_terminal:
+        yield _BenchWatched(console)
+        return
+    shown = (
+        TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[last]}"),
+    )  # fmt: skip
+    with Progress(*shown, console=console, transient=True) as bar:
+        yield _BenchBar(console, bar)

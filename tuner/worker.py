@@ -10,6 +10,7 @@ import json
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 from ..codegen.arch import arch_named
@@ -19,9 +20,10 @@ from ..codegen.problem import Problem
 from ..codegen.render import render
 from ..runtime.cache import compile_cached
 from ..runtime.detect import compiler_for, open_device
-from ..runtime.device import DeviceInfo
+from ..runtime.device import Device, DeviceInfo
 from ..runtime.elf import code_digest
 from ..runtime.record_json import decode, encode
+from .contest import contest, setting
 from .evaluate import Bench
 
 __all__ = ["main", "pack_info", "unpack_info"]
@@ -45,6 +47,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._bench: Bench | None = None
+        self._device: Device | None = None
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """What to send back."""
@@ -57,6 +60,11 @@ class Worker:
                 problem = cast(Problem, decode(Problem, message["problem"], "message"))
                 self._bench = Bench(open_device(info), problem)
                 return {"ok": True}
+            if do == "set up":
+                self._device = open_device(unpack_info(message["info"]))
+                return {"ok": True, "setting": encode(setting(self._device))}
+            if do == "contest":
+                return self._contest(message)
             assert self._bench is not None, "the device was not opened"
             if do == "try":
                 limit = message["stop_above_us"]
@@ -67,6 +75,13 @@ class Worker:
             return {"ok": True, "duel": encode(self._bench.duel(configs, message["rounds"]))}
         except (TilewrightError, MemoryError) as error:
             return {"ok": False, "error": type(error).__name__, "reason": str(error) or type(error).__name__}
+
+    def _contest(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._device is not None, "the device was not opened"
+        problem = cast(Problem, decode(Problem, message["problem"], "message"))
+        store = Path(message["store"]) if message["store"] else None
+        row = contest(self._device, problem, tuple(message["rivals"]), store, message["seconds"])
+        return {"ok": True, "row": encode(row)}
 
     @staticmethod
     def _compile(message: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 // gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
 //
-// Written by tilewright, file digest 67c4663b9e8563ff. To write it again:
+// Written by tilewright, file digest d14723bd14bd390f. To write it again:
 //   tilewright emit --shape 300x200x100 --dtype float --trans nn
 //       --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --arch sm_90a --name gemm
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 // m |-->| |  x  |  C                 barrier   the tiles may be overwritten
 //   +---+ +-----+
 //   op(A)
-extern "C" __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 gemm_tiled_f32_nn_tw16_ebounds_s0_u8(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)

@@ -49,11 +49,11 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 
 
 @pytest.mark.parametrize("text", KERNELS)
-def test_kernel_is_in_the_file_unedited_under_its_own_name(text: str) -> None:
+def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str) -> None:
     kernel = render(Problem.parse("1024x768x512"), Config.parse(text), ARCHES["sm_90a"])
     code = dict(emitted(text).files)["gemm.cu"]
-    assert kernel.code in code
-    assert code.count('extern "C"') == kernel.code.count('extern "C"') + 1
+    assert kernel.code.replace('extern "C" __global__', "static __global__") in code
+    assert code.count('extern "C"') == 1
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
@@ -205,6 +205,20 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
         name = re.sub(r"\W+", "_", text)
         paths.append(emitted(text, name, main=False, dtype="double", trans="tt").write(tmp_path)[0])
     compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("text", ["tiled:edge=pad", "simt:split_k=2"])
+def test_two_files_of_one_config_link(tmp_path: Path, text: str) -> None:
+    paths = [emitted(text, name, main=False).write(tmp_path)[0] for name in ("gemm_one", "gemm_two")]
+    user = tmp_path / "user.cu"
+    user.write_text(
+        '#include "gemm_one.h"\n#include "gemm_two.h"\n'
+        "int main() { return gemm_one(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)"
+        " + gemm_two(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0); }\n"
+    )
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, user, *paths, "-o", tmp_path / "program")
+    assert run(tmp_path / "program").returncode == 0  # the sizes are 0: no GPU is needed
 
 
 @needs_nvcc

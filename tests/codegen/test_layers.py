@@ -10,10 +10,16 @@ import pytest
 import tilewright
 
 ROOT = Path(tilewright.__file__).parent
-LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
+LAYERS = ("templates", "codegen", "runtime", "tuner", "cli_options", "cli_bench", "cli")
 FOLDERS = [ROOT / layer for layer in LAYERS]
 FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
-ONLY_IN = {"optuna": {"tuner/study.py"}, "cupy": {"runtime/cuda.py"}, "cupy_backends": {"runtime/cuda.py"}}
+ONLY_IN = {
+    "optuna": {"tuner/study.py"},
+    "cupy": {"runtime/cuda.py"},
+    "cupy_backends": {"runtime/cuda.py"},
+    "nvmath": {"runtime/cublaslt.py"},
+    "matplotlib": {"tuner/bench_plot.py"},
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -1,6 +1,6 @@
 // gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
 //
-// Written by tilewright, file digest 4bedb27e5f4cfbd1. To write it again:
+// Written by tilewright, file digest 362e00a6e4282424. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn
 //       --config "tiled:tile_width=16,edge=pad,skew=0,unroll=8" --arch sm_90a --name gemm
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 // m |-->| |  x  |  C                 barrier   the tiles may be overwritten
 //   +---+ +-----+
 //   op(A)
-extern "C" __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 gemm_tiled_f32_nn_tw16_epad_s0_u8(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
@@ -119,7 +119,7 @@ gemm_tiled_f32_nn_tw16_epad_s0_u8(
 
 // Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the
 // strip to the right of the matrix first, then the rows below it. Any grid and block along x.
-extern "C" __global__ void gemm_tiled_f32_nn_tw16_epad_s0_u8_frame(
+static __global__ void gemm_tiled_f32_nn_tw16_epad_s0_u8_frame(
     T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
 {
     const Index strip = padded_cols - cols;

@@ -209,5 +209,5 @@ class TestOutdatedRecords:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert (tilewright.matmul(a, b, device="host") == 16).all()
-        monkeypatch.setattr(matmul_module, "_load", None)
+        monkeypatch.setattr(matmul_module, "load_on", None)
         assert (tilewright.matmul(a, b, device="host") == 16).all()

@@ -1,0 +1,129 @@
+"""nvmath-python's bindings of cuBLASLt, as far as they are used, computing with NumPy where the pointers point."""
+
+import ctypes
+import itertools
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+WORKSPACE = 32 << 20
+
+
+class FakeError(Exception):
+    """What the bindings raise."""
+
+
+class FakeLt:
+    """Four heuristics: a right one, one that fails at launch, one that is refused, one that wants more memory."""
+
+    cuBLASLtError = FakeError  # noqa: N815 - its name there
+    MatmulDescAttribute = SimpleNamespace(TRANSA=3, TRANSB=4)
+    MatmulPreferenceAttribute = SimpleNamespace(
+        MAX_WORKSPACE_BYTES=1, MIN_ALIGNMENT_A_BYTES=5, MIN_ALIGNMENT_B_BYTES=6, MIN_ALIGNMENT_C_BYTES=7,
+        MIN_ALIGNMENT_D_BYTES=8,
+    )  # fmt: skip
+    matmul_heuristic_result_dtype = np.dtype(
+        [("algo", [("data_", "<u8", (8,))]), ("workspace_size", "<u8"), ("state", "<i4"), ("waves_count", "<f4"),
+         ("reserved", "<i4", (4,))]
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self.alive: dict[int, Any] = {}
+        self.preferences: dict[int, int] = {}
+        self.ran: list[int] = []
+
+    def _new(self, what: Any) -> int:
+        number = next(self._next)
+        self.alive[number] = what
+        return number
+
+    def _end(self, number: int) -> None:
+        del self.alive[number]
+
+    destroy = matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _end
+
+    def get_version(self) -> int:
+        return 131000
+
+    def create(self) -> int:
+        return self._new("handle")
+
+    def matmul_desc_create(self, compute: int, scale: int) -> int:
+        assert (compute, scale) in ((68, 0), (70, 1))
+        return self._new({"dtype": np.float64 if scale else np.float32, 3: 0, 4: 0})
+
+    def matrix_layout_create(self, element: int, rows: int, cols: int, ld: int) -> int:
+        assert ld >= rows
+        return self._new((rows, cols, ld))
+
+    def matmul_preference_create(self) -> int:
+        return self._new("preference")
+
+    def get_matmul_desc_attribute_dtype(self, attribute: int) -> Any:
+        return np.int32
+
+    def get_matmul_preference_attribute_dtype(self, attribute: int) -> Any:
+        return np.uint64 if attribute == 1 else np.uint32
+
+    def matmul_desc_set_attribute(self, desc: int, attribute: int, pointer: int, size: int) -> None:
+        assert size == 4
+        self.alive[desc][attribute] = ctypes.c_int32.from_address(pointer).value
+
+    def matmul_preference_set_attribute(self, preference: int, attribute: int, pointer: int, size: int) -> None:
+        kind = {4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
+        self.preferences[attribute] = kind.from_address(pointer).value
+
+    def matmul_algo_get_heuristic(
+        self, handle: int, desc: int, a: int, b: int, c: int, d: int, wanted: int, most: int, results: int, count: int
+    ) -> None:
+        assert self.alive[wanted] == "preference"
+        size = most * self.matmul_heuristic_result_dtype.itemsize
+        found = np.frombuffer((ctypes.c_char * size).from_address(results), self.matmul_heuristic_result_dtype)
+        found["algo"]["data_"][:4, 0] = (7, 13, 20, 21)
+        found["state"][:4] = (0, 0, 15, 0)
+        found["workspace_size"][3] = WORKSPACE + 1
+        ctypes.c_int32.from_address(count).value = 4
+
+    def matmul(
+        self, handle: int, desc: int, alpha: int, a: int, left: int, b: int, right: int, beta: int, c: int, cs: int,
+        d: int, ds: int, algo: int, workspace: int, size: int, stream: int,
+    ) -> None:  # fmt: skip
+        number = ctypes.c_uint64.from_address(algo).value
+        self.ran.append(number)
+        if number != 7:
+            raise FakeError("not supported")
+        assert (size, c, cs) == (WORKSPACE, d, ds)
+        what = self.alive[desc]
+
+        def column_major(pointer: int, layout: int) -> Any:
+            rows, cols, ld = self.alive[layout]
+            memory = (ctypes.c_char * (((cols - 1) * ld + rows) * np.dtype(what["dtype"]).itemsize)).from_address(
+                pointer
+            )
+            flat = np.frombuffer(memory, what["dtype"])
+            return np.lib.stride_tricks.as_strided(flat, (rows, cols), (flat.itemsize, ld * flat.itemsize))
+
+        def scalar(pointer: int) -> Any:
+            kind = ctypes.c_double if what["dtype"] is np.float64 else ctypes.c_float
+            return kind.from_address(pointer).value
+
+        x, y, out = column_major(a, left), column_major(b, right), column_major(d, ds)
+        product = scalar(alpha) * ((x.T if what[3] else x) @ (y.T if what[4] else y))
+        out[:] = product + scalar(beta) * out if scalar(beta) else product
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
+    """Let `from nvmath.bindings import cublas, cublasLt` find the stand-in."""
+    fake = FakeLt()
+    package, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
+    package.__spec__ = SimpleNamespace(name="nvmath")  # type: ignore[assignment]
+    bindings.cublasLt = fake  # type: ignore[attr-defined]
+    kinds = SimpleNamespace(COMPUTE_32F=68, COMPUTE_64F=70)
+    bindings.cublas = SimpleNamespace(ComputeType=kinds)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nvmath", package)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", bindings)
+    return fake

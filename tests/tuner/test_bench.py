@@ -1,0 +1,283 @@
+"""Timing lists of shapes: suites, rows, failures, means, and what is written of them."""
+
+import json
+import signal
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import fake_lt
+import faults
+import pytest
+from rich.console import Console
+from stored import INFO, make
+from tilewright.codegen.errors import ConfigError, DeviceError, ShapeError
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.detect import choose
+from tilewright.runtime.host import HostDevice
+from tilewright.runtime.record import Status
+from tilewright.runtime.store import Store
+from tilewright.runtime.timing import TimingPlan
+from tilewright.runtime.versions import versions_of
+from tilewright.tuner import bench_plot, contest
+from tilewright.tuner.bench import bench
+from tilewright.tuner.bench_plot import check_plot, plot
+from tilewright.tuner.bench_report import bench_closing, bench_json, bench_markdown, bench_table
+from tilewright.tuner.bench_row import BenchResult, BenchRow, Rival, Setting
+from tilewright.tuner.suites import parse_suite, suite_named, suite_names
+
+FAULTY = "tiled:tile_width=8,edge=bounds,skew=0,unroll=4"
+KEYS = (
+    "m n k dtype ours_us cublas_us cublaslt_us floor_us ratio_cublas ratio_cublaslt error_over_bound "
+    "cublas_error_over_bound config"
+).split()
+
+
+def row(shape: str = "100", cublas: float = 2.0, cublaslt: float | None = 0.5) -> BenchRow:
+    found = [Rival("cublas", 10 * cublas, cublas, (cublas - 0.1, cublas + 0.1), 0.25, 20.0, 5.0)]
+    if cublaslt:
+        found.append(Rival("cublaslt", 10 * cublaslt, cublaslt, (cublaslt, cublaslt), 0.25, 20.0, 5.0))
+    return BenchRow(
+        Problem.parse(shape), "naive:unroll=4", "exact", ours_us=10.0, floor_us=2.5, error_over_bound=0.5,
+        eager_us=12.0, fixed_us=8.0, aa_interval=(0.99, 1.005), rounds=9, rivals=tuple(found),
+    )  # fmt: skip
+
+
+def result(*rows: BenchRow, stopped: str = "") -> BenchResult:
+    setting = Setting(("cublas", "cublaslt"), (("compiler", "nvrtc 13"), ("cublas", "cuBLAS 13.1.0")))
+    return BenchResult(INFO, setting, "2026-01-02T03:04:05+00:00", len(rows), rows, stopped)
+
+
+CRASHED = BenchRow(Problem(7, 7, 7), "naive:unroll=4", "default", Status.CRASHED, "ended by SIGSEGV")
+
+
+class Quiet:
+    """A BenchProgress that keeps what it is told, and can interrupt."""
+
+    def __init__(self, interrupt_after: int = 1000) -> None:
+        self.seen: list[BenchResult] = []
+        self._after = interrupt_after
+
+    def opened(self, result: BenchResult) -> None:
+        self.seen.append(result)
+
+    def begun(self, problem: Problem) -> None:
+        if len(self.seen) > self._after:
+            signal.raise_signal(signal.SIGINT)
+
+    def measured(self, result: BenchResult) -> None:
+        self.seen.append(result)
+
+
+class TestSuites:
+    """The files of benchmarks/suites/."""
+
+    def test_the_public_one_has_its_shapes(self) -> None:
+        shapes = suite_named("public").shapes
+        assert len(shapes) == len(set(shapes)) == 26
+        assert shapes[0] == "1024x768x512"
+        assert {"1x4096x4096", "64x64x65536", "65536x64x64", "3072x1500x1024"} < set(shapes)
+
+    @pytest.mark.parametrize("name", suite_names())
+    def test_each_can_be_read(self, name: str) -> None:
+        suite = suite_named(name)
+        assert suite.title
+        assert all(Problem.parse(shape).shape == shape for shape in suite.shapes)
+
+    def test_an_unknown_one_lists_the_known(self) -> None:
+        with pytest.raises(ConfigError, match=r"suite must be one of public, small, got '../x'"):
+            suite_named("../x")
+
+    @pytest.mark.parametrize(
+        "text", ["shapes = [", 'title = "x"', 'title = "x"\nshapes = []', 'title = "x"\nshapes = [3]']
+    )
+    def test_a_damaged_one_is_named(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="suite mine: "):
+            parse_suite("mine", text)
+
+
+class TestMeans:
+    """Geometric means over the rows that count."""
+
+    def test_over_the_rows_that_are_ok(self) -> None:
+        found = result(row(cublas=2.0), CRASHED, row("200", cublas=8.0, cublaslt=None))
+        assert found.geomean("cublas") == pytest.approx(4.0)
+        assert found.geomean("cublaslt") == pytest.approx(0.5)
+        assert found.geomean("numpy") is None
+        assert found.geomean_floor == pytest.approx(0.25)
+        assert found.worst_aa == pytest.approx(1 / 0.99 - 1)
+
+    def test_of_nothing(self) -> None:
+        assert result(CRASHED).geomean("cublas") is None
+        assert result().worst_aa is None
+
+    def test_what_is_left_out_is_said(self) -> None:
+        lines = bench_closing(result(row(), CRASHED, row("200", cublaslt=None), stopped="interrupt"))
+        assert "7x7x7: crashed, ended by SIGSEGV" in lines
+        assert "1 of 3 rows failed and are left out of the geometric mean" in lines
+        assert "the geometric mean of cuBLASLt is over the 1 of 2 rows in which it ran" in lines
+        assert lines[-1] == "3 of 3 shapes; ended by interrupt"
+
+
+class TestReports:
+    """JSON, table, Markdown and picture."""
+
+    def test_json_has_the_agreed_keys(self) -> None:
+        found = json.loads(bench_json(result(row(), CRASHED)))
+        assert {"device", "versions", "method", "rows", "geomean_ratio_cublas", "geomean_ratio_cublaslt"} <= set(found)
+        assert found["device"] == "NVIDIA H200"
+        assert all(set(KEYS) <= set(each) for each in found["rows"])
+        first, failed = found["rows"]
+        assert [first[key] for key in KEYS] == [
+            100, 100, 100, "float", 10.0, 20.0, 5.0, 2.5, 2.0, 0.5, 0.5, 0.25, "naive:unroll=4",
+        ]  # fmt: skip
+        assert (failed["status"], failed["reason"], failed["ours_us"]) == ("crashed", "ended by SIGSEGV", None)
+        assert found["geomean_ratio_cublas"] == pytest.approx(2.0)
+
+    def test_table_ends_with_the_geometric_mean(self) -> None:
+        console = Console(width=150, record=True, file=StringIO())
+        console.print(bench_table(result(row(), CRASHED)))
+        lines = console.export_text().splitlines()
+        assert "geometric mean" in lines[-2]
+        assert "2.000" in lines[-2]
+        assert "25.0%" in lines[-2]
+        assert any("7x7x7" in line and "crashed" in line for line in lines)
+        assert any("2.000 (1.900..2.100)" in line for line in lines)
+
+    def test_table_without_intervals_where_there_is_little_room(self) -> None:
+        console = Console(width=110, record=True, file=StringIO())
+        console.print(bench_table(result(row()), 110))
+        text = console.export_text()
+        assert "2.000" in text
+        assert ".." not in text
+        assert "…" not in text
+
+    def test_markdown_has_whole_tables(self) -> None:
+        text = bench_markdown(result(row(), CRASHED, row("200", cublaslt=None)))
+        tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+        assert [len(table) for table in tables] == [6, 4]
+        for table in tables:
+            assert len({line.count("|") for line in table}) == 1
+        assert "**geometric mean**" in tables[0][-1]
+        assert "`naive:unroll=4`" in tables[1][-1]
+
+    @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+    def test_plot(self, tmp_path: Path, suffix: str) -> None:
+        pytest.importorskip("matplotlib")
+        path = tmp_path / f"plot.{suffix}"
+        plot(result(row(), CRASHED, row("200", cublaslt=None)), path)
+        start = path.read_bytes()[:500]
+        assert {"svg": b"<svg", "png": b"PNG", "pdf": b"%PDF"}[suffix] in start
+
+    def test_plot_wants_a_known_suffix_and_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ConfigError, match=r"a plot ends in \.svg, \.png, \.pdf, got 'x.gif'"):
+            check_plot(Path("x.gif"))
+        monkeypatch.setattr(bench_plot.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(DeviceError, match=r"pip install 'tilewright\[plot\]'"):
+            check_plot(Path("x.svg"))
+
+
+class TestContest:
+    """One row, in this process."""
+
+    def test_ours_and_numpy(self) -> None:
+        found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy",), None, 0.01)
+        assert (found.status, found.origin, found.rounds) == (Status.OK, "default", 7)
+        assert found.ours_us is not None
+        assert found.error_over_bound is not None
+        assert 0 < found.error_over_bound <= 1
+        assert found.floor_us is None
+        numpy = found.rival("numpy")
+        assert numpy is not None
+        assert numpy.interval[0] <= numpy.ratio <= numpy.interval[1]
+        assert found.aa_interval is not None
+
+    def test_the_fastest_of_cublaslt_that_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake = fake_lt.install(monkeypatch)
+        found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy", "cublaslt"), None, 0.01)
+        assert [rival.key for rival in found.rivals] == ["numpy", "cublaslt"]
+        assert fake.ran.count(13) == 1
+        assert found.notes == ()
+
+    def test_as_on_a_gpu_with_rotated_and_fixed_inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_lt.install(monkeypatch)
+        device = HostDevice()
+        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9)
+        monkeypatch.setattr(contest.TimingPlan, "of", lambda device: plan)
+        found = contest.contest(device, Problem(9, 8, 7), ("numpy", "cublaslt"), None, 60.0)
+        assert (found.status, found.rounds) == (Status.OK, 12)
+        assert found.fixed_us is not None
+        assert all(rival.fixed_us is not None for rival in found.rivals)
+
+    def test_a_rival_that_cannot_run_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fake_lt.install(monkeypatch), "matmul", _refuse)
+        found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy", "cublaslt"), None, 0.01)
+        assert found.ok
+        assert [rival.key for rival in found.rivals] == ["numpy"]
+        assert found.notes == ("cuBLASLt could not run: cuBLASLt: not supported",)
+
+    def test_a_wrong_kernel_is_not_timed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+        problem = Problem(24, 20, 16)
+        found = contest.contest(HostDevice(), problem, ("numpy",), _store_of(tmp_path, problem, "return;"), 0.01)
+        assert (found.status, found.ours_us, found.rivals) == (Status.WRONG_RESULT, None, ())
+        assert "unwritten" in found.reason
+
+
+def _refuse(*arguments: object) -> None:
+    raise fake_lt.FakeError("not supported")
+
+
+def _store_of(folder: Path, problem: Problem, statement: str) -> Path:
+    """A store whose record for a problem is a kernel that runs `statement` first."""
+    config = faults.plant("host", problem, FAULTY, statement)
+    info = choose("host").info
+    record = make(1.0, problem, config, info.key)
+    versions = versions_of(info, HostDevice().compiler)
+    assert Store(folder / "faulty").keep(replace(record, versions=versions))
+    return folder / "faulty"
+
+
+class TestRuns:
+    """A list of shapes, in the worker's process."""
+
+    def test_rows_come_in_order(self) -> None:
+        quiet = Quiet()
+        found = bench([Problem(8, 8, 8), Problem(9, 5, 3)], quiet, device="host", seconds=0.01)
+        assert [each.problem.shape for each in found.rows] == ["8x8x8", "9x5x3"]
+        assert all(each.ok for each in found.rows)
+        assert [len(each.rows) for each in quiet.seen] == [0, 1, 2]
+        assert found.setting.rivals == ("numpy",)
+        assert dict(found.setting.versions)["numpy"].startswith("NumPy ")
+
+    def test_a_crash_costs_one_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+        bad = Problem(24, 20, 16)
+        store = _store_of(tmp_path, bad, "*(volatile int*)(1 << 12) = 1;")
+        # Another dtype, so that the faulty record is not the nearest of what follows.
+        after = Problem.parse("8", "double")
+        found = bench([after, bad, after], Quiet(), device="host", store=store, seconds=0.01)
+        assert [each.status for each in found.rows] == [Status.OK, Status.CRASHED, Status.OK]
+        assert "SIGSEGV" in found.rows[1].reason
+        assert found.stopped == ""
+
+    def test_an_interrupt_ends_with_what_is_done(self) -> None:
+        found = bench([Problem(8, 8, 8)] * 5, Quiet(interrupt_after=2), device="host", seconds=0.01)
+        assert (len(found.rows), found.stopped, found.wanted) == (2, "interrupt", 5)
+
+    def test_nothing_to_time(self) -> None:
+        with pytest.raises(ShapeError, match="nothing to time in 0x3x3"):
+            bench([Problem(0, 3, 3)], Quiet(), device="host")
+
+    @pytest.mark.gpu
+    def test_on_a_gpu(self) -> None:
+        found = bench([Problem(1000, 1000, 1000), Problem(64, 64, 65536)], Quiet(), device="cuda", seconds=0.5)
+        assert [each.status for each in found.rows] == [Status.OK] * 2
+        for each in found.rows:
+            assert {rival.key for rival in each.rivals} >= {"cublas"}
+            assert each.floor_share is not None
+            assert 0 < each.floor_share < 1.02
+            assert all(0.05 < rival.ratio < 20 for rival in each.rivals)
+            assert each.fixed_us is not None
+            assert each.eager_us is not None
+            assert each.eager_us > each.fixed_us
