@@ -150,7 +150,7 @@ def sample() -> list[tuple[str, str, str, str]]:
     return [(*row, target) for row in rows for target in TARGETS]
 
 
-def test_little_spills_and_resources_are_as_predicted() -> None:
+def test_next_to_nothing_spills_and_resources_are_as_predicted() -> None:
     pytest.importorskip("cupy")
     rows = sample()
     workers = min(4, len(os.sched_getaffinity(0)))
@@ -160,8 +160,8 @@ def test_little_spills_and_resources_are_as_predicted() -> None:
         for (text, dtype, trans, target), said in zip(rows[start::workers], part, strict=True):
             registers, smem_bytes, spilled = said
             config, problem = Config.parse(text), Problem.parse("1024", dtype, trans)
-            # Elsewhere a few words, outside the main loop.
-            assert spilled <= (0 if target == "sm_90a" else 128), (text, target)
+            # Where two blocks leave 128 registers a few words are put away while the main loop runs.
+            assert spilled <= (0 if config.number("count") < 16 else 96), (text, target)
             assert registers <= SKINNY.registers(DType.parse(dtype), config), (text, target)
             assert smem_bytes == SKINNY.launch(problem, config).static_smem_bytes, (text, target)
 

@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     16384 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest b9c066ee8e4ad4cb. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest e20da756a0175ce4. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=bounds"
@@ -81,8 +81,8 @@ __device__ __forceinline__ int lane_l() { return threadIdx.x % 32 / LANES_K; }
 __device__ __forceinline__ int lane_k() { return threadIdx.x % LANES_K; }
 __device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
 
-// The large operand, whose stored rows run along k: each makes one row or column of C. A thread loads DEPTH / VEC
-// vectors of SPAN rows at a time, LANES_K * VEC apart in each.
+// The large operand, whose stored rows run along k: each makes one row or column of C. A thread loads
+// DEPTH / VEC vectors of SPAN rows at a time, LANES_K * VEC elements apart in each.
 struct Large {
     const T* next;  // what this thread loads first of the next steps of k
     int ld;
@@ -104,7 +104,8 @@ struct Large {
 
     // The operand X from row `l` and step `k` on.
     __device__ __forceinline__ Large(const T* X, int ld, Index l, Index k, int l_left, int k_left)
-        : next(X + (l + owned(0)) * ld + k + first()), ld(ld), k_left(k_left - first()), l_left(l_left - owned(0))
+        : next(X + (l + owned(0)) * ld + k + first()), ld(ld),
+          k_left(k_left - first()), l_left(l_left - owned(0))
     {
     }
 
@@ -131,7 +132,8 @@ constexpr int SMALL_PITCH = STAGED + 8;  // 8 spare ones: rows shift banks
 __device__ __forceinline__ int small_place(int s, int k) { return s * SMALL_PITCH + k; }
 
 // Adds the products of a loaded part and of the small operand, of which `small` is this thread's first step.
-__device__ __forceinline__ void multiply(T (&sum)[COUNT][SPAN], const Vector<VEC> (&part)[LOADS], const T* small)
+__device__ __forceinline__ void multiply(
+    T (&sum)[COUNT][SPAN], const Vector<VEC> (&part)[LOADS], const T* small)
 {
     #pragma unroll
     for (int i = 0; i < DEPTH; i += VEC) {
@@ -151,8 +153,8 @@ __device__ __forceinline__ void multiply(T (&sum)[COUNT][SPAN], const Vector<VEC
 // Puts the small operand Y down in shared memory: COUNT times STAGED steps of k, 0 outside the matrix.
 __device__ __forceinline__ void put_small(T* shared, const T* Y, int ld, int s_left, int k_left)
 {
-    // A warp takes four neighbours, or 16 bytes, of one side and eight of the other: few conflicts of banks, and
-    // whole sectors of memory, whichever way Y is stored.
+    // A warp takes 16 bytes along the short side by as many steps of k as it has lanes left: few conflicts of
+    // banks, and whole sectors of memory where rows run along k.
     constexpr int SIDE = COUNT < WIDE ? COUNT : WIDE;
     constexpr bool K_INNER = SHORT_N ? TRANS_B : !TRANS_A;  // stored rows of Y run along k
     #pragma unroll 4
@@ -185,7 +187,8 @@ struct Place {
     int s, l;  // along the short side and the long one
 
     explicit __device__ __forceinline__ Place(int e)
-        : s(e / PART * ROWS + (SHORT_N ? e % ROWS : e % PART / TILE_L)), l(SHORT_N ? e % PART / ROWS : e % TILE_L)
+        : s(e / PART * ROWS + (SHORT_N ? e % ROWS : e % PART / TILE_L)),
+          l(SHORT_N ? e % PART / ROWS : e % TILE_L)
     {
     }
 
@@ -226,7 +229,7 @@ __device__ __forceinline__ void add_lanes(T (&sum)[COUNT][SPAN])
     }
 }
 
-// Adds up the sums of the warps that share C, warp after warp, and hands each total on as `take(element, total)`.
+// Adds up the sums of the warps that share C, warp after warp, and hands on each total: `take(element, total)`.
 template <typename Take>
 __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take take)
 {

@@ -16,7 +16,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     8192 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest c85e14a18e4bfd7e. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 84c516651d17158e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=pad"
@@ -52,7 +52,7 @@ constexpr int WARP_K  = LANES_K * DEPTH;      // steps of k that a warp loads at
 constexpr int TILE_K  = WARPS_K * WARP_K;     // that a block loads at a time
 constexpr int LOADS   = SPAN * DEPTH / VEC;   // loads of a thread for them
 constexpr int NEXT_K  = LANES_L;              // from a lane to the one that has the next steps of k
-constexpr int SMALL_READ = DEPTH * COUNT < WIDE ? DEPTH * COUNT : WIDE;  // elements of the small operand at once
+constexpr int SMALL_READ = DEPTH * COUNT < WIDE ? DEPTH * COUNT : WIDE;  // of the small operand at once
 
 static_assert(VEC <= WIDE,
               "vec 1 is at most 16 bytes and divides the stored rows of the large operand");
@@ -84,8 +84,8 @@ __device__ __forceinline__ int lane_l() { return threadIdx.x % LANES_L; }
 __device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / LANES_L; }
 __device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
 
-// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads SPAN / VEC vectors
-// of DEPTH rows at a time, and keeps VEC neighbours of C, SPAN / VEC times LANES_L * VEC apart.
+// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads SPAN / VEC
+// vectors of DEPTH rows at a time, LANES_L * VEC elements apart in each.
 struct Large {
     static constexpr int VECTORS = SPAN / VEC;                    // of a row
     static constexpr int TOGETHER = SMALL_READ > COUNT ? SMALL_READ / COUNT : 1;  // rows side by side
@@ -110,7 +110,8 @@ struct Large {
 
     // The operand X from column `l` and row `k` on.
     __device__ __forceinline__ Large(const T* X, int ld, Index l, Index k, int l_left, int k_left)
-        : next(X + (k + first()) * ld + l + owned(0)), ld(ld), k_left(k_left - first()), l_left(l_left - owned(0))
+        : next(X + (k + first()) * ld + l + owned(0)), ld(ld),
+          k_left(k_left - first()), l_left(l_left - owned(0))
     {
     }
 
@@ -137,7 +138,8 @@ constexpr int SMALL_PITCH = COUNT <= WIDE ? COUNT : COUNT + WIDE;  // WIDE spare
 __device__ __forceinline__ int small_place(int s, int k) { return k * SMALL_PITCH + s; }
 
 // Adds the products of a loaded part and of the small operand, of which `small` is this thread's first row.
-__device__ __forceinline__ void multiply(T (&sum)[COUNT][SPAN], const Vector<VEC> (&part)[LOADS], const T* small)
+__device__ __forceinline__ void multiply(
+    T (&sum)[COUNT][SPAN], const Vector<VEC> (&part)[LOADS], const T* small)
 {
     constexpr int TOGETHER = Large::TOGETHER;
     #pragma unroll
@@ -167,8 +169,8 @@ __device__ __forceinline__ void multiply(T (&sum)[COUNT][SPAN], const Vector<VEC
 // Puts the small operand Y down in shared memory: COUNT times STAGED steps of k, 0 outside the matrix.
 __device__ __forceinline__ void put_small(T* shared, const T* Y, int ld, int s_left, int k_left)
 {
-    // A warp takes four neighbours, or 16 bytes, of one side and eight of the other: few conflicts of banks, and
-    // whole sectors of memory, whichever way Y is stored.
+    // A warp takes 16 bytes along the short side by as many steps of k as it has lanes left: few conflicts of
+    // banks, and whole sectors of memory where rows run along k.
     constexpr int SIDE = COUNT < WIDE ? COUNT : WIDE;
     constexpr bool K_INNER = SHORT_N ? TRANS_B : !TRANS_A;  // stored rows of Y run along k
     #pragma unroll 4
@@ -201,7 +203,8 @@ struct Place {
     int s, l;  // along the short side and the long one
 
     explicit __device__ __forceinline__ Place(int e)
-        : s(e / PART * ROWS + (SHORT_N ? e % ROWS : e % PART / TILE_L)), l(SHORT_N ? e % PART / ROWS : e % TILE_L)
+        : s(e / PART * ROWS + (SHORT_N ? e % ROWS : e % PART / TILE_L)),
+          l(SHORT_N ? e % PART / ROWS : e % TILE_L)
     {
     }
 
@@ -242,7 +245,7 @@ __device__ __forceinline__ void add_lanes(T (&sum)[COUNT][SPAN])
     }
 }
 
-// Adds up the sums of the warps that share C, warp after warp, and hands each total on as `take(element, total)`.
+// Adds up the sums of the warps that share C, warp after warp, and hands on each total: `take(element, total)`.
 template <typename Take>
 __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take take)
 {
