@@ -78,6 +78,10 @@ class Family:
     """How often an element of A and of B, once loaded from global memory, is used by its block."""
     smem_loads: Callable[[Config], float] = lambda config: 0.0
     """Elements read from shared memory for one multiply-add of one thread, broadcasts counted as loads."""
+    in_flight: Callable[[Config], int] = lambda config: 0
+    """Elements that a thread keeps on their way from memory, for a family that memory limits; else 0."""
+    alone: Callable[[Problem, Config], int] = lambda problem, config: 0
+    """Elements that a block moves before and after its main loop, with little else on their way."""
     advice: tuple[Constraint, ...] = ()
     """What makes a variant hopeless though it works: for searches, nothing else keeps to it."""
     alignment: Callable[[Config], tuple[int, int, int]] = lambda config: (1, 1, 1)

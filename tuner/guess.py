@@ -14,6 +14,12 @@ _L2_OVER_DRAM = 2.5
 """How much faster than device memory the last-level cache serves blocks, roughly, on the GPUs of the table."""
 _SMEM_BYTES_PER_CYCLE = 128
 _LAUNCH_US = 2.0
+_MEMORY_LATENCY_US = 1.0
+"""From a load to its data while memory is busy."""
+_HANDOVER_US = 1.5
+"""From the end of one block to the start of what waits for its sums."""
+_ALONE_BYTES_PER_CYCLE = 32
+"""What one block gets from the last-level cache in a cycle."""
 
 
 def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> list[Config]:
@@ -28,9 +34,9 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
     estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
     # Configs that the model cannot tell apart follow their first: a few guesses should differ in what counts.
-    firsts: dict[float, Config] = {}
+    firsts: dict[tuple[str, str], Config] = {}
     for estimate, place in estimates:
-        firsts.setdefault(float(f"{estimate:.2g}"), configs[place])
+        firsts.setdefault((configs[place].family, f"{estimate:.2g}"), configs[place])
     return list(dict.fromkeys((*heads.values(), *firsts.values(), *(configs[place] for _, place in estimates))))
 
 
@@ -74,5 +80,14 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         per_fma = family.smem_bytes_per_fma(problem.dtype, config)
         smem_us = m * n * k * per_fma / (_SMEM_BYTES_PER_CYCLE * info.sm_count * info.clock_mhz)
     copies_us = 2 * problem.bytes / (info.bandwidth_gbs * 1e3) + 3 * _LAUNCH_US if config["edge"] == "pad" else 0.0
+    ends_us = 0.0
+    if family.in_flight(config):
+        # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
+        occupancy = 1.0
+        per_sm = min(resident, blocks / info.sm_count) * threads * family.in_flight(config) * size
+        needed = info.bandwidth_gbs * 1e3 / info.sm_count * _MEMORY_LATENCY_US
+        memory_us *= (1 + (needed / per_sm) ** 2 / 4) * fill
+        ends_us = family.alone(problem, config) * size / (_ALONE_BYTES_PER_CYCLE * info.clock_mhz)
+        ends_us += _HANDOVER_US if family.splits(config) > 1 else 0.0
     slowest = max(flops_us, smem_us, cache_us) / lanes / max(0.05, occupancy) * fill
-    return _LAUNCH_US + max(slowest, memory_us) + copies_us
+    return _LAUNCH_US + max(slowest, memory_us) + copies_us + ends_us
