@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     8192 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 061e1c0ba75bdffb. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 70454bdfbeb684a8. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=exact"
@@ -243,7 +243,7 @@ __device__ __forceinline__ void add_lanes(T (&sum)[COUNT][SPAN])
     }
 }
 
-// Adds up the sums of the warps that share C, warp after warp, and hands on each total: `take(element, total)`.
+// Adds up the sums of the warps that share C, warp after warp, and hands on each: `take(element, total)`.
 template <typename Take>
 __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take take)
 {
