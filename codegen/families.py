@@ -8,6 +8,7 @@ from .errors import ConfigError, check
 from .family import EDGE, FAMILIES, Constraint, Family, Parameter, family_in
 from .problem import Problem
 from .simt import SIMT
+from .skinny import SKINNY
 
 __all__ = [
     "FAMILIES",
@@ -111,7 +112,7 @@ TILED = Family(
     smem_loads=lambda config: 1 + 1 / config.number("tile_width"),
 )
 
-FAMILIES.update({family.name: family for family in (NAIVE, TILED, SIMT)})
+FAMILIES.update({family.name: family for family in (NAIVE, TILED, SIMT, SKINNY)})
 
 
 def family_of(config: Config) -> Family:

@@ -85,6 +85,10 @@ class Family:
     """Instructions of a warp for each of its multiply-adds, beside that: loads, addresses, loops. An estimate."""
     tail_cycles: Callable[[Config], float] = lambda config: 0.0
     """Clocks in which a block adds up the sums of its own warps after its steps of k. An estimate."""
+    in_flight: Callable[[Config], int] = lambda config: 0
+    """Elements that a thread keeps on their way from memory, for a family that memory limits; else 0."""
+    alone: Callable[[Problem, Config], int] = lambda problem, config: 0
+    """Elements that a block moves before and after its main loop, with little else on their way."""
     advice: tuple[Constraint, ...] = ()
     """What makes a variant hopeless though it works: for searches, nothing else keeps to it."""
     alignment: Callable[[Config], tuple[int, int, int]] = lambda config: (1, 1, 1)

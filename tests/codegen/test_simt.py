@@ -18,7 +18,7 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.device import DeviceInfo
 from tilewright.tuner.configspace import read_spaces
-from tilewright.tuner.guess import pays
+from tilewright.tuner.estimate import pays
 
 SIMT = FAMILIES["simt"]
 SM_90 = ARCHES["sm_90a"]

@@ -1,0 +1,180 @@
+"""How long a variant takes by a simple model of a GPU, good enough to rank first guesses and to leave out what is far
+off."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from ..codegen.arch import Arch
+from ..codegen.config import Config, Value
+from ..codegen.families import family_of
+from ..codegen.family import Constraint, Family, grouped
+from ..codegen.problem import Problem
+from ..runtime.device import DeviceInfo
+
+__all__ = ["estimate_us", "pays"]
+
+_LAUNCH_CYCLES = 3500
+"""From the launch to a block's first load, and from the last store to the end."""
+_FILL_CYCLES = 1500
+"""Until a block's first tiles are there."""
+_SPLIT_CYCLES = 2500
+"""Of blocks that share a tile of C: writing sums and counting each other."""
+_BARRIER_CYCLES = 60
+_ARRIVAL_CYCLES = 1000
+"""From a copy's start to its end on a busy device."""
+_SMEM_BYTES_PER_CYCLE = 128
+_L2_BYTES_PER_CYCLE = 24
+"""What a multiprocessor gets from the last-level cache in a clock while all of them ask."""
+_ALONE_BYTES_PER_CYCLE = 32
+"""The same while only one of them asks."""
+_WARPS_PER_CYCLE = 4
+"""Warps of a multiprocessor that issue an instruction in one clock."""
+_HALF_WARPS = 0.5
+"""So many warps of a scheduler keep it busy half the time."""
+_OVER_BEST = 1.3
+_TILINGS = 40
+"""Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
+those so many."""
+
+
+def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
+    """A rough time in microseconds: what the busiest multiprocessor has to do, or device memory."""
+    family, arch, dtype = family_of(config), info.arch, problem.dtype
+    m, n, k = problem.m, problem.n, problem.k
+    if config["edge"] == "pad":
+        m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((m, n, k), family.multiples(config)))
+    tile_m, tile_n, tile_k = family.tile(config)
+    splits, blocks = family.splits(config), family.blocks(problem, config)
+    tiles = -(-k // tile_k)  # of k
+    depth = -(-tiles // splits)  # those of a block
+    warps = -(-family.threads(config) // 32)
+    registers = family.registers(dtype, config) * warps * 32
+    smem = family.smem_bytes(dtype, config) + arch.smem_reserved_bytes
+    resident = max(1, min(
+        arch.max_blocks_per_sm, arch.max_threads_per_sm // (warps * 32), arch.registers_per_sm // registers,
+        arch.smem_per_sm_bytes // smem,
+    ))  # fmt: skip
+    busiest = -(-blocks // info.sm_count)  # blocks of the multiprocessor that has most
+    together = min(resident, busiest)
+    if family.tensor_cores:
+        cycles = _tensor_cycles(problem, config, info, busiest, together, depth)
+    else:
+        cycles = busiest * _block_cycles(problem, config, info, together, depth) + _FILL_CYCLES
+    cycles += _LAUNCH_CYCLES + family.tail_cycles(config)
+    cycles += _split_cycles(tile_m * tile_n * dtype.size_bytes, splits)
+    memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
+    copies_us = 2 * memory_us + 3 * _LAUNCH_CYCLES / info.clock_mhz if config["edge"] == "pad" else 0.0
+    if family.in_flight(config):
+        # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
+        per_sm = together * family.threads(config) * family.in_flight(config) * dtype.size_bytes
+        needed = info.bandwidth_gbs * 1e3 / info.sm_count * _ARRIVAL_CYCLES / info.clock_mhz
+        waves = blocks / (resident * info.sm_count)
+        memory_us *= (1 + (needed / per_sm) ** 2 / 4) * math.ceil(waves) / waves
+        alone_cycles = family.alone(problem, config) * dtype.size_bytes / _ALONE_BYTES_PER_CYCLE
+        memory_us += (alone_cycles + _SPLIT_CYCLES * (splits > 1)) / info.clock_mhz
+    return max(cycles / info.clock_mhz, _LAUNCH_CYCLES / info.clock_mhz + memory_us) + copies_us
+
+
+def _block_cycles(problem: Problem, config: Config, info: DeviceInfo, together: int, depth: int) -> float:
+    """Clocks of a multiprocessor for the steps of k of one block while so many work together: as long as the slowest of
+    issuing instructions, shared memory and last-level cache, and longer where two of them are nearly as slow."""
+    family, dtype = family_of(config), problem.dtype
+    tile_m, tile_n, tile_k = family.tile(config)
+    work = tile_m * tile_n * tile_k * depth  # multiply-adds
+    warps = -(-family.threads(config) // 32)
+    lanes = family.threads(config) / (warps * 32)
+    scheduled = together * warps / _WARPS_PER_CYCLE
+    beside = family.overhead(dtype, config) / (32 * _WARPS_PER_CYCLE)
+    issue = work * (1 / family.fma_per_cycle(dtype, info.arch) + beside)
+    issue *= (scheduled + _HALF_WARPS) / scheduled / lanes
+    shared = work * family.smem_bytes_per_fma(dtype, config) / _SMEM_BYTES_PER_CYCLE
+    cached = work * sum(1 / reuse for reuse in family.reuse(config)) * dtype.size_bytes / _L2_BYTES_PER_CYCLE
+    return _slowest(issue, shared, cached)
+
+
+def _tensor_cycles(
+    problem: Problem, config: Config, info: DeviceInfo, busiest: int, together: int, depth: int
+) -> float:
+    """Clocks of a multiprocessor for all its blocks, by tensor cores, which few warps keep busy: what counts too is how
+    long a block waits at its start and for its tiles."""
+    family, size = family_of(config), problem.dtype.size_bytes
+    tile_m, tile_n, tile_k = family.tile(config)
+    warps = together * family.threads(config) // 32
+    products = together * tile_m * tile_n * tile_k
+    busy = products / family.fma_per_cycle(problem.dtype, info.arch) * (1 + 1 / warps) * max(1.0, 4 / warps)
+    shared = products * family.smem_bytes_per_fma(problem.dtype, config) / _SMEM_BYTES_PER_CYCLE
+    cached = together * (tile_m + tile_n) * tile_k * size / _L2_BYTES_PER_CYCLE
+    arrival = _ARRIVAL_CYCLES / (config.number("stages") - 1)
+    # A tenth: some copies take longer than others.
+    tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (1 + config.number("prefetch")) + arrival / 10
+    rounds = -(-busiest // together)
+    return max(busiest / together * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
+
+
+def _slowest(*cycles: float) -> float:
+    return float(sum(each**4 for each in cycles) ** 0.25)
+
+
+def _split_cycles(tile_bytes: int, splits: int) -> float:
+    """Clocks in which blocks that share a tile of C add up their sums."""
+    if splits == 1:
+        return 0.0
+    group = grouped(splits)
+    read = group + (-(-splits // group) if group < splits else 0)
+    return _SPLIT_CYCLES + (1 + read) * tile_bytes / _L2_BYTES_PER_CYCLE
+
+
+def pays(
+    problem: Problem, info: DeviceInfo, family: Family, values: Mapping[str, Sequence[Value]]
+) -> tuple[Constraint, ...]:
+    """Which tiles and splits of k are worth combining with other parameters on this device: those that keep all of
+    its multiprocessors at work and ask no more of the cache than it gives. None for a family without them."""
+    if not {"block_m", "block_n", "split_k"} <= set(values):
+        return ()
+    worth = {
+        parameter.name: [v for v in values[parameter.name] if isinstance(v, int) and parameter.worth(problem, v)]
+        for parameter in family.parameters
+        if parameter.name in ("block_m", "block_n", "split_k")
+    }
+    if info.arch.is_host:
+        return (
+            Constraint(
+                "the processor has no multiprocessors that other tiles than powers of two would share out evenly",
+                lambda problem, config, arch: (
+                    _power_of_two(config.number("block_m")) and _power_of_two(config.number("block_n"))
+                ),
+            ),
+        )
+    rate = family.fma_per_cycle(problem.dtype, info.arch)
+
+    @cache
+    def cycles(tile_m: int, tile_n: int, split: int) -> float:
+        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split
+        work = -(-blocks // info.sm_count) * tile_m * tile_n * -(-problem.k // split)
+        cached = work * (1 / tile_m + 1 / tile_n) * problem.dtype.size_bytes / _L2_BYTES_PER_CYCLE
+        adding = _split_cycles(tile_m * tile_n * problem.dtype.size_bytes, split)
+        return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
+
+    @cache
+    def least(tile_m: int, tile_n: int) -> float:
+        return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
+
+    costs = sorted(cycles(*each) for each in itertools.product(*worth.values()))
+    limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
+
+    def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+        return least(config.number("block_m"), config.number("block_n")) <= limit
+
+    def split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+        return cycles(config.number("block_m"), config.number("block_n"), config.number("split_k")) <= limit
+
+    return (
+        Constraint("tiles of C can be shared out evenly among the multiprocessors", tile_pays),
+        Constraint("with its split of k the tiles of C are shared out evenly among the multiprocessors", split_pays),
+    )
+
+
+def _power_of_two(size: int) -> bool:
+    return size & (size - 1) == 0
