@@ -42,9 +42,9 @@ def _fast(arch: Arch) -> bool:
 
 
 def _smem_elements(config: Config) -> int:
-    """Both operands' tiles with two spare elements for each step of k, in each stage; the slices' sums come later."""
+    """Both operands' tiles with four spare elements for each step of k, in each stage; the slices' sums come later."""
     m, n, k = (config.number(f"block_{side}") for side in "mnk")
-    stages = config.number("stages") * k * (m + 2 + n + 2)
+    stages = config.number("stages") * k * (m + 4 + n + 4)
     return stages if config.number("slices") == 1 else max(stages, m * n)
 
 
@@ -114,17 +114,6 @@ def _aligned(operand: str) -> Constraint:
     )
 
 
-def _rows_alike(operand: str) -> Constraint:
-    """Odd rows are swapped in shared memory: a thread that copies rows of both kinds would need two addresses."""
-
-    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
-        swapped = _runs_along_k(problem, operand) and config.number("block_k") > 8
-        apart = _threads(config) * config.number(f"vec_{operand}") // config.number("block_k")
-        return not swapped or apart % 2 == 0 or _copies(config, operand) == 1
-
-    return Constraint(f"a thread copies rows of {operand.upper()} that are all odd or all even", holds)
-
-
 def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
     blocks, threads = config.number("min_blocks"), _threads(config)
     smem = DMMA.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
@@ -164,8 +153,6 @@ _CONSTRAINTS = (
         f"a thread copies at most {_MOST_COPIES} times of an operand for a tile",
         lambda problem, config, arch: all(_copies(config, operand) <= _MOST_COPIES for operand in "ab"),
     ),
-    _rows_alike("a"),
-    _rows_alike("b"),
     Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
