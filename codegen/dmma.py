@@ -166,6 +166,17 @@ def _tiles(problem: Problem, config: Config) -> int:
     return -(-problem.m // config.number("block_m")) * -(-problem.n // config.number("block_n"))
 
 
+def _area(config: Config) -> int:
+    """Elements of C that a block computes."""
+    return config.number("block_m") * config.number("block_n")
+
+
+def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    # The smaller a block's part, the more often A and B pass through the cache.
+    area = _area(config)
+    return area >= 128 * 64 or _tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
+
+
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     tiles, split = _tiles(problem, config), config.number("split_k")
     return split == 1 or (tiles <= 128 and tiles * split <= 1024 and config.number("block_k") * split <= problem.k)
@@ -210,11 +221,14 @@ _ADVICE = (
         "a block has 64 to 256 threads, or as many as its part of C allows",
         lambda problem, config, arch: _threads(config) <= 256 and (_threads(config) >= 64 or config["slices"] == 1),
     ),
+    Constraint("small parts of C are for results that have few of them", _area_pays),
     Constraint(
-        "small parts of C are for results that have few of them",
-        lambda problem, config, arch: (
-            config.number("block_m") * config.number("block_n") >= 64 * 64 or _tiles(problem, config) <= 1024
-        ),
+        "the warps of a large part of C have large parts themselves, which read less for each product",
+        lambda problem, config, arch: _area(config) < 64 * 64 or _sums(config) >= 32,
+    ),
+    Constraint(
+        "two tiles at a time are enough only where they are deep",
+        lambda problem, config, arch: config["stages"] != 2 or config["block_k"] == 32,
     ),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
@@ -283,4 +297,6 @@ DMMA = Family(
     alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
     splits=lambda config: config.number("split_k"),
     scalar=_scalar,
+    tensor_cores=True,
+    busy_warps=8,
 )

@@ -314,6 +314,12 @@ def _nearly_square(ratio: int, m: int, n: int) -> bool:
 
 _ADVICE = (
     Constraint(
+        "double is for the fp64 tensor cores where they are faster",
+        lambda problem, config, arch: (
+            problem.dtype is not DType.DOUBLE or arch.dmma_per_cycle <= arch.fma_per_cycle_double
+        ),
+    ),
+    Constraint(
         "a thread's part of C is at most twice as long as wide",
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),

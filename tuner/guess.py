@@ -61,10 +61,11 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     blocks = family.blocks(problem, config)
     waves = blocks / (resident * info.sm_count)
     fill = math.ceil(waves) / waves
-    # Latency is hidden by some 16 warps an SM that each do one thing at a time.
-    occupancy = min(1.0, min(resident, max(1, blocks / info.sm_count)) * warps / 32)
+    # Latency is hidden by so many warps an SM that each do one thing at a time.
+    occupancy = min(1.0, min(resident, max(1, blocks / info.sm_count)) * warps / family.busy_warps)
     lanes = threads / (warps * 32)
-    flops_us = 2.0 * m * n * k / (info.peak_gflops(problem.dtype) * 1e3)
+    rate = family.fma_per_cycle(problem.dtype, arch) * info.sm_count * info.clock_mhz
+    flops_us = m * n * k / rate
     size = problem.dtype.size_bytes
     reuse_a, reuse_b = family.reuse(config)
     cache_us = m * n * k * (1 / reuse_a + 1 / reuse_b) * size / (info.bandwidth_gbs * _L2_OVER_DRAM * 1e3)
