@@ -12,7 +12,7 @@ __all__ = ["DMMA"]
 _WIDE = 2
 """Elements of the widest load of a thread."""
 _MOST_COPIES = 32
-"""Copies of a thread of an operand for a tile: a bit for each."""
+"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 _MOST_SUMS = 64
 """Elements of C that a thread can hold in registers, two each, beside the operands."""
 
@@ -58,10 +58,9 @@ def _operand_registers(config: Config) -> int:
     return 2 * (config.number("warp_m") + config.number("warp_n")) * _step(config) // 32
 
 
-def _copies(config: Config, operand: str) -> int:
-    """Copies of a thread of an operand for a tile."""
-    elements = config.number("block_m" if operand == "a" else "block_n") * config.number("block_k")
-    return max(1, elements // config.number(f"vec_{operand}") // _threads(config))
+def _copied(config: Config, operand: str) -> int:
+    """Elements of an operand that a thread copies for a tile."""
+    return config.number("block_m" if operand == "a" else "block_n") * config.number("block_k") // _threads(config)
 
 
 def _least_registers(config: Config) -> int:
@@ -150,8 +149,8 @@ _CONSTRAINTS = (
         "BLOCK_K % (SLICES * STEP) == 0",
     ),
     Constraint(
-        f"a thread copies at most {_MOST_COPIES} times of an operand for a tile",
-        lambda problem, config, arch: all(_copies(config, operand) <= _MOST_COPIES for operand in "ab"),
+        f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
     ),
     Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
     Constraint(
