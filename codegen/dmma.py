@@ -74,9 +74,12 @@ def _registers_held_to(config: Config) -> int:
 
 
 def _registers(dtype: DType, config: Config) -> int:
-    """Registers that the compiler takes, from above: it reads operands some steps ahead of what the text says."""
-    sums = 2 * _sums(config)
-    return min(max(128, 2 * sums + 96), _registers_held_to(config))
+    """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+    sums, bound = 2 * _sums(config), _registers_held_to(config)
+    if sums >= 128:
+        return bound  # it takes what there is
+    copied = _copied(config, "a") + _copied(config, "b")
+    return min(48 + sums + 2 * _operand_registers(config) + copied, bound)
 
 
 def _runs_along_k(problem: Problem, operand: str) -> bool:
@@ -297,5 +300,4 @@ DMMA = Family(
     splits=lambda config: config.number("split_k"),
     scalar=_scalar,
     tensor_cores=True,
-    busy_warps=8,
 )

@@ -89,14 +89,6 @@ class Family:
 
     tensor_cores: bool = False
     """Whether its multiply-adds run on the tensor cores: only those in double do."""
-    busy_warps: int = 32
-    """Warps that keep a multiprocessor busy, roughly: a search begins with guesses that rest on it."""
-
-    def fma_per_cycle(self, dtype: DType, arch: Arch) -> int:
-        """Multiply-adds of a multiprocessor in one clock, at best."""
-        if self.tensor_cores:
-            return arch.dmma_per_cycle
-        return arch.fma_per_cycle_float if dtype is DType.FLOAT else arch.fma_per_cycle_double
 
     def threads(self, config: Config) -> int:
         """Threads of a block."""

@@ -4,7 +4,7 @@ import math
 
 from ..codegen.config import Config
 from ..codegen.families import canonical, family_of
-from ..codegen.problem import Problem
+from ..codegen.problem import DType, Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.store import Store, distance
 
@@ -14,6 +14,11 @@ _L2_OVER_DRAM = 2.5
 """How much faster than device memory the last-level cache serves blocks, roughly, on the GPUs of the table."""
 _SMEM_BYTES_PER_CYCLE = 128
 _LAUNCH_US = 2.0
+_CACHE_BYTES_PER_CYCLE = 24
+"""What the last-level cache serves one multiprocessor, roughly, while it serves all others."""
+_ARRIVAL_CYCLES = 1000
+"""From a copy's start to its end, roughly, on a busy device."""
+_BARRIER_CYCLES = 60
 
 
 def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> list[Config]:
@@ -61,11 +66,11 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     blocks = family.blocks(problem, config)
     waves = blocks / (resident * info.sm_count)
     fill = math.ceil(waves) / waves
-    # Latency is hidden by so many warps an SM that each do one thing at a time.
-    occupancy = min(1.0, min(resident, max(1, blocks / info.sm_count)) * warps / family.busy_warps)
+    # Latency is hidden by some 16 warps an SM that each do one thing at a time.
+    occupancy = min(1.0, min(resident, max(1, blocks / info.sm_count)) * warps / 32)
     lanes = threads / (warps * 32)
-    rate = family.fma_per_cycle(problem.dtype, arch) * info.sm_count * info.clock_mhz
-    flops_us = m * n * k / rate
+    rate = arch.fma_per_cycle_float if problem.dtype is DType.FLOAT else arch.fma_per_cycle_double
+    flops_us = m * n * k / (rate * info.sm_count * info.clock_mhz)
     size = problem.dtype.size_bytes
     reuse_a, reuse_b = family.reuse(config)
     cache_us = m * n * k * (1 / reuse_a + 1 / reuse_b) * size / (info.bandwidth_gbs * _L2_OVER_DRAM * 1e3)
@@ -75,5 +80,35 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         per_fma = family.smem_bytes_per_fma(problem.dtype, config)
         smem_us = m * n * k * per_fma / (_SMEM_BYTES_PER_CYCLE * info.sm_count * info.clock_mhz)
     copies_us = 2 * problem.bytes / (info.bandwidth_gbs * 1e3) + 3 * _LAUNCH_US if config["edge"] == "pad" else 0.0
+    if family.tensor_cores:
+        return _LAUNCH_US + max(_tensor_us(problem, config, info, resident), memory_us) + copies_us
     slowest = max(flops_us, smem_us, cache_us) / lanes / max(0.05, occupancy) * fill
     return _LAUNCH_US + max(slowest, memory_us) + copies_us
+
+
+def _tensor_us(problem: Problem, config: Config, info: DeviceInfo, resident: int) -> float:
+    """The same for tensor cores, which few warps keep busy: what counts is how evenly the blocks are spread, how much
+    passes through the cache, and how long a block waits at its start, for its tiles and for the blocks it shares with.
+    """
+    family, arch = family_of(config), info.arch
+    tile_m, tile_n, tile_k = family.tile(config)
+    splits, size = family.splits(config), problem.dtype.size_bytes
+    busiest = -(-family.blocks(problem, config) // info.sm_count)  # blocks of the multiprocessor that has most
+    together = min(resident, busiest)
+    warps = together * family.threads(config) // 32
+    depth = -(-problem.k // (tile_k * splits))  # tiles of k of a block
+    # Cycles for a tile of k of all blocks that a multiprocessor has at a time.
+    products = together * tile_m * tile_n * tile_k
+    busy = products / arch.dmma_per_cycle * (1 + 1 / warps) * max(1.0, 4 / warps)
+    smem = products * family.smem_bytes_per_fma(problem.dtype, config) / _SMEM_BYTES_PER_CYCLE
+    cache = together * (tile_m + tile_n) * tile_k * size / _CACHE_BYTES_PER_CYCLE
+    tile = (busy**3 + smem**3 + cache**3) ** (1 / 3) + _BARRIER_CYCLES / (1 + config.number("prefetch"))
+    arrival = _ARRIVAL_CYCLES / (config.number("stages") - 1)
+    tile += arrival / 10  # some copies take longer than others
+    rounds = -(-busiest // together)
+    cycles = max(busiest / together * tile, rounds * arrival) * depth + rounds * 1.5 * _ARRIVAL_CYCLES
+    if splits > 1:
+        written = 2 * splits * problem.m * problem.n * size / info.sm_count
+        last = splits * tile_m * tile_n * size
+        cycles += (written + last) / _CACHE_BYTES_PER_CYCLE + 2 * _ARRIVAL_CYCLES
+    return cycles / info.clock_mhz
