@@ -116,6 +116,21 @@ def _aligned(operand: str) -> Constraint:
     )
 
 
+def _evenly(operand: str) -> Constraint:
+    """What a thread copies lies at the same distances for all threads, with and without vectors."""
+
+    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
+        extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
+        for vec in (1, config.number(f"vec_{operand}")):
+            copies = extent * config.number("block_k") // vec
+            row = (config.number("block_k") if _runs_along_k(problem, operand) else extent) // vec
+            if (copies >= threads and copies % threads) or (threads % row and row % threads):
+                return False
+        return True
+
+    return Constraint(f"threads share out the rows of a tile of {operand.upper()} evenly", holds)
+
+
 def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
     blocks, threads = config.number("min_blocks"), _threads(config)
     smem = DMMA.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
@@ -155,6 +170,8 @@ _CONSTRAINTS = (
         f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
         lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
     ),
+    _evenly("a"),
+    _evenly("b"),
     Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -262,7 +279,7 @@ DMMA = Family(
         Parameter(
             "block_m",
             "bm",
-            (64, 16, 32, 128, 256),
+            (64, 16, 32, 48, 96, 128, 192, 256),
             "rows of C a block computes",
             lambda problem, value: _block_worth(problem, value, problem.m),
         ),
@@ -274,7 +291,7 @@ DMMA = Family(
             lambda problem, value: _block_worth(problem, value, problem.n),
         ),
         Parameter("block_k", "bk", (16, 8, 32), "steps of k that a tile covers"),
-        Parameter("warp_m", "wm", (32, 16, 64), "rows of C a warp computes"),
+        Parameter("warp_m", "wm", (32, 16, 48, 64), "rows of C a warp computes"),
         Parameter("warp_n", "wn", (32, 8, 16, 64), "columns of C a warp computes"),
         Parameter("mma_k", "mk", (8, 16, 4), "steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8"),
         Parameter("stages", "s", (3, 2, 4, 5), "tiles that shared memory holds at a time"),

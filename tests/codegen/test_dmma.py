@@ -57,6 +57,12 @@ def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None
     assert any(reason in each for each in given), given
 
 
+def test_rows_that_threads_cannot_share_out_evenly_are_refused() -> None:
+    config = complete(Config.parse("dmma:block_m=96,warp_m=48"))
+    for trans, reasons in (("nn", []), ("tn", ["threads share out the rows of a tile of A evenly"])):
+        assert list(rejections(Problem.parse("1024", "double", trans), config, SM_90)) == reasons
+
+
 def test_float_is_refused_and_has_no_space() -> None:
     assert "the tensor cores multiply double" in reasons("", dtype="float")
     assert space(Problem.parse("1024"))[0] == []

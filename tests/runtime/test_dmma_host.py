@@ -29,6 +29,7 @@ CONFIGS = {
     "8 steps, prefetched": "block_m=32,block_n=16,warp_m=16,warp_n=16,block_k=8,stages=2,prefetch=1,group_m=4",
     "16 steps, prefetched": "block_m=64,block_n=8,warp_m=32,warp_n=8,block_k=32,mma_k=16,stages=3,prefetch=1",
     "4 steps": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=32,mma_k=4,stages=4",
+    "three of 16 rows": "block_m=96,block_n=16,warp_m=48,warp_n=16,block_k=16,stages=3,prefetch=1,split_k=2",
     "slices, splits": "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=4",
     "slices, splits, prefetched":
         "block_m=64,block_n=16,warp_m=32,warp_n=8,block_k=16,mma_k=4,stages=5,slices=2,split_k=2,prefetch=1,group_m=8",
@@ -45,8 +46,11 @@ def check(kernel: Kernel, alpha: float, beta: float, extra: int) -> None:
     assert np.array_equal(got, exact(kernel.problem, a, b, c, alpha, beta)), (kernel.problem, alpha, beta, extra)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("trans", TRANS)
+NAMES = [(name, trans) for name in CONFIGS for trans in TRANS if trans[0] == "n" or name != "three of 16 rows"]
+"""Threads share out 48 stored rows evenly, but not rows of 48 elements."""
+
+
+@pytest.mark.parametrize(("name", "trans"), NAMES)
 def test_edge_grid(name: str, trans: str) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name])
@@ -60,8 +64,7 @@ def test_edge_grid(name: str, trans: str) -> None:
         check(prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", "double", trans), config), alpha, beta, 7)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize(("name", "trans"), NAMES)
 @pytest.mark.parametrize("edge", ["bounds", "exact", "pad"])
 def test_vectors(name: str, trans: str, edge: str) -> None:
     device = HostDevice()
@@ -130,8 +133,9 @@ def test_split_k_gives_the_same_bits_again() -> None:
 
 
 def test_what_the_grid_runs_keeps_every_rule() -> None:
-    for text, trans, vec in product(CONFIGS.values(), TRANS, (1, 2)):
-        assert list(rejections(Problem.parse("64", "double", trans), config_for(text, vec), ARCHES["host"])) == []
+    for (name, trans), vec in product(NAMES, (1, 2)):
+        problem = Problem.parse("64", "double", trans)
+        assert list(rejections(problem, config_for(CONFIGS[name], vec), ARCHES["host"])) == []
 
 
 PROBE = """
