@@ -249,6 +249,10 @@ _ADVICE = (
         "two tiles at a time are enough only where they are deep",
         lambda problem, config, arch: config["stages"] != 2 or config["block_k"] == 32,
     ),
+    Constraint(
+        f"a thread that holds {_MOST_SUMS} elements of C has no registers left to share out k over blocks",
+        lambda problem, config, arch: _sums(config) < _MOST_SUMS or config["split_k"] == 1,
+    ),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     Constraint(

@@ -102,7 +102,7 @@ def _tensor_us(problem: Problem, config: Config, info: DeviceInfo, resident: int
     busy = products / arch.dmma_per_cycle * (1 + 1 / warps) * max(1.0, 4 / warps)
     smem = products * family.smem_bytes_per_fma(problem.dtype, config) / _SMEM_BYTES_PER_CYCLE
     cache = together * (tile_m + tile_n) * tile_k * size / _CACHE_BYTES_PER_CYCLE
-    tile = (busy**3 + smem**3 + cache**3) ** (1 / 3) + _BARRIER_CYCLES / (1 + config.number("prefetch"))
+    tile = math.cbrt(busy**3 + smem**3 + cache**3) + _BARRIER_CYCLES / (1 + config.number("prefetch"))
     arrival = _ARRIVAL_CYCLES / (config.number("stages") - 1)
     tile += arrival / 10  # some copies take longer than others
     rounds = -(-busiest // together)

@@ -68,7 +68,9 @@ def test_float_is_refused_and_has_no_space() -> None:
     assert space(Problem.parse("1024"))[0] == []
 
 
-@pytest.mark.parametrize(("arch", "sizes"), [("sm_75", []), ("sm_80", [4]), ("sm_90a", [8, 16, 4]), ("host", [8, 16, 4])])
+@pytest.mark.parametrize(
+    ("arch", "sizes"), [("sm_75", []), ("sm_80", [4]), ("sm_90a", [8, 16, 4]), ("host", [8, 16, 4])]
+)
 def test_each_device_has_its_instructions(arch: str, sizes: list[int]) -> None:
     assert [size for size in (8, 16, 4) if not reasons(f"mma_k={size}", arch=arch)] == sizes
 

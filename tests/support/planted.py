@@ -61,7 +61,9 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     for number, each in enumerate(planted):
         place = folder / str(number)
         place.mkdir()
-        jobs.append((each.name, str(each.config), each.dtype, each.trans, compiler.build(each.source(), str(place)).path))
+        jobs.append(
+            (each.name, str(each.config), each.dtype, each.trans, compiler.build(each.source(), str(place)).path)
+        )
     environment = os.environ | {
         "LD_PRELOAD": compiler.sanitizer_library(),
         "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
