@@ -13,6 +13,7 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
+from variants import dtypes
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -22,8 +23,9 @@ KERNELS = [f"{family}:edge={edge}" for family in FAMILIES for edge in EDGES]
 
 
 def emitted(
-    text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "float", trans: str = "nn"
+    text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn"
 ) -> Emitted:
+    dtype = dtype or dtypes(FAMILIES[text.partition(":")[0]])[0].value
     return emit(Problem.parse("1024x768x512", dtype, trans), Config.parse(text), ARCHES["sm_90a"], name, main)
 
 
@@ -50,7 +52,8 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 
 @pytest.mark.parametrize("text", KERNELS)
 def test_kernel_is_in_the_file_unedited_under_its_own_name(text: str) -> None:
-    kernel = render(Problem.parse("1024x768x512"), Config.parse(text), ARCHES["sm_90a"])
+    dtype = dtypes(FAMILIES[text.partition(":")[0]])[0]
+    kernel = render(Problem.parse("1024x768x512", dtype), Config.parse(text), ARCHES["sm_90a"])
     code = dict(emitted(text).files)["gemm.cu"]
     assert kernel.code in code
     assert code.count('extern "C"') == kernel.code.count('extern "C"') + 1

@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     52224 bytes, given at launch
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 20fca893ae783540. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 14492ab708edde52. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, group_m=1, min_blocks=1, edge=bounds"
@@ -53,7 +53,6 @@ constexpr int MMA_M         = MMA_K == 4 ? 8 : 16;      // rows of C of one inst
 constexpr int STEP          = MMA_K == 16 ? 16 : 8;     // steps of k whose operands are read at once
 constexpr int OWN_K         = STEP / 4;                 // of those a thread's own, of each row or column
 constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a warp in a tile
-constexpr int WIDE          = 2;                        // elements of the widest load
 
 static_assert(BLOCK_M % WARP_M == 0,
               "block_m 64 is a multiple of warp_m 32");
@@ -380,12 +379,25 @@ gemm_dmma_f64_tt_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
         TileB::read(b_part[j], b_share + reading, step * STEP, j, lane);
     };
 
+    const auto read_all = [&](int step) {
+        #pragma unroll
+        for (int i = 0; i < THREAD_M; ++i) read_a(step, i);
+        #pragma unroll
+        for (int j = 0; j < THREAD_N / 2; ++j) read_b(step, j);
+    };
+    // Goes on to the next tile.
+    const auto turn = [&] {
+        settle();
+        reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+    };
+
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) fetch(shared + stage * STAGE);
         commit_copies();
     }
     settle();
+    if constexpr (PREFETCH != 0) read_all(0);
 
     #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
@@ -396,19 +408,23 @@ gemm_dmma_f64_tt_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
 
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            #pragma unroll
-            for (int i = 0; i < THREAD_M; ++i) read_a(step, i);
-            #pragma unroll
-            for (int j = 0; j < THREAD_N / 2; ++j) read_b(step, j);
+            if constexpr (PREFETCH == 0) read_all(step);
+            if (PREFETCH && step == STEPS - 1) turn();
             #pragma unroll
             for (int i = 0; i < WARP_M / MMA_M; ++i) {
                 #pragma unroll
-                for (int j = 0; j < THREAD_N / 2; ++j) multiply(sum, a_part, b_part, i, j);
+                for (int j = 0; j < THREAD_N / 2; ++j) {
+                    multiply(sum, a_part, b_part, i, j);
+                    // What was multiplied for the last time gives way to the next step's.
+                    if (PREFETCH && i == WARP_M / MMA_M - 1) read_b((step + 1) % STEPS, j);
+                }
+                #pragma unroll
+                for (int h = 0; h < MMA_M / 8; ++h) {
+                    if (PREFETCH) read_a((step + 1) % STEPS, i * (MMA_M / 8) + h);
+                }
             }
         }
-
-        settle();
-        reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+        if constexpr (PREFETCH == 0) turn();
     }
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
