@@ -27,6 +27,8 @@ class Arch:
     """Fused multiply-adds in float of one multiprocessor in one clock, tensor cores left out."""
     fma_per_cycle_double: int
     """The same in double."""
+    dmma_per_cycle: int = 0
+    """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
     instructions: frozenset[str] = frozenset()
     """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, bulk, wgmma."""
     max_threads_per_block: int = 1024
@@ -46,6 +48,7 @@ class Arch:
         check(self.smem_per_block_bytes <= self.smem_per_sm_bytes, f"{self.name}: shared bytes of an SM")
         check(self.max_threads_per_block <= self.max_threads_per_sm, f"{self.name}: threads")
         check(self.max_threads_per_sm % 32 == 0, f"{self.name}: threads come in warps of 32")
+        check(any("dmma" in name for name in self.instructions) == bool(self.dmma_per_cycle), f"{self.name}: DMMA rate")
         check(self.fma_per_cycle_float % 32 == 0, f"{self.name}: float lanes come in groups of 32")
 
     @property
@@ -60,7 +63,7 @@ def _gpu(
     smem_kb: int,
     threads: int,
     blocks: int,
-    fma: tuple[int, int],
+    fma: tuple[int, int, int],
     *instructions: str,
     reserved_kb: int = 1,
 ) -> Arch:
@@ -74,6 +77,7 @@ def _gpu(
         max_blocks_per_sm=blocks,
         fma_per_cycle_float=fma[0],
         fma_per_cycle_double=fma[1],
+        dmma_per_cycle=fma[2],
         instructions=frozenset(instructions),
         smem_reserved_bytes=smem_bytes[1],
     )
@@ -84,15 +88,15 @@ def _gpu(
 # Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
 _ROWS = (
     #    name, compute capability, KB of shared memory, threads and blocks per SM, FMA per cycle in float and double
-    _gpu("sm_75", (7, 5), 64, 1024, 16, (64, 2), reserved_kb=0),
-    _gpu("sm_80", (8, 0), 164, 2048, 32, (64, 32), "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_86", (8, 6), 100, 1536, 16, (128, 2), "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_89", (8, 9), 100, 1536, 24, (128, 2), "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
-    _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
-    _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    _gpu("sm_75", (7, 5), 64, 1024, 16, (64, 2, 0), reserved_kb=0),
+    _gpu("sm_80", (8, 0), 164, 2048, 32, (64, 32, 64), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_86", (8, 6), 100, 1536, 16, (128, 2, 2), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_89", (8, 9), 100, 1536, 24, (128, 2, 2), "cp.async", "dmma.m8n8k4"),
+    _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64, 128), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
+    _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from .arch import Arch
 from .config import Config, Value
+from .dmma import DMMA
 from .errors import ConfigError, check
 from .family import EDGE, FAMILIES, Constraint, Family, Parameter, family_in
 from .problem import Problem
@@ -112,7 +113,7 @@ TILED = Family(
     smem_loads=lambda config: 1 + 1 / config.number("tile_width"),
 )
 
-FAMILIES.update({family.name: family for family in (NAIVE, TILED, SIMT, SKINNY)})
+FAMILIES.update({family.name: family for family in (NAIVE, TILED, SIMT, SKINNY, DMMA)})
 
 
 def family_of(config: Config) -> Family:

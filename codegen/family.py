@@ -13,6 +13,8 @@ __all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in",
 
 MAX_STATIC_SMEM_BYTES = 49152
 """Shared memory that every device lets a kernel declare; a kernel that needs more is given it at launch."""
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
+"""How many blocks may share a tile of C."""
 ONE_GROUP = 8
 """Up to here one block adds up the sums of all blocks that share a tile of C."""
 

@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 from .arch import Arch
 from .config import Config, Value
-from .family import EDGE, Constraint, Family, Parameter
+from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 
 __all__ = ["SIMT"]
 
 _WIDE_BYTES = 16
 """The widest load of a thread, and the pad of a row in shared memory."""
-_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
 _MOST_COPIES = 32
 """Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 _MOST_FMAS = 2560
@@ -331,6 +330,12 @@ def _nearly_square(ratio: int, m: int, n: int) -> bool:
 
 _ADVICE = (
     Constraint(
+        "double is for the fp64 tensor cores where they are faster",
+        lambda problem, config, arch: (
+            problem.dtype is not DType.DOUBLE or arch.dmma_per_cycle <= arch.fma_per_cycle_double
+        ),
+    ),
+    Constraint(
         "a thread's part of C is at most twice as long as wide",
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
@@ -435,9 +440,7 @@ SIMT = _Simt(
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
         Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
-        Parameter(
-            "split_k", "z", (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128), "blocks that share out k", _split_worth
-        ),
+        Parameter("split_k", "z", SPLITS, "blocks that share out k", _split_worth),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         EDGE,

@@ -44,8 +44,10 @@ class DeviceInfo:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     def peak_gflops(self, dtype: DType) -> float:
-        """Arithmetic peak by clock times lanes, no tensor cores, in 10^9 operations a second."""
-        lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else self.arch.fma_per_cycle_double
+        """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations
+        a second."""
+        double = max(self.arch.fma_per_cycle_double, self.arch.dmma_per_cycle)
+        lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else double
         return 2 * lanes * self.sm_count * self.clock_mhz / 1e3
 
 

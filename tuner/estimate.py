@@ -161,7 +161,13 @@ def pays(
     def least(tile_m: int, tile_n: int) -> float:
         return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
 
-    costs = sorted(cycles(*each) for each in itertools.product(*worth.values()))
+    # Long tiles read more than square ones: where C is not narrow none is worth trying, and none is counted.
+    narrow = min(problem.m, problem.n) <= 64
+    costs = sorted(
+        cycles(tile_m, tile_n, split)
+        for tile_m, tile_n, split in itertools.product(*worth.values())
+        if narrow or max(tile_m, tile_n) <= 4 * min(tile_m, tile_n)
+    )
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
 
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:

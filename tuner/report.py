@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..codegen.config import Config
 from ..codegen.families import family_of
-from ..codegen.problem import Problem
+from ..codegen.problem import DType, Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.record import Record
 from ..runtime.record_json import encode
@@ -216,14 +216,10 @@ def device_table(infos: tuple[DeviceInfo, ...]) -> Table:
     ):  # fmt: skip
         table.add_column(heading, overflow="fold")
     for info in infos:
-        peaks = [f"{2 * lanes * info.sm_count * info.clock_mhz / 1e3:,.0f}" for lanes in _lanes(info)]
+        peaks = [f"{info.peak_gflops(dtype):,.0f}" for dtype in DType]
         table.add_row(
             info.selector, info.name, info.arch.name, str(info.sm_count), f"{info.clock_mhz:.0f}",
             f"{info.memory_bytes / 1e9:.1f}", f"{info.bandwidth_gbs:,.0f}", f"{info.l2_bytes / 2**20:.0f}",
             f"{info.arch.smem_per_block_bytes / 1024:.0f}", *peaks,
         )  # fmt: skip
     return table
-
-
-def _lanes(info: DeviceInfo) -> tuple[int, int]:
-    return info.arch.fma_per_cycle_float, info.arch.fma_per_cycle_double

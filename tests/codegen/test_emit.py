@@ -13,17 +13,19 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
+from variants import dtypes
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 EDGES = ("exact", "bounds", "pad")
 KERNELS = [f"{family}:edge={edge}" for family in FAMILIES for edge in EDGES]
+SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]
+"""Every kernel in every type that its family computes in."""
 
 
-def emitted(
-    text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "float", trans: str = "nn"
-) -> Emitted:
+def emitted(text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn") -> Emitted:
+    dtype = dtype or dtypes(FAMILIES[text.partition(":")[0]])[0].value
     return emit(Problem.parse("1024x768x512", dtype, trans), Config.parse(text), ARCHES["sm_90a"], name, main)
 
 
@@ -50,7 +52,8 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 
 @pytest.mark.parametrize("text", KERNELS)
 def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str) -> None:
-    kernel = render(Problem.parse("1024x768x512"), Config.parse(text), ARCHES["sm_90a"])
+    dtype = dtypes(FAMILIES[text.partition(":")[0]])[0]
+    kernel = render(Problem.parse("1024x768x512", dtype), Config.parse(text), ARCHES["sm_90a"])
     code = dict(emitted(text).files)["gemm.cu"]
     assert kernel.code.replace('extern "C" __global__', "static __global__") in code
     assert code.count('extern "C"') == 1
@@ -255,8 +258,7 @@ def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Pa
 @pytest.mark.gpu
 @needs_nvcc
 @pytest.mark.parametrize("trans", ["nn", "tt", "nt", "tn"])
-@pytest.mark.parametrize("dtype", ["float", "double"])
-@pytest.mark.parametrize("text", KERNELS)
+@pytest.mark.parametrize(("text", "dtype"), SERVED)
 def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> None:
     program = build(tmp_path, emitted(text, dtype=dtype, trans=trans), arch="native")
     shapes = ["128x64x32", "64x192x96"] if "exact" in text else ["129x65x33", "1x1x1", "1x300x7", "64x32x128"]
@@ -269,8 +271,7 @@ def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> 
 @pytest.mark.gpu
 @needs_nvcc
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
-@pytest.mark.parametrize("dtype", ["float", "double"])
-@pytest.mark.parametrize("text", KERNELS)
+@pytest.mark.parametrize(("text", "dtype"), SERVED)
 def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
     program = build(tmp_path, emitted(text, dtype=dtype, trans="nt"), "-lineinfo", arch="native")
     shape = ("64", "64", "32") if "exact" in text else ("65", "33", "17")

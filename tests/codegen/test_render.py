@@ -13,7 +13,7 @@ from tilewright.codegen.families import FAMILIES, Family, complete
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import kernel_name, parse_kernel_name, render
 from tilewright.codegen.source import KernelSource, identifier
-from variants import combinations
+from variants import combinations, dtypes
 
 SM_90 = ARCHES["sm_90a"]
 EDGES = ("exact", "bounds", "pad")
@@ -60,7 +60,7 @@ def test_other_names_are_not_read(name: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("edge", EDGES)
 def test_text_says_what_it_is_and_how_it_is_launched(family: str, edge: str) -> None:
-    kernel = source(f"{family}:edge={edge}")
+    kernel = source(f"{family}:edge={edge}", dtype=dtypes(FAMILIES[family])[0].value)
     config, dtype, trans = parse_kernel_name(kernel.name)
     # A long config goes over several lines of the banner.
     said = re.sub(r"\n// +", " ", kernel.code)
@@ -107,7 +107,7 @@ def test_constraints_become_static_asserts() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_every_parameter_is_a_constant_with_its_meaning(family: Family) -> None:
-    code = source(family.name).code
+    code = source(family.name, dtype=dtypes(family)[0].value).code
     config = complete(Config(family.name, ()))
     for parameter in family.parameters:
         if parameter.name != "edge":

@@ -16,7 +16,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 3f17e04c1f20ef0d. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 65ba8e27925abddb. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
@@ -274,15 +274,24 @@ __device__ __forceinline__ void multiply(
     }
 }
 
+// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n,
+// the next ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of
+// B, and a 16-byte read of a warp passes in two goes.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
+__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
+
+// Where in the warp's part of C a thread's i-th row is, and its j-th column.
+__device__ __forceinline__ int row_of(int i, int lane) { return TileA::owned(i, lane_m(lane)); }
+__device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
+
 // Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane_m, int lane_n, T alpha, T beta)
+    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = TileA::owned((first + e) / THREAD_N, lane_m);
-        const int col = TileB::owned((first + e) % THREAD_N, lane_n);
+        const int row = row_of((first + e) / THREAD_N, lane), col = col_of((first + e) % THREAD_N, lane);
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
@@ -332,11 +341,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
 {
     __shared__ __align__(16) T shared[8704 / sizeof(T)];
 
-    // The lowest bit of a lane counts along n, the next ones along m, the rest along n again: then lanes i
-    // and i^1 read the same of A, i and i^2 the same of B, and a 16-byte read of a warp passes in two goes.
     const int lane = threadIdx.x % 32;
-    const int lane_m = lane / 2 % LANES_M;
-    const int lane_n = lane / (2 * LANES_M) * 2 + lane % 2;
     const int warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M;
     const int warp_n = warp % WARPS_N * WARP_N;
@@ -367,8 +372,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
     T sum[SUMS] = {};
     T a_part[1][STEP][THREAD_M];
     T b_part[1][STEP][THREAD_N];
-    const T* a_share = shared + TileA::share(warp_m, lane_m);
-    const T* b_share = shared + TileA::SIZE + TileB::share(warp_n, lane_n);
+    const T* a_share = shared + TileA::share(warp_m, lane_m(lane));
+    const T* b_share = shared + TileA::SIZE + TileB::share(warp_n, lane_n(lane));
     int reading = 0;  // where the stage begins that is multiplied
 
     // Starts to load the next tile to registers.
@@ -410,7 +415,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(share, first, C + row * ldc + col, ldc, rows, cols, lane_m, lane_n, alpha, beta);
+    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }
 
 // Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import Family
+from tilewright.codegen.families import Family, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.tuner.configspace import read_spaces
 
@@ -26,6 +26,12 @@ def combinations(family: Family, count: int = FEW) -> Iterator[Config]:
         rows = (tuple(generator.choice(values) for values in choices) for _ in range(count))
     for values in rows:
         yield Config(family.name, tuple(zip(names, values, strict=True)))
+
+
+def dtypes(family: Family) -> list[DType]:
+    """The types that the family computes in where a device has all it asks for."""
+    config = complete(Config(family.name, ()))
+    return [dtype for dtype in DType if not list(rejections(Problem(1, 1, 1, dtype), config, ARCHES["host"]))]
 
 
 def worth_trying(family: Family, arch: str, count: int = 300) -> list[Config]:

@@ -1,0 +1,329 @@
+"""The `dmma` family: double precision on the fp64 tensor cores."""
+
+from collections.abc import Callable
+
+from .arch import Arch
+from .config import Config, Value
+from .family import EDGE, SPLITS, Constraint, Family, Parameter
+from .problem import DType, Problem
+
+__all__ = ["DMMA"]
+
+_WIDE = 2
+"""Elements of the widest load of a thread."""
+_MOST_COPIES = 32
+"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
+_MOST_SUMS = 64
+"""Elements of C that a thread can hold in registers, two each, beside the operands."""
+
+
+def _warps(config: Config) -> tuple[int, int]:
+    """Warps of a slice along the rows and the columns of C, rounded down where the tile is no multiple of a warp's."""
+    return config.number("block_m") // config.number("warp_m"), config.number("block_n") // config.number("warp_n")
+
+
+def _threads(config: Config) -> int:
+    warps_m, warps_n = _warps(config)
+    return 32 * max(1, warps_m * warps_n) * config.number("slices")
+
+
+def _step(config: Config) -> int:
+    """Steps of k whose operands a warp reads at once."""
+    return 16 if config.number("mma_k") == 16 else 8
+
+
+def _instruction(config: Config) -> str:
+    return "dmma.m8n8k4" if config.number("mma_k") == 4 else "dmma.m16n8"
+
+
+def _fast(arch: Arch) -> bool:
+    """Whether the device has the instruction that runs its tensor cores at full rate where there are two."""
+    return "dmma.m16n8" in arch.instructions
+
+
+def _smem_elements(config: Config) -> int:
+    """Both operands' tiles with four spare elements for each step of k, in each stage; the slices' sums come later."""
+    m, n, k = (config.number(f"block_{side}") for side in "mnk")
+    stages = config.number("stages") * k * (m + 4 + n + 4)
+    return stages if config.number("slices") == 1 else max(stages, config.number("slices") * m * n)
+
+
+def _sums(config: Config) -> int:
+    """Elements of C that a thread holds."""
+    return config.number("warp_m") * config.number("warp_n") // 32
+
+
+def _operand_registers(config: Config) -> int:
+    """Registers of a step's operands."""
+    return 2 * (config.number("warp_m") + config.number("warp_n")) * _step(config) // 32
+
+
+def _copied(config: Config, operand: str) -> int:
+    """Elements of an operand that a thread copies for a tile."""
+    return config.number("block_m" if operand == "a" else "block_n") * config.number("block_k") // _threads(config)
+
+
+def _least_registers(config: Config) -> int:
+    """Registers that a thread can do with; with fewer some are spilled."""
+    return 2 * _sums(config) + _operand_registers(config) + 40
+
+
+def _registers_held_to(config: Config) -> int:
+    """Registers that the launch bounds leave a thread, on every device of the table."""
+    return min(255, 65536 // (_threads(config) * config.number("min_blocks")) // 8 * 8)
+
+
+def _registers(dtype: DType, config: Config) -> int:
+    """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+    sums, bound = 2 * _sums(config), _registers_held_to(config)
+    if sums >= 128:
+        return bound  # it takes what there is
+    copied = _copied(config, "a") + _copied(config, "b")
+    return min(48 + sums + 2 * _operand_registers(config) + copied, bound)
+
+
+def _runs_along_k(problem: Problem, operand: str) -> bool:
+    """Whether a stored row of A or B runs along k."""
+    return not problem.trans_a if operand == "a" else problem.trans_b
+
+
+def _row(problem: Problem, operand: str) -> int:
+    """Elements of a stored row of A, B or C."""
+    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
+
+
+def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
+    """The widest vector that divides the stored rows."""
+    return lambda problem, value: value == (1 if _row(problem, operand) % _WIDE else _WIDE)
+
+
+def _block_worth(problem: Problem, block: Value, size: int) -> bool:
+    return isinstance(block, int) and (block <= 16 or block < 2 * size)
+
+
+def _split_worth(problem: Problem, split: Value) -> bool:
+    # Fewer than 32 steps of k are not worth a sum of their own; large results fill the device without.
+    return split == 1 or (isinstance(split, int) and 32 * split <= problem.k and problem.m * problem.n <= 2**21)
+
+
+def _aligned(operand: str) -> Constraint:
+    name = operand.upper()
+    return Constraint(
+        f"vec_{operand} {{vec_{operand}}} divides the stored rows of {name}",
+        lambda problem, config, arch: (
+            config["edge"] == "pad" or _row(problem, operand) % config.number(f"vec_{operand}") == 0
+        ),
+    )
+
+
+def _evenly(operand: str) -> Constraint:
+    """What a thread copies lies at the same distances for all threads, with and without vectors."""
+
+    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
+        extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
+        for vec in (1, config.number(f"vec_{operand}")):
+            copies = extent * config.number("block_k") // vec
+            row = (config.number("block_k") if _runs_along_k(problem, operand) else extent) // vec
+            if (copies >= threads and copies % threads) or (threads % row and row % threads):
+                return False
+        return True
+
+    return Constraint(f"threads share out the rows of a tile of {operand.upper()} evenly", holds)
+
+
+def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
+    blocks, threads = config.number("min_blocks"), _threads(config)
+    smem = DMMA.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
+    return threads * blocks <= arch.max_threads_per_sm and smem * blocks <= arch.smem_per_sm_bytes
+
+
+_CONSTRAINTS = (
+    Constraint("the tensor cores multiply double", lambda problem, config, arch: problem.dtype is DType.DOUBLE),
+    Constraint(
+        "the device has fp64 tensor cores that multiply {mma_k} steps of k",
+        lambda problem, config, arch: _instruction(config) in arch.instructions,
+    ),
+    Constraint(
+        "block_m {block_m} is a multiple of warp_m {warp_m}",
+        lambda problem, config, arch: config.number("block_m") % config.number("warp_m") == 0,
+        "BLOCK_M % WARP_M == 0",
+    ),
+    Constraint(
+        "block_n {block_n} is a multiple of warp_n {warp_n}",
+        lambda problem, config, arch: config.number("block_n") % config.number("warp_n") == 0,
+        "BLOCK_N % WARP_N == 0",
+    ),
+    Constraint(
+        f"a thread holds at most {_MOST_SUMS} elements of C",
+        lambda problem, config, arch: _sums(config) <= _MOST_SUMS,
+        f"THREAD_M * THREAD_N <= {_MOST_SUMS}",
+    ),
+    _aligned("a"),
+    _aligned("b"),
+    _aligned("c"),
+    Constraint(
+        "block_k {block_k} is whole steps for each of {slices} slices",
+        lambda problem, config, arch: config.number("block_k") % (config.number("slices") * _step(config)) == 0,
+        "BLOCK_K % (SLICES * STEP) == 0",
+    ),
+    Constraint(
+        "the sums of a thread are whole vectors for each of {slices} slices",
+        lambda problem, config, arch: _sums(config) % (config.number("slices") * config.number("vec_c")) == 0,
+        "THREAD_M * THREAD_N % (SLICES * VEC_C) == 0",
+    ),
+    Constraint(
+        f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
+    ),
+    _evenly("a"),
+    _evenly("b"),
+    Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
+    Constraint(
+        "registers of {min_blocks} blocks fit on a multiprocessor",
+        lambda problem, config, arch: _least_registers(config) <= _registers_held_to(config),
+    ),
+)
+
+
+def _tiles(problem: Problem, config: Config) -> int:
+    """Tiles of C."""
+    return -(-problem.m // config.number("block_m")) * -(-problem.n // config.number("block_n"))
+
+
+def _area(config: Config) -> int:
+    """Elements of C that a block computes."""
+    return config.number("block_m") * config.number("block_n")
+
+
+def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    # The smaller a block's part, the more often A and B pass through the cache.
+    area = _area(config)
+    return area >= 128 * 64 or _tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
+
+
+def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    tiles, split = _tiles(problem, config), config.number("split_k")
+    return split == 1 or (tiles <= 128 and tiles * split <= 1024 and config.number("block_k") * split <= problem.k)
+
+
+def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
+    slices = config.number("slices")
+    return slices == 1 or (_tiles(problem, config) <= 512 and 64 * slices <= _threads(config) <= 256)
+
+
+def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    # Without being held to it the compiler may take all the registers that one block can have.
+    blocks = config.number("min_blocks")
+    return blocks == 1 or (_threads(config) * blocks <= 512 and _sums(config) >= 16)
+
+
+def _edge_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    sizes = zip((problem.m, problem.n, problem.k), ("block_m", "block_n", "block_k"), strict=True)
+    whole = [size % config.number(name) == 0 for size, name in sizes]
+    return (config["edge"] == "exact") == all(whole)
+
+
+def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = config.number("block_m"), config.number("block_n")
+    return max(m, n) <= 4 * min(m, n) or min(problem.m, problem.n) <= 64
+
+
+_ADVICE = (
+    Constraint(
+        "the larger instructions run at twice the rate",
+        lambda problem, config, arch: config["mma_k"] != 4 or not _fast(arch),
+    ),
+    Constraint(
+        "a warp's part of C is at most twice as long as wide",
+        lambda problem, config, arch: (
+            max(config.number("warp_m"), config.number("warp_n"))
+            <= 2 * min(config.number("warp_m"), config.number("warp_n"))
+        ),
+    ),
+    Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays),
+    Constraint(
+        "a block has 64 to 256 threads, or as many as its part of C allows",
+        lambda problem, config, arch: _threads(config) <= 256 and (_threads(config) >= 64 or config["slices"] == 1),
+    ),
+    Constraint("small parts of C are for results that have few of them", _area_pays),
+    Constraint(
+        "the warps of a large part of C have large parts themselves, which read less for each product",
+        lambda problem, config, arch: _area(config) < 64 * 64 or _sums(config) >= 32,
+    ),
+    Constraint(
+        "two tiles at a time are enough only where they are deep",
+        lambda problem, config, arch: config["stages"] != 2 or config["block_k"] == 32,
+    ),
+    Constraint(
+        f"a thread that holds {_MOST_SUMS} elements of C has no registers left to share out k over blocks",
+        lambda problem, config, arch: _sums(config) < _MOST_SUMS or config["split_k"] == 1,
+    ),
+    Constraint("warps share out k where there are few tiles", _slices_pay),
+    Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
+    Constraint(
+        "tiles are grouped where not all of them run at a time",
+        lambda problem, config, arch: (config["group_m"] == 1) == (_tiles(problem, config) <= 512),
+    ),
+    Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
+    Constraint("edges are exact where the tiles fit", _edge_pays),
+)
+
+
+def _scalar(config: Config) -> Config:
+    return Config(config.family, tuple((n, 1 if n in ("vec_a", "vec_b", "vec_c") else v) for n, v in config.values))
+
+
+def _smem_loads(config: Config) -> float:
+    """Operands of each step of a warp, and what is written for it: a lane reads one for each 32 multiply-adds of its
+    warp's tile side."""
+    m, n = config.number("warp_m"), config.number("warp_n")
+    return 1 / m + 1 / n + 1 / config.number("block_m") + 1 / config.number("block_n")
+
+
+DMMA = Family(
+    name="dmma",
+    title="warp tiles fed from shared memory, by the fp64 tensor cores",
+    template="dmma.cu.jinja",
+    parameters=(
+        Parameter(
+            "block_m",
+            "bm",
+            (64, 16, 32, 48, 96, 128, 192, 256),
+            "rows of C a block computes",
+            lambda problem, value: _block_worth(problem, value, problem.m),
+        ),
+        Parameter(
+            "block_n",
+            "bn",
+            (64, 8, 16, 32, 128, 256),
+            "columns of C a block computes",
+            lambda problem, value: _block_worth(problem, value, problem.n),
+        ),
+        Parameter("block_k", "bk", (16, 8, 32), "steps of k that a tile covers"),
+        Parameter("warp_m", "wm", (32, 16, 48, 64), "rows of C a warp computes"),
+        Parameter("warp_n", "wn", (32, 8, 16, 64), "columns of C a warp computes"),
+        Parameter("mma_k", "mk", (8, 16, 4), "steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8"),
+        Parameter("stages", "s", (3, 2, 4, 5), "tiles that shared memory holds at a time"),
+        Parameter("vec_a", "va", (1, 2), "elements of A that one copy moves", _vec_worth("a")),
+        Parameter("vec_b", "vb", (1, 2), "elements of B that one copy moves", _vec_worth("b")),
+        Parameter("vec_c", "vc", (1, 2), "elements of C that one store moves", _vec_worth("c")),
+        Parameter("prefetch", "p", (0, 1), "1 = operands of the next step are read while one is multiplied"),
+        Parameter("slices", "w", (1, 2, 4), "groups of warps that share out the k of each tile"),
+        Parameter("split_k", "z", SPLITS, "blocks that share out k", _split_worth),
+        Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
+        Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
+        EDGE,
+    ),
+    constraints=_CONSTRAINTS,
+    block=lambda config: (_threads(config), 1, 1),
+    tile=lambda config: (config.number("block_m"), config.number("block_n"), config.number("block_k")),
+    smem_elements=_smem_elements,
+    registers=_registers,
+    reuse=lambda config: (config.number("block_n"), config.number("block_m")),
+    smem_loads=_smem_loads,
+    advice=_ADVICE,
+    alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
+    splits=lambda config: config.number("split_k"),
+    scalar=_scalar,
+    tensor_cores=True,
+)

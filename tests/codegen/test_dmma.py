@@ -1,0 +1,167 @@
+"""The dmma family: what its rules refuse, what its space holds, and what the compiler makes of it."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.combine import combine
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.render import render
+from tilewright.tuner.configspace import read_spaces
+
+DMMA = FAMILIES["dmma"]
+SM_90 = ARCHES["sm_90a"]
+TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
+LARGEST = "block_m=128,block_n=128,warp_m=64,warp_n=32,block_k=16"
+
+
+def space(problem: Problem, arch: str = "sm_90a") -> tuple[list[Config], Counter[str]]:
+    """What the shipped space holds for a problem."""
+    (choices,) = (choices for choices in read_spaces() if choices.family == "dmma")
+    return combine(problem, ARCHES[arch], DMMA, dict(choices.parameters))
+
+
+def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str = "sm_90a") -> list[str]:
+    config = complete(Config.parse(f"dmma:{text}"))
+    return list(rejections(Problem.parse(problem, dtype), config, ARCHES[arch]))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "reason"),
+    [
+        ("block_m=16,warp_m=32", "1024", "block_m 16 is a multiple of warp_m 32"),
+        ("block_n=8,warp_n=16", "1024", "block_n 8 is a multiple of warp_n 16"),
+        ("warp_m=64,warp_n=64", "1024", "a thread holds at most 64 elements of C"),
+        ("vec_a=2", "64x64x31", "vec_a 2 divides the stored rows of A"),
+        ("vec_b=2", "64x63x64", "vec_b 2 divides the stored rows of B"),
+        ("vec_c=2", "64x63x64", "vec_c 2 divides the stored rows of C"),
+        ("block_k=8,slices=2", "1024", "block_k 8 is whole steps for each of 2 slices"),
+        ("block_k=8,mma_k=16", "1024", "block_k 8 is whole steps for each of 1 slices"),
+        ("block_m=256,block_n=8,warp_m=64,warp_n=8,block_k=32", "1024", "copies at most 32 elements"),
+        (f"{LARGEST},min_blocks=2", "1024", "registers of 2 blocks fit on a multiprocessor"),
+        ("stages=5,block_k=32,min_blocks=3", "1024", "threads and shared memory of 3 blocks fit"),
+        ("block_m=256,block_n=256,warp_m=64,block_k=32,stages=5", "1024", "shared memory of a block stays within"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None:
+    given = reasons(text, problem)
+    assert any(reason in each for each in given), given
+
+
+def test_rows_that_threads_cannot_share_out_evenly_are_refused() -> None:
+    config = complete(Config.parse("dmma:block_m=96,warp_m=48"))
+    for trans, reasons in (("nn", []), ("tn", ["threads share out the rows of a tile of A evenly"])):
+        assert list(rejections(Problem.parse("1024", "double", trans), config, SM_90)) == reasons
+
+
+def test_float_is_refused_and_has_no_space() -> None:
+    assert "the tensor cores multiply double" in reasons("", dtype="float")
+    assert space(Problem.parse("1024"))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("arch", "sizes"), [("sm_75", []), ("sm_80", [4]), ("sm_90a", [8, 16, 4]), ("host", [8, 16, 4])]
+)
+def test_each_device_has_its_instructions(arch: str, sizes: list[int]) -> None:
+    assert [size for size in (8, 16, 4) if not reasons(f"mma_k={size}", arch=arch)] == sizes
+
+
+def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
+    cube = Problem.parse("1024", "double")
+    assert {config["mma_k"] for config in space(cube)[0]} == {8}
+    assert {config["mma_k"] for config in space(cube, "sm_80")[0]} == {4}
+    assert space(cube, "sm_75")[0] == []
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_the_space_is_large_enough_to_search_and_small_enough_to_list(trans: str) -> None:
+    problem = Problem.parse("1024x768x512", "double", trans)
+    configs, pruned = space(problem)
+    assert 1000 <= len(configs) <= 4000
+    assert len(set(configs)) == len(configs)
+    assert sum(pruned.values()) + len(configs) > 10**6
+    for config in random.Random(1).sample(configs, 100):
+        assert complete(config) == config
+        assert list(rejections(problem, config, SM_90)) == []
+
+
+@pytest.mark.parametrize("shape", ["1", "100", "2047", "16x4096x4096", "64x64x65536", "8192", "8192x8192x16"])
+def test_every_shape_has_something_to_try(shape: str) -> None:
+    assert len(space(Problem.parse(shape, "double"))[0]) >= 50
+
+
+def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
+    configs, _ = space(Problem.parse("1024", "double", "nt"))
+    odd = Problem.parse("1021x1019x1013", "double", "nt")
+    for config in random.Random(2).sample(configs, 300):
+        twin = DMMA.scalar(Config("dmma", tuple((n, "bounds" if n == "edge" else v) for n, v in config.values)))
+        assert DMMA.alignment(twin) == (1, 1, 1)
+        assert list(rejections(odd, twin, SM_90)) == []
+        assert DMMA.launch(odd, twin).block == DMMA.launch(odd, config).block
+
+
+def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
+    config = Config.parse(f"dmma:{LARGEST},stages=4,vec_a=2,vec_b=2,split_k=4")
+    source = render(Problem.parse("256x128x512", "double"), config, SM_90)
+    assert source.alignment == (2, 2, 1)
+    assert source.workspace_bytes == 2 * 4 * 128 * 128 * 8 + 2 * 4
+    assert source.launch.grid == (8, 1, 1)
+    assert source.launch.static_smem_bytes == 0
+    assert source.launch.dynamic_smem_bytes == 4 * 16 * (128 + 4 + 128 + 4) * 8
+    assert "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64" in source.code
+
+
+# ---- What the compiler makes of it -----------------------------------------------------------------------------
+
+BEST = (
+    f"{LARGEST},stages=4,prefetch=1",
+    "block_m=128,block_n=64,warp_m=64,warp_n=32,block_k=16,stages=3,prefetch=1,min_blocks=2",
+    "block_m=64,block_n=64,warp_m=32,warp_n=32,block_k=16,stages=4,prefetch=1",
+    "block_m=64,block_n=32,warp_m=32,warp_n=32,block_k=32,stages=4,slices=4,prefetch=1",
+)
+"""What large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
+
+
+def sample() -> list[tuple[str, str, str, str]]:
+    """Config, dtype, transposes and target."""
+    generator = random.Random(3)
+    rows = []
+    for target in TARGETS:
+        for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
+            configs = space(Problem.parse("1024", "double", trans), target)[0]
+            rows += [(str(config), "double", trans, target) for config in generator.sample(configs, count)]
+    rows += [(str(complete(Config.parse(f"dmma:{text},mma_k=8"))), "double", "nn", "sm_90a") for text in BEST]
+    rows.append((str(complete(Config.parse("dmma:mma_k=16,block_k=32,prefetch=1"))), "double", "nt", "sm_90a"))
+    return rows
+
+
+def test_nothing_spills_and_resources_are_as_predicted() -> None:
+    pytest.importorskip("cupy")
+    rows = sample()
+    workers = min(4, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        parts = list(pool.map(_compiled, (rows[i::workers] for i in range(workers))))
+    for part, start in zip(parts, range(workers)):
+        for (text, _, trans, target), said in zip(rows[start::workers], part, strict=True):
+            registers, smem_bytes, spilled = said
+            config, problem = Config.parse(text), Problem.parse("1024", "double", trans)
+            assert spilled == 0, (text, target)
+            assert registers <= DMMA.registers(DType.DOUBLE, config), (text, target)
+            assert smem_bytes == DMMA.launch(problem, config).static_smem_bytes, (text, target)
+
+
+def _compiled(rows: list[tuple[str, str, str, str]]) -> list[list[int]]:
+    script = Path(__file__).with_name("compile_variants.py")
+    done = subprocess.run([sys.executable, script], input=json.dumps(rows), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    compiled: list[list[int]] = json.loads(done.stdout)
+    return compiled

@@ -1,0 +1,136 @@
+"""Faults planted in the text of big families, and the check that must catch each: on the host, under sanitizers.
+
+Run as a program, this file is the child process that has the sanitizers loaded; it forks once for each kernel, so
+that a crash or an endless loop ends only that one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from products import exact, integers, run
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.families import complete, family_of
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.codegen.source import KernelSource
+from tilewright.runtime.device import Binary
+from tilewright.runtime.host import HostCompiler, HostDevice
+from tilewright.runtime.kernel import Kernel
+
+RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
+"""How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
+
+TIME_LIMIT_S = 20
+
+SHAPES = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
+"""Three by three blocks with ragged edges and several tiles of k, whole tiles, and one vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A config, and a replacement in its text that makes the kernel wrong; none where `old` is empty."""
+
+    name: str
+    config: Config
+    old: str = ""
+    new: str = ""
+    dtype: str = "double"
+    trans: str = "nn"
+
+    def source(self) -> KernelSource:
+        """The text with the fault. Fails where it has no place for it."""
+        source = render(Problem.parse("64", self.dtype, self.trans), self.config, ARCHES["host"])
+        assert self.old in source.code, f"{self.name}: {self.old!r} is not in the text"
+        return replace(source, code=source.code.replace(self.old, self.new, 1)) if self.old else source
+
+
+def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
+    """Exit code of each kernel's check, negative for a signal."""
+    compiler = HostCompiler(sanitize=True)
+    jobs = []
+    for number, each in enumerate(planted):
+        place = folder / str(number)
+        place.mkdir()
+        jobs.append(
+            (each.name, str(each.config), each.dtype, each.trans, compiler.build(each.source(), str(place)).path)
+        )
+    environment = os.environ | {
+        "LD_PRELOAD": compiler.sanitizer_library(),
+        "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
+        "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+# ---- In the child ----------------------------------------------------------------------------------------------
+
+
+def _check(text: str, dtype: str, trans: str, path: str) -> int:
+    config = complete(Config.parse(text))
+    size = Problem.parse("1", dtype).dtype.size_bytes
+    # Scalar kernels get memory aligned to one element, so that every matrix ends where the guard page begins.
+    step = 1 if max(family_of(config).alignment(config)) == 1 else 4
+    device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
+    binary = Binary(Path(path).read_bytes(), path)
+    for sizes in SHAPES:
+        m, n, k = (-(-size // step) * step for size in sizes)
+        problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
+        kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)
+        for (alpha, beta), extra in product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step)):
+            a, b, c = integers(problem, 1)
+            if alpha == 0:
+                a[:], b[:] = np.nan, np.nan
+            try:
+                got = run(device, kernel, a, b, c, alpha, beta, extra)
+            except LaunchError as error:
+                print(f"{problem}: {error}", file=sys.stderr)
+                return REFUSED
+            except AssertionError as error:
+                print(f"{problem}: {error}", file=sys.stderr)
+                return WRONG
+            if alpha == 0:
+                a[:], b[:] = 0, 0
+            if not np.array_equal(got, exact(problem, a, b, c, alpha, beta)):
+                print(f"{problem}: C is wrong", file=sys.stderr)
+                return WRONG
+    return RIGHT
+
+
+def _main() -> None:
+    found = {}
+    for title, text, dtype, trans, path in json.load(sys.stdin):
+        child = os.fork()
+        if child == 0:
+            # The signal's own action ends the process, inside an endless loop too.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(TIME_LIMIT_S)
+            print(f"---- {title}", file=sys.stderr, flush=True)
+            outcome = BROKEN
+            try:
+                outcome = _check(text, dtype, trans, path)
+            finally:
+                sys.stderr.flush()
+                os._exit(outcome)
+        found[title] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()
