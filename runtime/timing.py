@@ -17,6 +17,9 @@ from .verify import Launch, place
 
 __all__ = ["Timed", "Timer", "TimingPlan"]
 
+_STAYS_WARM_S = 2.0
+"""An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimingPlan:
@@ -106,7 +109,7 @@ class Timer:
             self.device.synchronize()
             if time.perf_counter() >= end:
                 break
-        self._warm_until = time.perf_counter() + 0.1
+        self._warm_until = time.perf_counter() + _STAYS_WARM_S
 
     def ready(self, launch: Launch) -> Timed:
         """Decide how a contender is batched, and capture the batch where it is fast. Raises LaunchError."""
@@ -125,7 +128,7 @@ class Timer:
     def sample_us(self, timed: Timed) -> float:
         """Microseconds of one product, from one batch."""
         elapsed = self.device.elapsed_us(timed.batch) / timed.launches
-        self._warm_until = time.perf_counter() + 0.1
+        self._warm_until = time.perf_counter() + _STAYS_WARM_S
         return elapsed
 
     def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:

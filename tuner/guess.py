@@ -1,7 +1,7 @@
 """Which configs to try first: those that a model of the device ranks best, and winners of near shapes."""
 
 from ..codegen.config import Config
-from ..codegen.families import canonical
+from ..codegen.families import canonical, family_of
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.store import Store, distance
@@ -21,10 +21,12 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
     if info.arch.is_host:
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
     estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
-    # Configs that the model cannot tell apart follow their first: a few guesses should differ in what counts.
-    firsts: dict[tuple[str, str], Config] = {}
-    for estimate, place in estimates:
-        firsts.setdefault((configs[place].family, f"{estimate:.2g}"), configs[place])
+    # A few guesses should differ in what counts most: of each way to share out the work the best, then the others.
+    firsts: dict[tuple[object, ...], Config] = {}
+    for _, place in estimates:
+        config = configs[place]
+        family = family_of(config)
+        firsts.setdefault((family.name, family.tile(config)[:2], family.splits(config)), config)
     return list(dict.fromkeys((*heads.values(), *firsts.values(), *(configs[place] for _, place in estimates))))
 
 

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 24505a6012de8df7. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 94dc57fde75830a6. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
@@ -273,8 +273,8 @@ __device__ __forceinline__ void multiply(
 }
 
 // Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n,
-// the next ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of
-// B, and a 16-byte read of a warp passes in two goes.
+// the next ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same
+// of B, and a 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
 __device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
 
