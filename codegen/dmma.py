@@ -65,7 +65,8 @@ def _copied(config: Config, operand: str) -> int:
 
 def _least_registers(config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
-    return 2 * _sums(config) + _operand_registers(config) + 40
+    buffers = 2 if config["prefetch"] == 2 else 1
+    return 2 * _sums(config) + buffers * _operand_registers(config) + (40 if buffers == 1 else 28)
 
 
 def _registers_held_to(config: Config) -> int:
@@ -165,6 +166,13 @@ _CONSTRAINTS = (
         "block_k {block_k} is whole steps for each of {slices} slices",
         lambda problem, config, arch: config.number("block_k") % (config.number("slices") * _step(config)) == 0,
         "BLOCK_K % (SLICES * STEP) == 0",
+    ),
+    Constraint(
+        "prefetch 2 takes an even number of steps of k for each slice",
+        lambda problem, config, arch: (
+            config["prefetch"] != 2 or config.number("block_k") % (2 * config.number("slices") * _step(config)) == 0
+        ),
+        "PREFETCH < 2 || STEPS % 2 == 0",
     ),
     Constraint(
         "the sums of a thread are whole vectors for each of {slices} slices",
@@ -307,7 +315,12 @@ DMMA = Family(
         Parameter("vec_a", "va", (1, 2), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2), "elements of B that one copy moves", _vec_worth("b")),
         Parameter("vec_c", "vc", (1, 2), "elements of C that one store moves", _vec_worth("c")),
-        Parameter("prefetch", "p", (0, 1), "1 = operands of the next step are read while one is multiplied"),
+        Parameter(
+            "prefetch",
+            "p",
+            (0, 1, 2),
+            "operands of the next step: 0 = read in time, 1 = in place of used ones, 2 = beside them",
+        ),
         Parameter("slices", "w", (1, 2, 4), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", _split_worth),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),

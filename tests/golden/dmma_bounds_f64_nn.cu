@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     52224 bytes, given at launch
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 47f6ace306d0fa01. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 65d6ec07b3e717cb. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, group_m=1, min_blocks=1, edge=bounds"
@@ -34,7 +34,7 @@ constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int PREFETCH   = 0;      // 1 = operands of the next step are read while one is multiplied
+constexpr int PREFETCH   = 0;      // operands of the next step: 0 = read in time, 1 = in place of used ones, 2 = beside them
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
@@ -50,6 +50,7 @@ constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N;   // threads of a slice
 constexpr int THREAD_M      = WARP_M / 8;               // rows of C a thread holds: one of every 8
 constexpr int THREAD_N      = WARP_N / 4;               // columns of C a thread holds: two of every 8
 constexpr int MMA_M         = MMA_K == 4 ? 8 : 16;      // rows of C of one instruction
+constexpr int GROUPS_A      = WARP_M / MMA_M;           // instructions of a warp along the rows of C
 constexpr int STEP          = MMA_K == 16 ? 16 : 8;     // steps of k whose operands are read at once
 constexpr int OWN_K         = STEP / 4;                 // of those a thread's own, of each row or column
 constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a warp in a tile
@@ -64,6 +65,8 @@ static_assert(THREAD_M * THREAD_N <= 64,
               "a thread holds at most 64 elements of C");
 static_assert(BLOCK_K % (SLICES * STEP) == 0,
               "block_k 16 is whole steps for each of 1 slices");
+static_assert(PREFETCH < 2 || STEPS % 2 == 0,
+              "prefetch 2 takes an even number of steps of k for each slice");
 static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "the sums of a thread are whole vectors for each of 1 slices");
 static_assert(THREADS <= 1024,
@@ -357,8 +360,8 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
     int k_left = depth - int(k_begin);  // of the next tile to be fetched
 
     T sum[SUMS] = {};
-    T a_part[THREAD_M][OWN_K];
-    T b_part[THREAD_N / 2][OWN_K];
+    T a_part[1][THREAD_M][OWN_K];
+    T b_part[1][THREAD_N / 2][OWN_K];
     const T* const a_share = shared + TileA::share(warp_m, lane);
     const T* const b_share = shared + TileA::SIZE + TileB::share(warp_n, lane);
     int reading = 0;                     // where the stage begins that is multiplied
@@ -375,19 +378,19 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
         wait_copies<STAGES - 2>();
         __syncthreads();
     };
-    // Read a group's operands of one step.
-    const auto read_a = [&](int step, int i) {
-        TileA::read(a_part[i], a_share + reading, step * STEP, i, lane);
+    // Read a group's operands of one step to one of the buffers.
+    const auto read_a = [&](int step, int i, int buffer) {
+        TileA::read(a_part[buffer][i], a_share + reading, step * STEP, i, lane);
     };
-    const auto read_b = [&](int step, int j) {
-        TileB::read(b_part[j], b_share + reading, step * STEP, j, lane);
+    const auto read_b = [&](int step, int j, int buffer) {
+        TileB::read(b_part[buffer][j], b_share + reading, step * STEP, j, lane);
     };
 
     const auto read_all = [&](int step) {
         #pragma unroll
-        for (int i = 0; i < THREAD_M; ++i) read_a(step, i);
+        for (int i = 0; i < THREAD_M; ++i) read_a(step, i, 0);
         #pragma unroll
-        for (int j = 0; j < THREAD_N / 2; ++j) read_b(step, j);
+        for (int j = 0; j < THREAD_N / 2; ++j) read_b(step, j, 0);
     };
     // Goes on to the next tile.
     const auto turn = [&] {
@@ -415,16 +418,16 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
             if constexpr (PREFETCH == 0) read_all(step);
             if (PREFETCH && step == STEPS - 1) turn();
             #pragma unroll
-            for (int i = 0; i < WARP_M / MMA_M; ++i) {
+            for (int i = 0; i < GROUPS_A; ++i) {
                 #pragma unroll
                 for (int j = 0; j < THREAD_N / 2; ++j) {
-                    multiply(sum, a_part, b_part, i, j);
+                    multiply(sum, a_part[0], b_part[0], i, j);
                     // What was multiplied for the last time gives way to the next step's.
-                    if (PREFETCH && i == WARP_M / MMA_M - 1) read_b((step + 1) % STEPS, j);
+                    if (PREFETCH && i == GROUPS_A - 1) read_b((step + 1) % STEPS, j, 0);
                 }
                 #pragma unroll
                 for (int h = 0; h < MMA_M / 8; ++h) {
-                    if (PREFETCH) read_a((step + 1) % STEPS, i * (MMA_M / 8) + h);
+                    if (PREFETCH) read_a((step + 1) % STEPS, i * (MMA_M / 8) + h, 0);
                 }
             }
         }
