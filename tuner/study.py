@@ -33,6 +33,9 @@ __all__ = ["GPSampler", "Journal", "TPESampler"]
 NEXT = 0.3
 """Share of a number's weight that TPE hands to the numbers next to it, half to each side."""
 
+SINGLES = 0.3
+"""Weight in TPE's score of the densities of single parameters, where the joint density has 1."""
+
 STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
 
@@ -197,10 +200,11 @@ class TPESampler(_ModelSampler):
                 return {d.name: column for d, column in columns if d.name in self._search_space}
 
             def log_pdf(self, samples_dict: dict[str, NDArray[Any]]) -> NDArray[Any]:
-                """The joint density times the densities of the single parameters.
+                """The joint density times a power of the densities of the single parameters.
 
-                The first alone knows little away from what was tried, the others alone miss what goes
-                together; their product needed a little fewer trials on average than the latter.
+                The first alone knows little away from what was tried, the others alone miss what goes together.
+                Optuna's own answer, without the second factor and the steps between numbers, takes a loop over
+                parameters that costs ten times as much.
                 """
                 mixture = self._mixture_distribution
                 kernels = np.zeros((outer._chosen_in.shape[1], len(mixture.weights)), dtype=np.float32)
@@ -208,7 +212,7 @@ class TPESampler(_ModelSampler):
                 for name, distribution in zip(self._search_space, mixture.distributions, strict=True):
                     weights = distribution.weights @ outer._spread_of[name]
                     kernels[outer._places[name]] = np.log(weights).T
-                    singles[outer._places[name]] = np.log(mixture.weights @ weights)
+                    singles[outer._places[name]] = SINGLES * np.log(mixture.weights @ weights)
                 chosen = outer._chosen_in[outer.rows]
                 joint = chosen @ kernels + np.log(mixture.weights).astype(np.float32)
                 top = joint.max(axis=1)
