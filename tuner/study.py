@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,7 @@ class _ModelSampler(BaseSampler):
 
     def __init__(self, space: Space, seed: int, sampler: optuna.samplers.BaseSampler) -> None:
         super().__init__(space, seed)
-        self.rows = np.arange(0)
-        self.candidates: NDArray[np.int16] = space.matrix[:0]
+        self.rows = np.arange(0)  # of the candidates
         self._distributions = {d.name: self.encoding(len(d.choices), d.ordered) for d in space.dimensions}
         self._model_space = {name: d for name, d in self._distributions.items() if not d.single()}
         self._study = _study_in_memory(sampler)
@@ -113,11 +113,9 @@ class _ModelSampler(BaseSampler):
         if local:
             # Tile shapes are good in pairs (a wider tile with more threads), so a step changes up to two.
             allowed = self.space.around(best, 2, reach) & self.unseen
-        rows = np.flatnonzero(allowed if allowed.any() else self.unseen)
-        if rows.size > self.most:
-            rows = self.random.choice(rows, self.most, replace=False)
-        self.rows = rows
-        self.candidates = self.space.matrix[rows]
+        self.rows = np.flatnonzero(allowed if allowed.any() else self.unseen)
+        if self.rows.size > self.most:
+            self.rows = self.random.choice(self.rows, self.most, replace=False)
         # The sampler itself is asked, for the trial that waits: `study.ask` compares and copies all the others.
         params = study.sampler.sample_relative(study, study.get_trials(deepcopy=False)[0], self._model_space)
         point = tuple(int(params.get(d.name, 0)) for d in self.space.dimensions)
@@ -177,11 +175,10 @@ class _ModelSampler(BaseSampler):
         return min(((t, point) for point, t in self._history if t is not None), default=(0.0, None))[1]
 
 
-def _next(size: int, share: float) -> NDArray[np.float64]:
+def _next(size: int, share: float) -> Any:
     """What hands that share of the weight of each of `size` numbers to its neighbours; each row adds up to 1."""
     matrix = (1 - share) * np.eye(size) + share / 2 * (np.eye(size, k=1) + np.eye(size, k=-1))
-    whole: NDArray[np.float64] = matrix / matrix.sum(axis=1, keepdims=True)
-    return whole
+    return matrix / matrix.sum(axis=1, keepdims=True)
 
 
 class TPESampler(_ModelSampler):
@@ -196,15 +193,13 @@ class TPESampler(_ModelSampler):
             """Optuna's estimator, whose samples are the listed candidates."""
 
             def sample(self, rng: np.random.RandomState, size: int) -> dict[str, NDArray[Any]]:
-                columns = zip(outer.space.dimensions, outer.candidates.T.astype(float), strict=True)
+                columns = zip(outer.space.dimensions, outer.space.matrix[outer.rows].T.astype(float), strict=True)
                 return {d.name: column for d, column in columns if d.name in self._search_space}
 
             def log_pdf(self, samples_dict: dict[str, NDArray[Any]]) -> NDArray[Any]:
                 """The joint density times a power of the densities of the single parameters.
 
                 The first alone knows little away from what was tried, the others alone miss what goes together.
-                Optuna's own answer, without the second factor and the steps between numbers, takes a loop over
-                parameters that costs ten times as much.
                 """
                 mixture = self._mixture_distribution
                 kernels = np.zeros((outer._chosen_in.shape[1], len(mixture.weights)), dtype=np.float32)
@@ -220,7 +215,7 @@ class TPESampler(_ModelSampler):
                 return found
 
         starts = np.cumsum([0, *(len(d.choices) for d in space.dimensions)])
-        self._places = {d.name: slice(b, e) for d, b, e in zip(space.dimensions, starts, starts[1:])}
+        self._places = {d.name: slice(*ends) for d, ends in zip(space.dimensions, pairwise(starts))}
         self._spread_of = {d.name: _next(len(d.choices), NEXT if d.ordered else 0.0) for d in space.dimensions}
         # One column for each choice of each parameter: sums over parameters become a matrix product.
         self._chosen_in = np.zeros((len(space), starts[-1]), dtype=np.float32)
@@ -259,7 +254,10 @@ class GPSampler(_ModelSampler):
                 columns = []
                 for name in self.names:
                     place = next(i for i, d in enumerate(outer.space.dimensions) if d.name == name)
-                    dimension, column = outer.space.dimensions[place], outer.candidates[:, place].astype(float)
+                    dimension, column = (
+                        outer.space.dimensions[place],
+                        outer.space.matrix[outer.rows, place].astype(float),
+                    )
                     columns.append((column + 0.5) / len(dimension.choices) if dimension.ordered else column)
                 rows = np.stack(columns, axis=1)
                 score = np.concatenate([acqf.eval_acqf_no_grad(rows[i : i + 1024]) for i in range(0, len(rows), 1024)])
