@@ -92,7 +92,7 @@ def commands() -> None:
     type=click.Choice(SAMPLERS),
     default="auto",
     show_default=True,
-    help="auto: gp where torch is installed and the trials are few, else tpe.",
+    help="auto: gp where the trials are few, else tpe. optuna-gp needs torch.",
 )
 @click.option(
     "--spaces",

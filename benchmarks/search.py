@@ -30,7 +30,7 @@ from tilewright.tuner.recording import Recording, read_cache_file, write_cache_f
 from tilewright.tuner.sampler import make_sampler
 from tilewright.tuner.space import Point, Space
 
-SAMPLERS = ("gp", "tpe", "random")
+SAMPLERS = ("gp", "tpe", "optuna-gp", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
 TARGETS = (0.95, 0.99)
 MARKS = (50, 100, 200)
@@ -188,23 +188,25 @@ def versions() -> dict[str, str]:
     return found
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], budget: int) -> str:
     """The rows as Markdown, one table for each recording."""
     lines = []
     for name in dict.fromkeys(row["recording"] for row in rows):
         marks = [mark for mark in MARKS if f"mean_share_at_{mark}" in rows[0]]
         lines += [f"## {name}", ""]
         lines.append(
-            "| search | to 95%: 10 / 50 / 90% of runs | reached | to 99% | reached | "
+            "| search | runs | to 95%: 10 / 50 / 90%, mean | reached | to 99% | reached | "
             + " | ".join(f"@{mark}" for mark in marks)
             + " | s a run |"
         )
-        lines.append("| --- |" + " --- |" * (5 + len(marks)))
+        lines.append("| --- |" + " --- |" * (6 + len(marks)))
         for row in (row for row in rows if row["recording"] == name):
-            cells = [row["method"]]
+            cells = [row["method"], str(row["runs"])]
             for target in TARGETS:
                 part = row[f"to_{target:.0%}"]
-                cells.append(" / ".join("-" if q is None else f"{q:.0f}" for q in part["q10_q50_q90"]))
+                quantiles = " / ".join("-" if q is None else f"{q:.0f}" for q in part["q10_q50_q90"])
+                mean = np.mean([budget if r is None else r for r in part["per_seed"]])
+                cells.append(f"{quantiles}, {mean:.0f}")
                 cells.append(f"{part['success']:.0%}")
             cells += [f"{row[f'mean_share_at_{mark}']:.3f}" for mark in marks]
             cells.append(f"{row['seconds_per_run']:.1f}")
@@ -246,7 +248,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the results")
     parser.add_argument("--samplers", default=",".join(SAMPLERS), help="ours, separated by commas")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Kernel Tuner's; may be empty")
-    parser.add_argument("--reuse", action="store_true", help="keep the rows that the output folder has already")
+    parser.add_argument(
+        "--reuse",
+        action="store_true",
+        help="keep the rows of the output folder, of as many runs as they are",
+    )
     options = parser.parse_args()
     # One thread: the matrices are small, and threads that wait for each other only cost time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -254,7 +260,7 @@ def main() -> None:
     kept: list[dict[str, Any]] = []
     if options.reuse and (options.output / "search.json").exists():
         earlier = json.loads((options.output / "search.json").read_text())
-        if (earlier["first_seed"], earlier["seeds"], earlier["budget"]) == (FIRST_SEED, seeds, budget):
+        if (earlier["first_seed"], earlier["budget"]) == (FIRST_SEED, budget):
             kept = earlier["rows"]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -279,11 +285,12 @@ def main() -> None:
     }
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "search.json").write_text(json.dumps(document, indent=1) + "\n")
-    head = f"# Searches compared\n\n{document['date']}; {seeds} seeds; {budget} unique valid evaluations a run; "
+    head = f"# Searches compared\n\n{document['date']}; {budget} unique valid evaluations a run; "
     head += ", ".join(f"{name} {version}" for name, version in versions().items()) + ".\n"
     head += "A share is the recording's best time over the best time found; `-` is more than the budget.\n"
+    head += "A run that misses a share counts with the whole budget in the mean.\n"
     head += f'"winners of others first": the {WINNERS} best of each other recording are tried first.\n\n'
-    (options.output / "search.md").write_text(head + table(rows))
+    (options.output / "search.md").write_text(head + table(rows, budget))
     plot(rows, options.output / "search.svg")
 
 

@@ -319,7 +319,7 @@ DMMA = Family(
             "prefetch",
             "p",
             (0, 1, 2),
-            "operands of the next step: 0 = read in time, 1 = in place of used ones, 2 = beside them",
+            "operands are read: 0 = in time, 1 = ahead, 2 = ahead, beside others",
         ),
         Parameter("slices", "w", (1, 2, 4), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", _split_worth),

@@ -4,6 +4,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
+from threadpoolctl import threadpool_limits
+
 from .sampler import BaseSampler, Trials
 from .space import Point
 
@@ -82,26 +84,31 @@ class AskAhead:
 
     def _work(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._told or self._closed or len(self._ready) < self.DEPTH)
-                    told = list(self._told)
-                    self._told.clear()
-                    wanted = len(self._ready) < self.DEPTH
-                for known, time_us in told:
-                    self._sampler.tell(known, time_us)
-                if self._closed:
-                    return
-                if not wanted:
-                    continue
-                point = self._sampler.ask()
-                with self._changed:
-                    self._ready.append(point)
-                    self._changed.notify_all()
-                    if point is None:
-                        self._changed.wait_for(lambda: self._closed)
-                        return
+            # Compile processes have the other cores; a model's matrices are small.
+            with threadpool_limits(1):
+                self._suggest()
         except BaseException as error:  # handed to the caller of ask
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+
+    def _suggest(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._told or self._closed or len(self._ready) < self.DEPTH)
+                told = list(self._told)
+                self._told.clear()
+                wanted = len(self._ready) < self.DEPTH
+            for known, time_us in told:
+                self._sampler.tell(known, time_us)
+            if self._closed:
+                return
+            if not wanted:
+                continue
+            point = self._sampler.ask()
+            with self._changed:
+                self._ready.append(point)
+                self._changed.notify_all()
+                if point is None:
+                    self._changed.wait_for(lambda: self._closed)
+                    return

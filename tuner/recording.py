@@ -118,6 +118,8 @@ def _parse(text: str) -> dict[str, Any]:
                 continue
             if isinstance(document, dict) and "cache" in document:
                 return document
+            if not end:
+                raise ValueError("no entries")  # a whole document of another kind: nothing was cut off
         whole = whole[: whole.rfind("\n")] if "\n" in whole else ""
     raise ValueError("no entries")
 

@@ -28,11 +28,14 @@ __all__ = [
 Trials = tuple[tuple[Point, float | None], ...]
 """Points and their times in microseconds in the order they were told; None for one that failed."""
 
-SAMPLERS = ("auto", "tpe", "gp", "random", "exhaustive")
+SAMPLERS = ("auto", "tpe", "gp", "optuna-gp", "random", "exhaustive")
 """Names that `make_sampler` knows."""
 
-GP_BUDGET = 200
-"""Trials up to which the Gaussian process is worth its cost, which grows with the cube of the trials."""
+START = 10
+"""Points spread over the space before a model is asked."""
+
+GP_BUDGET = 1000
+"""Trials up to which the Gaussian process suggests faster than TPE, and at least as well."""
 
 
 class Sampler(Protocol):
@@ -107,6 +110,15 @@ class BaseSampler:
 
     def learn(self, point: Point, time_us: float | None) -> None:
         """Take an outcome into the model, if there is one."""
+
+    def spread(self) -> Point:
+        """The one of some random unseen points that is farthest from all seen ones."""
+        rows = self.random.permutation(np.flatnonzero(self.unseen))[:256]
+        seen = np.flatnonzero(~self.unseen)[:256]
+        if not seen.size:
+            return self.space.points[int(rows[0])]
+        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
+        return self.space.points[int(rows[np.argmax(gaps.min(axis=0))])]
 
     def _queued(self) -> Point | None:
         while self._queue:
@@ -188,17 +200,20 @@ def make_sampler(
 ) -> Sampler:
     """The search called `name`; with `storage`, one that resumes what that file holds under `study`.
 
-    `auto` is the Gaussian process where torch is installed and `budget` trials do not make it slow, else TPE.
+    `auto` is the Gaussian process up to a `budget` of 1,000 trials, else TPE. Raises ConfigError for another name, and
+    for `optuna-gp` without torch and scipy.
     """
     from .ahead import AskAhead
-    from .study import GPSampler, Journal, TPESampler, torch_installed
+    from .gaussian import GaussianSampler
+    from .study import GPSampler, Journal, TPESampler
 
     check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}", ConfigError)
     if name == "auto":
-        name = "gp" if budget is not None and budget <= GP_BUDGET and torch_installed() else "tpe"
+        name = "gp" if budget is not None and budget <= GP_BUDGET else "tpe"
     kinds: dict[str, type[BaseSampler]] = {
         "tpe": TPESampler,
-        "gp": GPSampler,
+        "gp": GaussianSampler,
+        "optuna-gp": GPSampler,
         "random": RandomSampler,
         "exhaustive": ExhaustiveSampler,
     }

@@ -4,13 +4,13 @@ A model works on a study in memory whose parameters are encoded as the model lik
 holds names and values as a person knows them. So the model can change without making old files unreadable.
 """
 
-import importlib.util
 import math
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,22 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import TrialState, create_trial
 
 from ..codegen.errors import ConfigError, StoreError
-from .sampler import BaseSampler, Trials
+from .sampler import START, BaseSampler, Trials
 from .space import Mask, Point, Space
 
-__all__ = ["GPSampler", "Journal", "TPESampler", "torch_installed"]
+__all__ = ["GPSampler", "Journal", "TPESampler"]
 
-START = 10
-"""Points spread over the space before a model is asked."""
+NEXT = 0.3
+"""Share of a number's weight that TPE hands to the numbers next to it, half to each side."""
+
+SINGLES = 0.3
+"""Weight in TPE's score of the densities of single parameters, where the joint density has 1."""
 
 STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
 
 STUCK = 24
 """Outcomes without a new best after which a third of the search goes elsewhere."""
-
-
-def torch_installed() -> bool:
-    """Whether the Gaussian process can run."""
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
 
 
 @contextmanager
@@ -58,8 +56,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _study_in_memory(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+    """A study whose first trial waits for ever: the one that a sampler is asked for."""
     with _quiet():
-        return optuna.create_study(sampler=sampler)
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial({})
+    return study
 
 
 class _ModelSampler(BaseSampler):
@@ -74,8 +75,9 @@ class _ModelSampler(BaseSampler):
 
     def __init__(self, space: Space, seed: int, sampler: optuna.samplers.BaseSampler) -> None:
         super().__init__(space, seed)
-        self.candidates: NDArray[np.int16] = space.matrix[:0]
+        self.rows = np.arange(0)  # of the candidates
         self._distributions = {d.name: self.encoding(len(d.choices), d.ordered) for d in space.dimensions}
+        self._model_space = {name: d for name, d in self._distributions.items() if not d.single()}
         self._study = _study_in_memory(sampler)
         self._numbers: dict[Point, int] = {}
         self._failed: list[Point] = []
@@ -96,7 +98,7 @@ class _ModelSampler(BaseSampler):
     def choose(self) -> Point:
         best = self._best()
         if best is None or len(self.pending) + len(self._history) < START:
-            return self._spread()
+            return self.spread()
         self._steps += 1
         local = self._steps % 2 == 0
         study, allowed = self._study, self.unseen
@@ -111,13 +113,12 @@ class _ModelSampler(BaseSampler):
         if local:
             # Tile shapes are good in pairs (a wider tile with more threads), so a step changes up to two.
             allowed = self.space.around(best, 2, reach) & self.unseen
-        rows = np.flatnonzero(allowed if allowed.any() else self.unseen)
-        if rows.size > self.most:
-            rows = self.random.choice(rows, self.most, replace=False)
-        self.candidates = self.space.matrix[rows]
-        trial = study.ask(self._distributions)
-        study.tell(trial, state=TrialState.FAIL)  # the point itself is added by `ask`, repaired or not
-        point = tuple(int(trial.params[d.name]) for d in self.space.dimensions)
+        self.rows = np.flatnonzero(allowed if allowed.any() else self.unseen)
+        if self.rows.size > self.most:
+            self.rows = self.random.choice(self.rows, self.most, replace=False)
+        # The sampler itself is asked, for the trial that waits: `study.ask` compares and copies all the others.
+        params = study.sampler.sample_relative(study, study.get_trials(deepcopy=False)[0], self._model_space)
+        point = tuple(int(params.get(d.name, 0)) for d in self.space.dimensions)
         if point in self.space and self.unseen[self.space.index(point)]:
             return point
         nearest = self.space.nearest(point, self.unseen)
@@ -169,25 +170,21 @@ class _ModelSampler(BaseSampler):
         params = {d.name: position for d, position in zip(self.space.dimensions, point, strict=True)}
         return create_trial(state=state, params=params, distributions=self._distributions, value=value)
 
-    def _spread(self) -> Point:
-        """The one of some random unseen points that is farthest from all seen ones."""
-        rows = np.flatnonzero(self.unseen)
-        rows = self.random.choice(rows, min(256, rows.size), replace=False)
-        seen = np.flatnonzero(~self.unseen)[:256]
-        if not seen.size:
-            return self.space.points[int(rows[0])]
-        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
-        return self.space.points[int(rows[np.argmax(gaps.min(axis=0))])]
-
     def _best(self) -> Point | None:
         """The fastest point so far."""
         return min(((t, point) for point, t in self._history if t is not None), default=(0.0, None))[1]
 
 
+def _next(size: int, share: float) -> Any:
+    """What hands that share of the weight of each of `size` numbers to its neighbours; each row adds up to 1."""
+    matrix = (1 - share) * np.eye(size) + share / 2 * (np.eye(size, k=1) + np.eye(size, k=-1))
+    return matrix / matrix.sum(axis=1, keepdims=True)
+
+
 class TPESampler(_ModelSampler):
     """Optuna's tree-structured Parzen estimator over words."""
 
-    most = 16384
+    most = 4096
 
     def __init__(self, space: Space, seed: int) -> None:
         outer = self
@@ -196,22 +193,34 @@ class TPESampler(_ModelSampler):
             """Optuna's estimator, whose samples are the listed candidates."""
 
             def sample(self, rng: np.random.RandomState, size: int) -> dict[str, NDArray[Any]]:
-                columns = zip(outer.space.dimensions, outer.candidates.T.astype(float), strict=True)
+                columns = zip(outer.space.dimensions, outer.space.matrix[outer.rows].T.astype(float), strict=True)
                 return {d.name: column for d, column in columns if d.name in self._search_space}
 
             def log_pdf(self, samples_dict: dict[str, NDArray[Any]]) -> NDArray[Any]:
-                """The joint density times the densities of the single parameters.
+                """The joint density times a power of the densities of the single parameters.
 
-                The first alone knows little away from what was tried, the others alone miss what goes
-                together; their product needed a little fewer trials on average than the latter.
+                The first alone knows little away from what was tried, the others alone miss what goes together.
                 """
-                found: NDArray[Any] = super().log_pdf(samples_dict)
                 mixture = self._mixture_distribution
-                for name, kernels in zip(self._search_space, mixture.distributions, strict=True):
-                    single = np.log(mixture.weights @ kernels.weights)
-                    found += single[samples_dict[name].astype(int)]
+                kernels = np.zeros((outer._chosen_in.shape[1], len(mixture.weights)), dtype=np.float32)
+                singles = np.zeros(len(kernels), dtype=np.float32)
+                for name, distribution in zip(self._search_space, mixture.distributions, strict=True):
+                    weights = distribution.weights @ outer._spread_of[name]
+                    kernels[outer._places[name]] = np.log(weights).T
+                    singles[outer._places[name]] = SINGLES * np.log(mixture.weights @ weights)
+                chosen = outer._chosen_in[outer.rows]
+                joint = chosen @ kernels + np.log(mixture.weights).astype(np.float32)
+                top = joint.max(axis=1)
+                found: NDArray[Any] = top + np.log(np.exp(joint - top[:, None]).sum(axis=1)) + chosen @ singles
                 return found
 
+        starts = np.cumsum([0, *(len(d.choices) for d in space.dimensions)])
+        self._places = {d.name: slice(*ends) for d, ends in zip(space.dimensions, pairwise(starts))}
+        self._spread_of = {d.name: _next(len(d.choices), NEXT if d.ordered else 0.0) for d in space.dimensions}
+        # One column for each choice of each parameter: sums over parameters become a matrix product.
+        self._chosen_in = np.zeros((len(space), starts[-1]), dtype=np.float32)
+        for column, start in zip(space.matrix.T, starts):
+            self._chosen_in[np.arange(len(space)), start + column] = 1
         sampler = optuna.samplers.TPESampler(n_startup_trials=1, seed=seed)
         sampler._parzen_estimator_cls = Estimator
         sampler._gamma = lambda trials: min(math.ceil(0.15 * trials), 25)
@@ -227,8 +236,10 @@ class GPSampler(_ModelSampler):
     most = 4096
 
     def __init__(self, space: Space, seed: int) -> None:
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise ConfigError("the sampler optuna-gp needs torch and scipy: pip install torch scipy") from error
         torch.set_num_threads(1)  # its matrices are small: more threads only wait for each other
         outer = self
 
@@ -243,7 +254,10 @@ class GPSampler(_ModelSampler):
                 columns = []
                 for name in self.names:
                     place = next(i for i, d in enumerate(outer.space.dimensions) if d.name == name)
-                    dimension, column = outer.space.dimensions[place], outer.candidates[:, place].astype(float)
+                    dimension, column = (
+                        outer.space.dimensions[place],
+                        outer.space.matrix[outer.rows, place].astype(float),
+                    )
                     columns.append((column + 0.5) / len(dimension.choices) if dimension.ordered else column)
                 rows = np.stack(columns, axis=1)
                 score = np.concatenate([acqf.eval_acqf_no_grad(rows[i : i + 1024]) for i in range(0, len(rows), 1024)])

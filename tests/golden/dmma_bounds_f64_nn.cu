@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     52224 bytes, given at launch
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 65d6ec07b3e717cb. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 3099e87ac4b7cd76. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, group_m=1, min_blocks=1, edge=bounds"
@@ -34,7 +34,7 @@ constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int PREFETCH   = 0;      // operands of the next step: 0 = read in time, 1 = in place of used ones, 2 = beside them
+constexpr int PREFETCH   = 0;      // operands are read: 0 = in time, 1 = ahead, 2 = ahead, beside others
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right

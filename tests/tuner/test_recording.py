@@ -81,6 +81,15 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
         read_cache_file(tmp_path / "missing.json")
 
 
+def test_a_whole_document_of_another_kind_is_refused_at_once(tmp_path: Path) -> None:
+    write_t4(tmp_path / "run.json", RECORDING)
+    text = json.loads((tmp_path / "run.json").read_text())
+    text["results"] *= 2000  # taken apart line by line, this would take minutes
+    (tmp_path / "run.json").write_text(json.dumps(text, indent=1))
+    with pytest.raises(StoreError, match="not a Kernel Tuner cache file"):
+        read_cache_file(tmp_path / "run.json")
+
+
 def test_the_space_holds_what_may_be_tried() -> None:
     space = RECORDING.space()
     assert len(space) == 5

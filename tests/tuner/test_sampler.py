@@ -2,8 +2,10 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from tilewright.codegen.errors import ConfigError
+from tilewright.tuner.gaussian import GaussianProcess, GaussianSampler, expected_improvement
 from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler, make_sampler
 from tilewright.tuner.space import Dimension, Point, Space
 from tilewright.tuner.study import GPSampler, TPESampler
@@ -12,7 +14,7 @@ SPACE = Space(
     (Dimension("M", (8, 16, 32)), Dimension("N", ("absent", 8, 16)), Dimension("KIND", ("a", "b", "c"))),
     tuple(p for p in itertools.product(range(3), range(3), range(3)) if p[0] != p[1]),
 )
-KINDS = [ExhaustiveSampler, RandomSampler, TPESampler]
+KINDS = [ExhaustiveSampler, RandomSampler, TPESampler, GaussianSampler]
 
 
 def time_at(point: Point) -> float:
@@ -22,7 +24,7 @@ def time_at(point: Point) -> float:
 
 @pytest.fixture(params=[*KINDS, GPSampler], ids=lambda kind: kind.__name__)
 def sampler(request: pytest.FixtureRequest) -> BaseSampler:
-    """Each search in turn; the Gaussian process where torch is installed."""
+    """Each search in turn; Optuna's Gaussian process where torch is installed."""
     if request.param is GPSampler:
         pytest.importorskip("torch")
         pytest.importorskip("scipy")
@@ -95,12 +97,13 @@ def test_the_same_seed_gives_the_same_run(sampler: BaseSampler) -> None:
         twin.tell(point, time_at(point))
 
 
-def test_the_model_finds_a_floor_sooner_than_chance() -> None:
+@pytest.mark.parametrize("kind", [TPESampler, GaussianSampler])
+def test_the_model_finds_a_floor_sooner_than_chance(kind: type[BaseSampler]) -> None:
     dimensions = tuple(Dimension(name, (1, 2, 4, 8)) for name in "ABCDE")
     space = Space(dimensions, tuple(p for p in itertools.product(range(4), repeat=5) if sum(p) % 2))
     needed = []
     for seed in range(3):
-        search = TPESampler(space, seed)
+        search = kind(space, seed)
         for trial in range(1, 101):
             point = search.ask()
             assert point is not None
@@ -110,6 +113,73 @@ def test_the_model_finds_a_floor_sooner_than_chance() -> None:
                 break
     assert len(needed) == 3
     assert sorted(needed)[1] <= 60
+
+
+def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
+    space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
+    known = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
+    values = np.sin(space.matrix[known, 0] * 0.7) * 1.4
+    process = GaussianProcess(space)
+    process.fit(known, values, 40)
+    nothing = np.arange(0)
+    asked = np.array([space.index((a, 5)) for a in range(8)])
+    mean, deviation = process.predict(known, values, nothing, asked)
+    assert np.abs(mean - np.sin(np.arange(8) * 0.7) * 1.4).max() < 0.1
+    few = known[::7]
+    _, wide = process.predict(few, values[::7], nothing, asked)
+    assert (wide >= deviation).all()
+    same, after = process.predict(few, values[::7], asked[3:4], asked)
+    assert after[3] < wide[3]
+    assert np.allclose(same, process.predict(few, values[::7], nothing, asked)[0], atol=1e-5)
+
+
+def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
+    process = GaussianProcess(SPACE)
+    random = np.random.default_rng(0)
+    rows, values = np.arange(0, len(SPACE), 2), random.normal(size=(len(SPACE) + 1) // 2)
+    features = process._features[rows]
+    gaps = np.zeros((process._prior.size - 2, rows.size, rows.size))
+    for place, column in zip(process._of, features.T, strict=True):
+        gaps[place] += (column[:, None] - column) ** 2
+    gradient = process._gradient(gaps.reshape(len(gaps), -1), values)
+
+    def cost(parameters: np.ndarray) -> float:
+        r = np.sqrt(5 * np.tensordot(np.exp(-2 * parameters[:-2]), gaps, 1))
+        kernel = np.exp(parameters[-2]) * (1 + r + r * r / 3) * np.exp(-r)
+        kernel += np.exp(parameters[-1]) * np.eye(rows.size)
+        fit = 0.5 * values @ np.linalg.solve(kernel, values) + 0.5 * np.linalg.slogdet(kernel)[1]
+        return float(fit + 0.5 * (((parameters - process._prior) / process._spread) ** 2).sum())
+
+    for place, slope in enumerate(gradient):
+        step = np.zeros(process._prior.size)
+        step[place] = 1e-5
+        difference = cost(process._parameters + step) - cost(process._parameters - step)
+        assert difference / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_improvement_is_expected_where_the_mean_is_low_or_unsure() -> None:
+    score = expected_improvement(np.array([0.0, 1.0, 1.0, -50.0]), np.array([1.0, 1.0, 0.01, 1.0]), 0.0)
+    assert score[0] == pytest.approx(0.3989, abs=1e-4)
+    assert score[0] > score[1] > score[2] >= 0.0
+    assert score[3] == pytest.approx(50.0)
+
+
+def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    predict = GaussianProcess.predict
+
+    def watched(self: GaussianProcess, rows: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sizes.append(rows.size)
+        return predict(self, rows, *rest)
+
+    monkeypatch.setattr(GaussianProcess, "predict", watched)
+    space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABCD"), tuple(itertools.product(range(5), repeat=4)))
+    search = GaussianSampler(space, 0)
+    for row, point in enumerate(space.points[:400]):
+        search.tell(point, 1.0 + row % 17)
+    asked = [search.ask() for _ in range(5)]
+    assert len(set(asked) - set(space.points[:400])) == 5
+    assert max(sizes) == 256
 
 
 def test_names() -> None:
