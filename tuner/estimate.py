@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ..codegen.arch import Arch
+from ..codegen.combine import may_hold
 from ..codegen.config import Config, Value
 from ..codegen.families import family_of
 from ..codegen.family import Constraint, Family, grouped
@@ -161,13 +162,16 @@ def pays(
     def least(tile_m: int, tile_n: int) -> float:
         return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
 
-    # Long tiles read more than square ones: where C is not narrow none is worth trying, and none is counted.
-    narrow = min(problem.m, problem.n) <= 64
+    # Those that the family advises against, long or too small, are not counted: the others have to be enough.
     costs = sorted(
         cycles(tile_m, tile_n, split)
         for tile_m, tile_n, split in itertools.product(*worth.values())
-        if narrow or max(tile_m, tile_n) <= 4 * min(tile_m, tile_n)
+        if may_hold(
+            problem, info.arch, family, family.advice, {"block_m": tile_m, "block_n": tile_n, "split_k": split}
+        )
     )
+    if not costs:
+        return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
 
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:

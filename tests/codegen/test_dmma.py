@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,12 @@ def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str =
         ("block_m=16,warp_m=32", "1024", "block_m 16 is a multiple of warp_m 32"),
         ("block_n=8,warp_n=16", "1024", "block_n 8 is a multiple of warp_n 16"),
         ("warp_m=64,warp_n=64", "1024", "a thread holds at most 64 elements of C"),
-        ("vec_a=2", "64x64x31", "vec_a 2 divides the stored rows of A"),
-        ("vec_b=2", "64x63x64", "vec_b 2 divides the stored rows of B"),
-        ("vec_c=2", "64x63x64", "vec_c 2 divides the stored rows of C"),
+        ("vec_a=2", "64x64x31", "vec_a 2 is at most 16 bytes and divides the stored rows of A"),
+        ("vec_b=2", "64x63x64", "vec_b 2 is at most 16 bytes and divides the stored rows of B"),
+        ("vec_c=2", "64x63x64", "vec_c 2 is at most 16 bytes and divides the stored rows of C"),
         ("block_k=8,slices=2", "1024", "block_k 8 is whole steps for each of 2 slices"),
         ("block_k=8,mma_k=16", "1024", "block_k 8 is whole steps for each of 1 slices"),
+        ("block_k=8,prefetch=2", "1024", "prefetch 2 takes an even number of steps of k for each slice"),
         ("block_m=256,block_n=8,warp_m=64,warp_n=8,block_k=32", "1024", "copies at most 32 elements"),
         (f"{LARGEST},min_blocks=2", "1024", "registers of 2 blocks fit on a multiprocessor"),
         ("stages=5,block_k=32,min_blocks=3", "1024", "threads and shared memory of 3 blocks fit"),
@@ -77,7 +79,7 @@ def test_each_device_has_its_instructions(arch: str, sizes: list[int]) -> None:
 
 def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
     cube = Problem.parse("1024", "double")
-    assert {config["mma_k"] for config in space(cube)[0]} == {8}
+    assert {(config["mma_k"], config["prefetch"]) for config in space(cube)[0]} == set(product((8, 16), (1, 2)))
     assert {config["mma_k"] for config in space(cube, "sm_80")[0]} == {4}
     assert space(cube, "sm_75")[0] == []
 
