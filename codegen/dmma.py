@@ -56,9 +56,10 @@ def _fast(arch: Arch) -> bool:
 
 
 def _smem_elements(config: Config) -> int:
-    """Both operands' tiles with four spare elements for each step of k, in each stage; the slices' sums come later."""
+    """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; the slices'
+    sums come later."""
     m, n, k = (config.number(f"block_{side}") for side in "mnk")
-    stages = config.number("stages") * k * (m + 4 + n + 4)
+    stages = config.number("stages") * k * sum(side + (4 if side % 16 else 0) for side in (m, n))
     return stages if config.number("slices") == 1 else max(stages, config.number("slices") * m * n)
 
 
@@ -74,7 +75,7 @@ def _operand_registers(config: Config) -> int:
 
 def _copied(config: Config, operand: str) -> int:
     """Elements of an operand that a thread copies for a tile."""
-    return config.number("block_m" if operand == "a" else "block_n") * config.number("block_k") // _threads(config)
+    return -(-config.number("block_m" if operand == "a" else "block_n") * config.number("block_k") // _threads(config))
 
 
 def _least_registers(config: Config) -> int:
@@ -103,10 +104,11 @@ def _evenly(operand: str) -> Constraint:
     def holds(problem: Problem, config: Config, arch: Arch) -> bool:
         extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
         for vec in (1, config.number(f"vec_{operand}")):
-            copies = extent * config.number("block_k") // vec
             row = (config.number("block_k") if runs_along_k(problem, operand) else extent) // vec
-            if (copies >= threads and copies % threads) or (threads % row and row % threads):
+            if threads % row and row % threads:
                 return False
+            if not runs_along_k(problem, operand) and threads // row not in (0, 1, 2) and threads // row % 4:
+                return False  # the chunks of a thread's rows are not swapped alike
         return True
 
     return Constraint(f"threads share out the rows of a tile of {operand.upper()} evenly", holds)
@@ -254,7 +256,7 @@ DMMA = Family(
         Parameter(
             "block_n",
             "bn",
-            (64, 8, 16, 32, 128, 256),
+            (64, 8, 16, 32, 96, 128, 192, 256),
             "columns of C a block computes",
             block_worth("n"),
         ),

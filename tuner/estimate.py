@@ -26,7 +26,7 @@ _BARRIER_CYCLES = 60
 _ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
 _SMEM_BYTES_PER_CYCLE = 128
-_L2_BYTES_PER_CYCLE = 24
+_L2_BYTES_PER_CYCLE = 48
 """What a multiprocessor gets from the last-level cache in a clock while all of them ask."""
 _ALONE_BYTES_PER_CYCLE = 32
 """The same while only one of them asks."""
@@ -124,7 +124,7 @@ def _split_cycles(tile_bytes: int, splits: int) -> float:
         return 0.0
     group = grouped(splits)
     read = group + (-(-splits // group) if group < splits else 0)
-    return _SPLIT_CYCLES + (1 + read) * tile_bytes / _L2_BYTES_PER_CYCLE
+    return _SPLIT_CYCLES + (1 + read) * tile_bytes / _ALONE_BYTES_PER_CYCLE
 
 
 def pays(

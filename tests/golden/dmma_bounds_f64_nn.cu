@@ -12,9 +12,9 @@
 //   alignment  every pointer and leading dimension to one element, 8 bytes
 //   grid       ceil(m / 64) * ceil(n / 64) blocks along x
 //   block      (128, 1, 1): 128 threads
-//   shared     52224 bytes, given at launch
+//   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 3099e87ac4b7cd76. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 2f03dc48fd1d44d8. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, group_m=1, min_blocks=1, edge=bounds"
@@ -125,8 +125,8 @@ struct alignas(COUNT * sizeof(T)) Vector {
 //   ALONG_K  a row of the operand runs along k
 //
 // Lane 4g + t reads the g-th row or column of each group of 8, at k = t, t + 4 and so on. No two lanes of a
-// read meet in a bank: rows across k have four spare elements, and rows along k have their chunks of four
-// elements swapped, differently from row to row.
+// read meet in a bank: the chunks of four elements of a row are swapped, differently from row to row, or rows
+// have four spare elements where they are too short for that.
 template <int EXTENT, int VEC, bool ALONG_K>
 struct Tile {
     static constexpr int WIDTH = ALONG_K ? BLOCK_K : EXTENT;  // of a tile in global memory
@@ -134,11 +134,12 @@ struct Tile {
     static constexpr int PER_ROW = WIDTH / VEC;
     static constexpr int VECTORS = HEIGHT * PER_ROW;
     static constexpr int COPIES = (VECTORS + THREADS - 1) / THREADS;  // of each thread
-    static constexpr int PITCH = ALONG_K ? BLOCK_K : EXTENT + 4;      // from row to row in shared memory
-    static constexpr int SIZE = BLOCK_K * (EXTENT + 4);               // of a tile in shared memory
+    static constexpr int SPARE = EXTENT % 16 ? 4 : 0;                 // elements of a row across k
+    static constexpr int PITCH = ALONG_K ? BLOCK_K : EXTENT + SPARE;  // from row to row in shared memory
+    static constexpr int SIZE = BLOCK_K * (EXTENT + SPARE);           // of a tile in shared memory
+    static constexpr int BASES = ALONG_K ? 4 : SPARE ? 1 : 2;  // places from which a lane's lie a fixed way
     static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // of all copies
     static_assert(COPIES <= 32, "a bit for each copy");
-    static_assert(VECTORS % THREADS == 0 || VECTORS < THREADS, "copies are shared out evenly");
 
     const T* source;      // what this thread copies first of the next tile
     int ld;
@@ -153,7 +154,8 @@ struct Tile {
     // What is exclusive-or'ed to the columns of a row's elements to give their places.
     static __device__ constexpr int swap(int row)
     {
-        return !ALONG_K ? 0 : BLOCK_K == 8 ? row / 2 % 2 * 4 : row % 4 * 4;
+        if (ALONG_K) return BLOCK_K == 8 ? row / 2 % 2 * 4 : row % 4 * 4;
+        return SPARE ? 0 : row % 4 * 4;
     }
 
     // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
@@ -174,8 +176,11 @@ struct Tile {
         }
     }
 
-    // Whether this thread has something to copy: small tiles have fewer vectors than the block has threads.
-    static __device__ __forceinline__ bool copies() { return VECTORS >= THREADS || threadIdx.x < VECTORS; }
+    // Whether this thread has a copy i: the last one may not be there for every thread.
+    static __device__ __forceinline__ bool copies(int i)
+    {
+        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
+    }
 
     // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
     __device__ __forceinline__ bool copied(int i, int k_left) const
@@ -187,32 +192,39 @@ struct Tile {
     // Starts to copy the next tile to `tile`.
     __device__ __forceinline__ void start(T* tile, int k_left)
     {
-        if (copies()) {
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                // The bits of a thread's first row and those of row_of(i) are apart, so the swaps add up.
-                T* to = tile + (place ^ swap(row_of(i))) + row_of(i) * PITCH + col_of(i);
-                const T* from = source + Index(row_of(i)) * ld + col_of(i);
-                copy_async<VEC * sizeof(T)>(to, from, copied(i, k_left));
-            }
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            // The bits of a thread's first row and those of row_of(i) are apart, so the swaps add up.
+            T* to = tile + (place ^ swap(row_of(i))) + row_of(i) * PITCH + col_of(i);
+            const T* from = source + Index(row_of(i)) * ld + col_of(i);
+            if (copies(i)) copy_async<VEC * sizeof(T)>(to, from, copied(i, k_left));
         }
         source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld;
     }
 
-    // Where a lane's share of a tile begins, for a warp whose share begins at `first`.
-    static __device__ __forceinline__ int share(int first, int lane)
+    // Where a lane reads of `tile`, for a warp whose share begins at `first`, and at `p` along k.
+    static __device__ __forceinline__ void find(
+        const T* (&places)[BASES], const T* tile, int first, int p, int lane)
     {
-        return ALONG_K ? (first + lane / 4) * PITCH + lane % 4 : lane % 4 * PITCH + first + lane / 4;
+        const int outer = first + lane / 4, k = p + lane % 4;
+        #pragma unroll
+        for (int b = 0; b < BASES; ++b) {
+            // Steps of k four apart lie in other chunks, and so does every other group of 8.
+            const int along = (p + 4 * b) / 16 * 16 + ((p + 4 * b) % 16 ^ swap(lane / 4)) + lane % 4;
+            const int across = (outer + 8 * b) ^ swap(lane % 4);
+            places[b] = tile + (ALONG_K ? outer * PITCH + along : k * PITCH + across);
+        }
     }
 
-    // Reads a lane's share of the i-th group from STEP steps of k, from `p` on.
-    static __device__ __forceinline__ void read(T (&fragment)[OWN_K], const T* share, int p, int i, int lane)
+    // Reads a lane's share of the i-th group from STEP steps of k, from `p` on, in the stage at `stage`.
+    static __device__ __forceinline__ void read(
+        T (&fragment)[OWN_K], const T* const (&places)[BASES], int stage, int p, int i)
     {
         #pragma unroll
         for (int e = 0; e < OWN_K; ++e) {
             const int at = p + 4 * e;
-            const int along = at / 16 * 16 + (at % 16 ^ swap(lane / 4));
-            fragment[e] = share[ALONG_K ? along + i * 8 * PITCH : at * PITCH + i * 8];
+            fragment[e] = ALONG_K ? places[at / 4 % BASES][stage + at / 16 * 16 + i * 8 * PITCH]
+                                  : places[i % BASES][stage + at * PITCH + i / BASES * BASES * 8];
         }
     }
 };
@@ -329,7 +341,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
-    extern __shared__ __align__(16) T shared[];
+    __shared__ __align__(16) T shared[49152 / sizeof(T)];
 
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
@@ -362,8 +374,9 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
     T sum[SUMS] = {};
     T a_part[1][THREAD_M][OWN_K];
     T b_part[1][THREAD_N / 2][OWN_K];
-    const T* const a_share = shared + TileA::share(warp_m, lane);
-    const T* const b_share = shared + TileA::SIZE + TileB::share(warp_n, lane);
+    const T *a_places[TileA::BASES], *b_places[TileB::BASES];
+    TileA::find(a_places, shared, warp_m, 0, lane);
+    TileB::find(b_places, shared + TileA::SIZE, warp_n, 0, lane);
     int reading = 0;                     // where the stage begins that is multiplied
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
 
@@ -380,10 +393,10 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_ebou
     };
     // Read a group's operands of one step to one of the buffers.
     const auto read_a = [&](int step, int i, int buffer) {
-        TileA::read(a_part[buffer][i], a_share + reading, step * STEP, i, lane);
+        TileA::read(a_part[buffer][i], a_places, reading, step * STEP, i);
     };
     const auto read_b = [&](int step, int j, int buffer) {
-        TileB::read(b_part[buffer][j], b_share + reading, step * STEP, j, lane);
+        TileB::read(b_part[buffer][j], b_places, reading, step * STEP, j);
     };
 
     const auto read_all = [&](int step) {

@@ -29,6 +29,9 @@ CONFIGS = {
     "8 steps, prefetched": "block_m=32,block_n=16,warp_m=16,warp_n=16,block_k=8,stages=2,prefetch=1,group_m=4",
     "16 steps, prefetched": "block_m=64,block_n=8,warp_m=32,warp_n=8,block_k=32,mma_k=16,stages=3,prefetch=1",
     "4 steps": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=32,mma_k=4,stages=4",
+    "8 steps, prefetched beside": "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2",
+    "16 steps, prefetched beside":
+        "block_m=32,block_n=64,warp_m=16,warp_n=32,block_k=32,mma_k=16,stages=2,prefetch=2,split_k=3",
     "three of 16 rows": "block_m=96,block_n=16,warp_m=48,warp_n=16,block_k=16,stages=3,prefetch=1,split_k=2",
     "slices, splits": "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=4",
     "slices, splits, prefetched":
@@ -144,9 +147,11 @@ extern "C" __global__ void places(double* out)
     __shared__ double tile[STAGE];
     for (int i = threadIdx.x; i < STAGE; i += 32) tile[i] = i;
     __syncthreads();
+    const double* from[TileA::BASES];
+    TileA::find(from, tile, 0, 0, threadIdx.x);
     for (int p = 0; p < BLOCK_K; p += STEP) {
         double fragment[OWN_K];
-        TileA::read(fragment, tile + TileA::share(0, threadIdx.x), p, 1, threadIdx.x);
+        TileA::read(fragment, from, 0, p, 1);
         for (int e = 0; e < OWN_K; ++e) out[threadIdx.x * BLOCK_K / 4 + p / 4 + e] = fragment[e];
     }
 }
@@ -178,13 +183,15 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path, trans: str, block
 PLAIN = "block_m=16,block_n=16,warp_m=16,warp_n=16,block_k=16,stages=3"
 WARPS = "block_m=32,block_n=16,warp_m=16,warp_n=8,block_k=8,stages=3,prefetch=1"
 SMALL = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=16,mma_k=4,stages=2"
+WIDE = "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=16,stages=3"
+BESIDE = "block_m=32,block_n=16,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2"
 DEEP = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=32,mma_k=16,stages=2,slices=2,split_k=2"
 
 # Name, text, replacement, config, and transposes or vectors where they matter.
 FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
-    ("sums not set", "T sum[THREAD_M][THREAD_N] = {};", "T sum[THREAD_M][THREAD_N];", PLAIN, "nn", 1),
+    ("sums not set", "T sum[SUMS] = {};", "T sum[SUMS];", PLAIN, "nn", 1),
     ("C read where beta is 0", "if (beta != T(0)) {", "if (true) {", PLAIN, "nn", 1),
-    ("alpha ignored", "sum[i][j] *= alpha", "sum[i][j] *= T(1)", PLAIN, "nn", 1),
+    ("alpha ignored", "share[e] *= alpha", "share[e] *= T(1)", PLAIN, "nn", 1),
     ("A and B read where alpha is 0", "alpha == T(0) ? 0 : k", "k", PLAIN, "nn", 1),
     ("ld of A and B swapped", "A, int lda, const T* __restrict__ B, int ldb",
      "A, int ldb, const T* __restrict__ B, int lda", PLAIN, "nn", 1),
@@ -192,21 +199,19 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("guard of rows lost", "inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;",
      "inside |= 1u << i;", PLAIN, "nn", 1),
     ("guard of columns lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", "", PLAIN, "nn", 1),
-    ("guard of stored rows off by one", "row >= rows || col >= cols)) continue;\n            Vector",
-     "row > rows || col >= cols)) continue;\n            Vector", PLAIN, "nn", 1),
-    ("guard of stored columns off by one", "|| col >= cols)) continue;\n            Vector",
-     "|| col > cols)) continue;\n            Vector", PLAIN, "nn", 1),
+    ("guard of stored rows off by one", "row >= rows || col >= cols", "row > rows || col >= cols", PLAIN, "nn", 1),
+    ("guard of stored columns off by one", "|| col >= cols)) return", "|| col > cols)) return", PLAIN, "nn", 1),
     ("shared memory a row short", "/ sizeof(T)];", "/ sizeof(T) - BLOCK_N - 4];", PLAIN, "nn", 1),
     ("last tile dropped", "tile < tiles; ++tile", "tile < tiles - 1; ++tile", PLAIN, "nn", 1),
     ("endless loop", "tile < tiles; ++tile", "tile < tiles; tile += 0", PLAIN, "nn", 1),
     ("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1", PLAIN, "nn", 1),
     ("rows swapped as read only", "(col ^ swap(row))", "col", PLAIN, "nn", 1),
-    ("rows swapped as written only", "^ swap(lane / 4));", "^ 0);", PLAIN, "tt", 1),
+    ("rows swapped as written only", "^ swap(lane / 4))", "^ 0)", PLAIN, "tt", 1),
     ("swaps of later copies forgotten", "(place ^ swap(row_of(i)))", "place", PLAIN, "nn", 1),
     ("fragment read a step late", "const int at = p + 4 * e;", "const int at = p + 4 * e + 1;", WARPS, "tn", 1),
-    ("group read twice", "at * PITCH + i * 8]", "at * PITCH]", PLAIN, "tn", 1),
-    ("groups read a row early", "along + i * 8 * PITCH", "along + i * 7 * PITCH", PLAIN, "nt", 1),
-    ("vectors stored scalar", "e < VEC_C; ++e) made", "e < 1; ++e) made", PLAIN, "nn", 2),
+    ("group read twice", "at * PITCH + i / BASES * BASES * 8]", "at * PITCH]", WIDE, "tn", 1),
+    ("groups read a row early", "at / 16 * 16 + i * 8 * PITCH", "at / 16 * 16 + i * 7 * PITCH", PLAIN, "nt", 1),
+    ("vectors stored scalar", "v < VEC_C; ++v) made", "v < 1; ++v) made", PLAIN, "nn", 2),
     ("wait forgotten", "wait_copies<STAGES - 2>();", "", WARPS, "nn", 1),
     ("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", WARPS, "nn", 1),
     ("barrier missing", "wait_copies<STAGES - 2>();\n        __syncthreads();", "wait_copies<STAGES - 2>();",
@@ -216,19 +221,25 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("stages not turned", "reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;", "", WARPS, "nn", 1),
     ("next step read from this one", "read_a((step + 1) % STEPS", "read_a(step",
      WARPS.replace("block_k=8", "block_k=16"), "nn", 1),
-    ("next columns not read", "if (PREFETCH && i == WARP_M / MMA_M - 1)", "if (false)", WARPS, "nn", 1),
+    ("next columns not read", "if (PREFETCH && i == GROUPS_A - 1)", "if (false)", WARPS, "nn", 1),
     ("copy reads outside", "inside ? from : nullptr", "from", PLAIN, "nn", 1),
-    ("halves of a fragment swapped", "upper[2 * j] += made.x[0];", "upper[2 * j] += made.x[2];", PLAIN, "nn", 1),
+    ("halves of a fragment swapped", "sum[upper] += made.x[0];", "sum[upper] += made.x[2];", PLAIN, "nn", 1),
     ("small instruction takes the wrong lane", "of(8 * t + 4 + each).b", "of(8 * t + each).b", SMALL, "nn", 1),
-    ("part of the result in the wrong rows", "const int row = top + 8 * i", "const int row = top + 7 * i",
+    ("part of the result in the wrong rows", "lane / 4 + 8 * i", "lane / 4 + 7 * i",
      PLAIN, "nn", 1),
+    ("columns swapped as written only", "^ swap(lane % 4);", "^ 0;", PLAIN, "nn", 1),
+    ("every other group swapped alike", "(outer + 8 * b) ^", "outer ^", WIDE, "nn", 1),
+    ("wrong set of operands", "a_part[step % 2]", "a_part[0]", BESIDE, "nn", 1),
+    ("wrong columns beside", "each, (step + 1) % 2);", "each, step % 2);", BESIDE, "nn", 1),
+    ("rows beside from this step", "read_a((step + 1) % STEPS, each", "read_a(step, each", BESIDE, "nn", 1),
+    ("last groups beside not read", "each < READS;", "each < READS - 1;", BESIDE, "nn", 1),
     ("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * 0", DEEP, "nn", 2),
 )  # fmt: skip
 
 
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(tmp_path: Path) -> None:
     planted = [Planted(name, config_for(text, vec), old, new, trans=t) for name, old, new, text, t, vec in FAULTS]
-    for text, trans, vec in product((PLAIN, WARPS, SMALL, DEEP), ("nn", "tt"), (1, 2)):
+    for text, trans, vec in product((PLAIN, WARPS, SMALL, WIDE, BESIDE, DEEP), ("nn", "tt"), (1, 2)):
         if (text, vec) != (DEEP, 1):  # there memory is aligned to one element, and a workspace to two
             planted.append(Planted(f"unfaulted {text} {trans} {vec}", config_for(text, vec), trans=trans))
     found = outcomes(planted, tmp_path)
