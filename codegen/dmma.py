@@ -80,8 +80,10 @@ def _copied(config: Config, operand: str) -> int:
 
 def _least_registers(config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
-    buffers = 2 if config["prefetch"] == 2 else 1
-    return 2 * _sums(config) + buffers * _operand_registers(config) + (40 if buffers == 1 else 28)
+    held = 2 * _sums(config) + _operand_registers(config)
+    if config["prefetch"] == 2:
+        return held + _operand_registers(config) + 28
+    return held + (48 if _step(config) == 16 else 40)
 
 
 def _registers(dtype: DType, config: Config) -> int:

@@ -18,7 +18,7 @@ from .skinny_sizes import (
     tile_k,
     tile_l,
 )
-from .tiling import EDGES_PAY, widest
+from .tiling import EDGES_PAY, registers_for, widest
 
 __all__ = ["ADVICE", "MIN_BLOCKS", "count_worth", "short_worth", "split_worth"]
 
@@ -117,7 +117,7 @@ def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     allowed = [
         blocks
         for blocks in MIN_BLOCKS
-        if easy <= min(255, 65536 // (size * blocks) // 8 * 8)
+        if easy <= registers_for(size, blocks)
         and blocks * size <= max(_MOST_RESIDENT, size)
         and blocks * smem <= arch.smem_per_sm_bytes
     ]

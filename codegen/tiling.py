@@ -17,6 +17,7 @@ __all__ = [
     "aligned",
     "alignment",
     "block_worth",
+    "registers_for",
     "registers_held_to",
     "reuse",
     "runs_along_k",
@@ -77,10 +78,16 @@ def scalar(config: Config) -> Config:
     return Config(config.family, tuple((name, 1 if name.startswith("vec") else v) for name, v in config.values))
 
 
+def registers_for(threads: int, blocks: int) -> int:
+    """Registers of a thread with which so many blocks of so many threads fit, on every device of the table."""
+    # Each of the four schedulers has a quarter of the registers and takes whole warps.
+    warps = -(-threads // 32) * blocks
+    return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
+
+
 def registers_held_to(config: Config) -> int:
-    """Registers that the launch bounds leave a thread, on every device of the table."""
-    threads = family_in(config).threads(config)
-    return min(255, 65536 // (threads * config.number("min_blocks")) // 8 * 8)
+    """Registers that the launch bounds leave a thread."""
+    return registers_for(family_in(config).threads(config), config.number("min_blocks"))
 
 
 def block_worth(side: str) -> Callable[[Problem, Value], bool]:

@@ -166,9 +166,7 @@ def pays(
     costs = sorted(
         cycles(tile_m, tile_n, split)
         for tile_m, tile_n, split in itertools.product(*worth.values())
-        if may_hold(
-            problem, info.arch, family, family.advice, {"block_m": tile_m, "block_n": tile_n, "split_k": split}
-        )
+        if may_hold(problem, info.arch, family, family.advice, {"block_m": tile_m, "block_n": tile_n, "split_k": split})
     )
     if not costs:
         return ()
