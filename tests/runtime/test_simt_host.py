@@ -63,8 +63,9 @@ def test_edge_grid(name: str, dtype: str, trans: str) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name], dtype, trans)
     tile_m, tile_n, tile_k = FAMILIES["simt"].tile(config)
-    sizes = product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k)))
-    for case, (m, n, k) in enumerate(sizes):
+    sizes = list(product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k))))
+    # A quarter for each of the transposes: together they meet all, in either type.
+    for case, (m, n, k) in enumerate(sizes[TRANS.index(trans) :: 4]):
         # Scalars and strides turn round and round: every one meets every size somewhere.
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
         check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
@@ -88,7 +89,7 @@ def test_vectors(name: str, dtype: str, trans: str, edge: str) -> None:
     for (m, n, k), (alpha, beta) in product(shapes, SCALARS):
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
         # Rows 8 elements apart stay aligned; others are served by the scalar twin, by the same tiles.
-        for extra in (0, 8, 1, 7):
+        for extra in (0, 8, 1, 7) if edge == "bounds" or trans == "nn" else (0, 8):
             check(kernel, alpha, beta, extra)
 
 
@@ -208,7 +209,7 @@ FAULTS = (
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
-    faults = [*FAULTS]
+    faults = [*FAULTS[dtype == "double" :: 2]]  # half of them in either type
     for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED), ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)

@@ -54,8 +54,9 @@ def test_edge_grid(name: str, dtype: str, trans: str, short_n: int) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name], short_n)
     tile_m, tile_n, tile_k = FAMILIES["skinny"].tile(config)
-    sizes = product(*(sorted({1, tile, tile + 1, 2 * tile + 3}) for tile in (tile_m, tile_n, tile_k)))
-    for case, (m, n, k) in enumerate(sizes):
+    sizes = list(product(*(sorted({1, tile, tile + 1, 2 * tile + 3}) for tile in (tile_m, tile_n, tile_k))))
+    # A third for each of the transposes: together they meet all.
+    for case, (m, n, k) in enumerate(sizes[TRANS.index(trans) % 3 :: 3]):
         # Scalars and strides turn round and round: every one meets every size somewhere.
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
         check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
@@ -79,7 +80,7 @@ def test_vectors(name: str, dtype: str, trans: str, short_n: int) -> None:
         }[edge]
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
         # Rows 8 elements apart stay aligned; others are served by the scalar twin, by the same tiles.
-        for (alpha, beta), extra in product(SCALARS, (0, 8, 7)):
+        for (alpha, beta), extra in product(SCALARS, (0, 8, 7) if edge == "bounds" or trans == "nn" else (0, 8)):
             check(kernel, alpha, beta, extra)
 
 
@@ -231,7 +232,7 @@ FAULTS = (
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
-    faults = [*FAULTS]
+    faults = [*FAULTS[dtype == "double" :: 2]]  # half of them in either type
     for number, (config, trans, vec) in enumerate(product((PLAIN, ASYNC, WHOLE), ("nn", "nt"), (1, 2))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
