@@ -118,7 +118,7 @@ def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
     assert source.workspace_bytes == 2 * 4 * 128 * 128 * 8 + 2 * 4
     assert source.launch.grid == (8, 1, 1)
     assert source.launch.static_smem_bytes == 0
-    assert source.launch.dynamic_smem_bytes == 4 * 16 * (128 + 4 + 128 + 4) * 8
+    assert source.launch.dynamic_smem_bytes == 4 * 16 * (128 + 128) * 8
     assert "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64" in source.code
 
 
@@ -141,6 +141,10 @@ def sample() -> list[tuple[str, str, str, str]]:
         for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
             configs = space(Problem.parse("1024", "double", trans), target)[0]
             rows += [(str(config), "double", trans, target) for config in generator.sample(configs, count)]
+    for mma_k, min_blocks in product((8, 16), (1, 3)):  # where two sets of operands leave the fewest registers
+        wanted = {"mma_k": mma_k, "min_blocks": min_blocks, "prefetch": 2}.items()
+        configs = [each for each in space(Problem.parse("1024", "double"))[0] if wanted <= dict(each.values).items()]
+        rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(configs, 3)]
     rows += [(str(complete(Config.parse(f"dmma:{text},mma_k=8"))), "double", "nn", "sm_90a") for text in BEST]
     rows.append((str(complete(Config.parse("dmma:mma_k=16,block_k=32,prefetch=1"))), "double", "nt", "sm_90a"))
     return rows
