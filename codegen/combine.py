@@ -12,7 +12,7 @@ from .families import COMMON, complete
 from .family import Constraint, Family
 from .problem import Problem
 
-__all__ = ["combine"]
+__all__ = ["combine", "may_hold"]
 
 
 class _Chosen(dict[str, Value]):
@@ -28,6 +28,21 @@ class _Chosen(dict[str, Value]):
     def word(self, name: str) -> str:
         """The value of a parameter that is a word."""
         return str(self[name])
+
+
+def may_hold(
+    problem: Problem, arch: Arch, family: Family, rules: Sequence[Constraint], values: Mapping[str, Value]
+) -> bool:
+    """Whether a few values of a family's parameters break none of the rules, whatever the others are."""
+    chosen = _Chosen(family.name)
+    chosen.update(values)
+    for rule in rules:
+        try:
+            if not rule.holds(problem, cast(Config, chosen), arch):
+                return False
+        except KeyError:  # it asks for more
+            continue
+    return True
 
 
 def combine(

@@ -6,13 +6,27 @@ from .arch import Arch
 from .config import Config, Value
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
+from .tiling import (
+    EDGES_PAY,
+    GROUPS_PAY,
+    MOST_COPIES,
+    RESIDENT_FITS,
+    SHAPE_PAYS,
+    aligned,
+    alignment,
+    block_worth,
+    registers_held_to,
+    reuse,
+    runs_along_k,
+    scalar,
+    split_worth,
+    tile,
+    tiles,
+    widest,
+)
 
 __all__ = ["DMMA"]
 
-_WIDE = 2
-"""Elements of the widest load of a thread."""
-_MOST_COPIES = 32
-"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 _MOST_SUMS = 64
 """Elements of C that a thread can hold in registers, two each, beside the operands."""
 
@@ -66,56 +80,24 @@ def _copied(config: Config, operand: str) -> int:
 
 def _least_registers(config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
-    buffers = 2 if config["prefetch"] == 2 else 1
-    return 2 * _sums(config) + buffers * _operand_registers(config) + (40 if buffers == 1 else 28)
-
-
-def _registers_held_to(config: Config) -> int:
-    """Registers that the launch bounds leave a thread, on every device of the table."""
-    return min(255, 65536 // (_threads(config) * config.number("min_blocks")) // 8 * 8)
+    held = 2 * _sums(config) + _operand_registers(config)
+    if config["prefetch"] == 2:
+        return held + _operand_registers(config) + 28
+    return held + (48 if _step(config) == 16 else 40)
 
 
 def _registers(dtype: DType, config: Config) -> int:
     """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
-    sums, bound = 2 * _sums(config), _registers_held_to(config)
+    sums, bound = 2 * _sums(config), registers_held_to(config)
     if sums >= 128:
         return bound  # it takes what there is
     copied = _copied(config, "a") + _copied(config, "b")
     return min(48 + sums + 2 * _operand_registers(config) + copied, bound)
 
 
-def _runs_along_k(problem: Problem, operand: str) -> bool:
-    """Whether a stored row of A or B runs along k."""
-    return not problem.trans_a if operand == "a" else problem.trans_b
-
-
-def _row(problem: Problem, operand: str) -> int:
-    """Elements of a stored row of A, B or C."""
-    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
-
-
 def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
     """The widest vector that divides the stored rows."""
-    return lambda problem, value: value == (1 if _row(problem, operand) % _WIDE else _WIDE)
-
-
-def _block_worth(problem: Problem, block: Value, size: int) -> bool:
-    return isinstance(block, int) and (block <= 16 or block < 2 * size)
-
-
-def _split_worth(problem: Problem, split: Value) -> bool:
-    # Fewer than 32 steps of k are not worth a sum of their own; large results fill the device without.
-    return split == 1 or (isinstance(split, int) and 32 * split <= problem.k and problem.m * problem.n <= 2**21)
-
-
-def _aligned(operand: str) -> Constraint:
-    name = operand.upper()
-    return Constraint(
-        f"vec_{operand} {{vec_{operand}}} divides the stored rows of {name}",
-        lambda problem, config, arch: (
-            config["edge"] == "pad" or _row(problem, operand) % config.number(f"vec_{operand}") == 0
-        ),
-    )
+    return lambda problem, value: value == widest(problem, operand)
 
 
 def _evenly(operand: str) -> Constraint:
@@ -124,20 +106,14 @@ def _evenly(operand: str) -> Constraint:
     def holds(problem: Problem, config: Config, arch: Arch) -> bool:
         extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
         for vec in (1, config.number(f"vec_{operand}")):
-            row = (config.number("block_k") if _runs_along_k(problem, operand) else extent) // vec
+            row = (config.number("block_k") if runs_along_k(problem, operand) else extent) // vec
             if threads % row and row % threads:
                 return False
-            if not _runs_along_k(problem, operand) and threads // row not in (0, 1, 2) and threads // row % 4:
+            if not runs_along_k(problem, operand) and threads // row not in (0, 1, 2) and threads // row % 4:
                 return False  # the chunks of a thread's rows are not swapped alike
         return True
 
     return Constraint(f"threads share out the rows of a tile of {operand.upper()} evenly", holds)
-
-
-def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
-    blocks, threads = config.number("min_blocks"), _threads(config)
-    smem = DMMA.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
-    return threads * blocks <= arch.max_threads_per_sm and smem * blocks <= arch.smem_per_sm_bytes
 
 
 _CONSTRAINTS = (
@@ -161,9 +137,9 @@ _CONSTRAINTS = (
         lambda problem, config, arch: _sums(config) <= _MOST_SUMS,
         f"THREAD_M * THREAD_N <= {_MOST_SUMS}",
     ),
-    _aligned("a"),
-    _aligned("b"),
-    _aligned("c"),
+    aligned("a"),
+    aligned("b"),
+    aligned("c"),
     Constraint(
         "block_k {block_k} is whole steps for each of {slices} slices",
         lambda problem, config, arch: config.number("block_k") % (config.number("slices") * _step(config)) == 0,
@@ -182,22 +158,17 @@ _CONSTRAINTS = (
         "THREAD_M * THREAD_N % (SLICES * VEC_C) == 0",
     ),
     Constraint(
-        f"a thread copies at most {_MOST_COPIES} elements of an operand for a tile",
-        lambda problem, config, arch: all(_copied(config, operand) <= _MOST_COPIES for operand in "ab"),
+        f"a thread copies at most {MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, arch: all(_copied(config, operand) <= MOST_COPIES for operand in "ab"),
     ),
     _evenly("a"),
     _evenly("b"),
-    Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits),
+    RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
-        lambda problem, config, arch: _least_registers(config) <= _registers_held_to(config),
+        lambda problem, config, arch: _least_registers(config) <= registers_held_to(config),
     ),
 )
-
-
-def _tiles(problem: Problem, config: Config) -> int:
-    """Tiles of C."""
-    return -(-problem.m // config.number("block_m")) * -(-problem.n // config.number("block_n"))
 
 
 def _area(config: Config) -> int:
@@ -208,34 +179,23 @@ def _area(config: Config) -> int:
 def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     # The smaller a block's part, the more often A and B pass through the cache.
     area = _area(config)
-    return area >= 128 * 64 or _tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
+    return area >= 128 * 64 or tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
 
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    tiles, split = _tiles(problem, config), config.number("split_k")
-    return split == 1 or (tiles <= 128 and tiles * split <= 1024 and config.number("block_k") * split <= problem.k)
+    parts, split = tiles(problem, config), config.number("split_k")
+    return split == 1 or (parts <= 128 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
 
 
 def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
     slices = config.number("slices")
-    return slices == 1 or (_tiles(problem, config) <= 512 and 64 * slices <= _threads(config) <= 256)
+    return slices == 1 or (tiles(problem, config) <= 512 and 64 * slices <= _threads(config) <= 256)
 
 
 def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     # Without being held to it the compiler may take all the registers that one block can have.
     blocks = config.number("min_blocks")
     return blocks == 1 or (_threads(config) * blocks <= 512 and _sums(config) >= 16)
-
-
-def _edge_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    sizes = zip((problem.m, problem.n, problem.k), ("block_m", "block_n", "block_k"), strict=True)
-    whole = [size % config.number(name) == 0 for size, name in sizes]
-    return (config["edge"] == "exact") == all(whole)
-
-
-def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    m, n = config.number("block_m"), config.number("block_n")
-    return max(m, n) <= 4 * min(m, n) or min(problem.m, problem.n) <= 64
 
 
 _ADVICE = (
@@ -250,7 +210,7 @@ _ADVICE = (
             <= 2 * min(config.number("warp_m"), config.number("warp_n"))
         ),
     ),
-    Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays),
+    SHAPE_PAYS,
     Constraint(
         "a block has 64 to 256 threads, or as many as its part of C allows",
         lambda problem, config, arch: _threads(config) <= 256 and (_threads(config) >= 64 or config["slices"] == 1),
@@ -270,17 +230,10 @@ _ADVICE = (
     ),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
-    Constraint(
-        "tiles are grouped where not all of them run at a time",
-        lambda problem, config, arch: (config["group_m"] == 1) == (_tiles(problem, config) <= 512),
-    ),
+    GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
-    Constraint("edges are exact where the tiles fit", _edge_pays),
+    EDGES_PAY,
 )
-
-
-def _scalar(config: Config) -> Config:
-    return Config(config.family, tuple((n, 1 if n in ("vec_a", "vec_b", "vec_c") else v) for n, v in config.values))
 
 
 def _smem_loads(config: Config) -> float:
@@ -300,14 +253,14 @@ DMMA = Family(
             "bm",
             (64, 16, 32, 48, 96, 128, 192, 256),
             "rows of C a block computes",
-            lambda problem, value: _block_worth(problem, value, problem.m),
+            block_worth("m"),
         ),
         Parameter(
             "block_n",
             "bn",
             (64, 8, 16, 32, 96, 128, 192, 256),
             "columns of C a block computes",
-            lambda problem, value: _block_worth(problem, value, problem.n),
+            block_worth("n"),
         ),
         Parameter("block_k", "bk", (16, 8, 32), "steps of k that a tile covers"),
         Parameter("warp_m", "wm", (32, 16, 48, 64), "rows of C a warp computes"),
@@ -324,21 +277,21 @@ DMMA = Family(
             "operands are read: 0 = in time, 1 = ahead, 2 = ahead, beside others",
         ),
         Parameter("slices", "w", (1, 2, 4), "groups of warps that share out the k of each tile"),
-        Parameter("split_k", "z", SPLITS, "blocks that share out k", _split_worth),
+        Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(32)),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
     ),
     constraints=_CONSTRAINTS,
     block=lambda config: (_threads(config), 1, 1),
-    tile=lambda config: (config.number("block_m"), config.number("block_n"), config.number("block_k")),
+    tile=tile,
     smem_elements=_smem_elements,
     registers=_registers,
-    reuse=lambda config: (config.number("block_n"), config.number("block_m")),
+    reuse=reuse,
     smem_loads=_smem_loads,
     advice=_ADVICE,
-    alignment=lambda config: (config.number("vec_a"), config.number("vec_b"), config.number("vec_c")),
+    alignment=alignment,
     splits=lambda config: config.number("split_k"),
-    scalar=_scalar,
+    scalar=scalar,
     tensor_cores=True,
 )

@@ -10,20 +10,19 @@ from .family import EDGE, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .skinny_advice import ADVICE, MIN_BLOCKS, count_worth, short_worth, split_worth
 from .skinny_sizes import (
-    WIDE_BYTES,
     alone_elements,
     along_k,
+    large,
     least_registers,
     part_elements,
     registers,
-    registers_held_to,
     round_steps,
     smem_bytes,
     smem_elements,
-    stored_row,
     threads,
     tile,
 )
+from .tiling import RESIDENT_FITS, WIDE_BYTES, registers_held_to, scalar, stored_row
 
 __all__ = ["SKINNY"]
 
@@ -34,7 +33,7 @@ _MOST_LOADED = 64
 def _aligned(problem: Problem, config: Config, arch: Arch) -> bool:
     vec = config.number("vec")
     fits = vec * problem.dtype.size_bytes <= WIDE_BYTES
-    return fits and (config["edge"] == "pad" or stored_row(problem, config) % vec == 0)
+    return fits and (config["edge"] == "pad" or stored_row(problem, large(config)) % vec == 0)
 
 
 def _vectors_fit(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -75,14 +74,7 @@ _CONSTRAINTS = (
         "registers of {min_blocks} blocks fit on a multiprocessor",
         lambda problem, config, arch: least_registers(problem.dtype, config) <= registers_held_to(config),
     ),
-    Constraint(
-        "threads and shared memory of {min_blocks} blocks fit on a multiprocessor",
-        lambda problem, config, arch: (
-            threads(config) * config.number("min_blocks") <= arch.max_threads_per_sm
-            and (smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes) * config.number("min_blocks")
-            <= arch.smem_per_sm_bytes
-        ),
-    ),
+    RESIDENT_FITS,
 )
 
 
@@ -96,10 +88,6 @@ class _Skinny(Family):
 
     def split_group(self, config: Config) -> int:
         return self.splits(config)
-
-
-def _scalar(config: Config) -> Config:
-    return Config(config.family, tuple((name, 1 if name == "vec" else value) for name, value in config.values))
 
 
 SKINNY = _Skinny(
@@ -134,5 +122,5 @@ SKINNY = _Skinny(
     advice=ADVICE,
     alignment=lambda config: (config.number("vec"), 1, 1) if config.number("short_n") else (1, config.number("vec"), 1),
     splits=lambda config: config.number("split_k"),
-    scalar=_scalar,
+    scalar=scalar,
 )

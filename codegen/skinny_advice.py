@@ -7,6 +7,7 @@ from .problem import Problem
 from .skinny_sizes import (
     along_k,
     easy_registers,
+    large,
     long_side,
     part_elements,
     round_steps,
@@ -14,11 +15,10 @@ from .skinny_sizes import (
     smem_bytes,
     sum_elements,
     threads,
-    tile,
     tile_k,
     tile_l,
-    widest,
 )
+from .tiling import EDGES_PAY, registers_for, widest
 
 __all__ = ["ADVICE", "MIN_BLOCKS", "count_worth", "short_worth", "split_worth"]
 
@@ -117,22 +117,17 @@ def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     allowed = [
         blocks
         for blocks in MIN_BLOCKS
-        if easy <= min(255, 65536 // (size * blocks) // 8 * 8)
+        if easy <= registers_for(size, blocks)
         and blocks * size <= max(_MOST_RESIDENT, size)
         and blocks * smem <= arch.smem_per_sm_bytes
     ]
     return bool(allowed) and config["min_blocks"] == max(allowed)
 
 
-def _edge_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    sizes = zip((problem.m, problem.n, problem.k), tile(config), strict=True)
-    return (config["edge"] == "exact") == all(size % tile == 0 for size, tile in sizes)
-
-
 ADVICE = (
     Constraint(
         "loads are as wide as the stored rows of the large operand allow",
-        lambda problem, config, arch: config["vec"] == widest(problem, config),
+        lambda problem, config, arch: config["vec"] == widest(problem, large(config)),
     ),
     Constraint("lanes of a warp read 64 bytes side by side", _bytes_together),
     Constraint("what is read of shared memory feeds many multiply-adds", _reads_pay),
@@ -145,5 +140,5 @@ ADVICE = (
     Constraint("blocks fill the device, and add up few sums in the end", _split_pays),
     Constraint("the small operand is staged at one go if there is room", _staged_pays),
     Constraint("the compiler is held to the registers that let most blocks run", _residency_pays),
-    Constraint("edges are exact where the tiles fit", _edge_pays),
+    EDGES_PAY,
 )

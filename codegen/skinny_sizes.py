@@ -2,34 +2,30 @@
 
 from .config import Config
 from .problem import DType, Problem
+from .tiling import WIDE_BYTES, registers_held_to, runs_along_k
 
 __all__ = [
-    "WIDE_BYTES",
     "alone_elements",
     "along_k",
     "easy_registers",
+    "large",
     "least_registers",
     "long_side",
     "part_elements",
     "registers",
-    "registers_held_to",
     "ring_elements",
     "round_steps",
     "rows_at_once",
     "slice_steps",
     "smem_bytes",
     "smem_elements",
-    "stored_row",
     "sum_elements",
     "threads",
     "tile",
     "tile_k",
     "tile_l",
-    "widest",
 ]
 
-WIDE_BYTES = 16
-"""The widest load of a thread."""
 _PART_ELEMENTS = 4096
 """Sums that warps exchange at a time, where the small operand does not take more shared memory anyway."""
 
@@ -97,11 +93,6 @@ def smem_bytes(dtype: DType, config: Config) -> int:
     return smem_elements(config, WIDE_BYTES // dtype.size_bytes) * dtype.size_bytes
 
 
-def registers_held_to(config: Config) -> int:
-    """Registers that the launch bounds leave a thread."""
-    return min(255, 65536 // (threads(config) * config.number("min_blocks")) // 8 * 8)
-
-
 def slice_steps(problem: Problem, config: Config) -> int:
     """Steps of k that a block covers."""
     step = tile_k(config)
@@ -130,22 +121,14 @@ def long_side(problem: Problem, config: Config) -> int:
     return problem.m if config.number("short_n") else problem.n
 
 
+def large(config: Config) -> str:
+    """Which operand is the large one."""
+    return "a" if config.number("short_n") else "b"
+
+
 def along_k(problem: Problem, config: Config) -> bool:
     """Whether stored rows of the large operand run along k; otherwise they run along C."""
-    return not problem.trans_a if config.number("short_n") else problem.trans_b
-
-
-def stored_row(problem: Problem, config: Config) -> int:
-    """Elements of a stored row of the large operand."""
-    return (problem.stored_a if config.number("short_n") else problem.stored_b)[1]
-
-
-def widest(problem: Problem, config: Config) -> int:
-    """The widest vector of at most 16 bytes that divides the stored rows of the large operand."""
-    width = WIDE_BYTES // problem.dtype.size_bytes
-    while stored_row(problem, config) % width:
-        width //= 2
-    return width
+    return runs_along_k(problem, large(config))
 
 
 def alone_elements(problem: Problem, config: Config) -> int:

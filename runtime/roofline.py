@@ -39,9 +39,7 @@ def rates_of(info: DeviceInfo) -> Rates | None:
         return None
     if info.key in _MEASURED:
         return _MEASURED[info.key]
-    # Data-centre chips have double tensor cores of twice the rate; elsewhere they are as slow as the other lanes.
-    tensor = 2 if "dmma.m8n8k4" in info.arch.instructions and info.arch.fma_per_cycle_double >= 32 else 1
-    float_gflops, double_gflops = info.peak_gflops(DType.FLOAT), tensor * info.peak_gflops(DType.DOUBLE)
+    float_gflops, double_gflops = info.peak_gflops(DType.FLOAT), info.peak_gflops(DType.DOUBLE)
     return Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
 
 

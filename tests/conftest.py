@@ -1,6 +1,7 @@
 """Fixtures that every test gets: folders of its own, so that no test sees or touches the user's."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ class _PlainRoot:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_PlainRoot())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts jobs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -98,8 +98,8 @@ def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) 
     index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
     points = []
     for config in kept:
-        values = {FAMILY: config.family, **dict(config.values)}
-        points.append(tuple(place[values.get(d.name, ABSENT)] for d, place in zip(dimensions, index)))
+        chosen = {FAMILY: config.family, **dict(config.values)}
+        points.append(tuple(place[chosen.get(d.name, ABSENT)] for d, place in zip(dimensions, index)))
     return Candidates(Space(tuple(dimensions), tuple(points)), tuple(kept), tuple(reasons.most_common()))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ..codegen.arch import Arch
+from ..codegen.combine import may_hold
 from ..codegen.config import Config, Value
 from ..codegen.families import family_of
 from ..codegen.family import Constraint, Family, grouped
@@ -157,21 +158,18 @@ def pays(
         adding = _split_cycles(tile_m * tile_n * problem.dtype.size_bytes, split)
         return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
 
-    # Long tiles read more than square ones, and many blocks have many sums to add up: where the families' advice has
-    # none of them, none is counted.
-    narrow = min(problem.m, problem.n) <= 64
-
-    def counts(tile_m: int, tile_n: int, split: int) -> bool:
-        tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n)
-        long = not narrow and max(tile_m, tile_n) > 4 * min(tile_m, tile_n)
-        return not long and (split == 1 or (tiles <= 128 and tiles * split <= 1024))
-
     @cache
     def least(tile_m: int, tile_n: int) -> float:
-        splits = (split for split in worth["split_k"] if counts(tile_m, tile_n, split))
-        return min((cycles(tile_m, tile_n, split) for split in splits), default=math.inf)
+        return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
 
-    costs = sorted(cycles(*each) for each in itertools.product(*worth.values()) if counts(*each))
+    # Those that the family advises against, long or too small, are not counted: the others have to be enough.
+    costs = sorted(
+        cycles(tile_m, tile_n, split)
+        for tile_m, tile_n, split in itertools.product(*worth.values())
+        if may_hold(problem, info.arch, family, family.advice, {"block_m": tile_m, "block_n": tile_n, "split_k": split})
+    )
+    if not costs:
+        return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
 
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,12 @@ def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str =
         ("block_m=16,warp_m=32", "1024", "block_m 16 is a multiple of warp_m 32"),
         ("block_n=8,warp_n=16", "1024", "block_n 8 is a multiple of warp_n 16"),
         ("warp_m=64,warp_n=64", "1024", "a thread holds at most 64 elements of C"),
-        ("vec_a=2", "64x64x31", "vec_a 2 divides the stored rows of A"),
-        ("vec_b=2", "64x63x64", "vec_b 2 divides the stored rows of B"),
-        ("vec_c=2", "64x63x64", "vec_c 2 divides the stored rows of C"),
+        ("vec_a=2", "64x64x31", "vec_a 2 is at most 16 bytes and divides the stored rows of A"),
+        ("vec_b=2", "64x63x64", "vec_b 2 is at most 16 bytes and divides the stored rows of B"),
+        ("vec_c=2", "64x63x64", "vec_c 2 is at most 16 bytes and divides the stored rows of C"),
         ("block_k=8,slices=2", "1024", "block_k 8 is whole steps for each of 2 slices"),
         ("block_k=8,mma_k=16", "1024", "block_k 8 is whole steps for each of 1 slices"),
+        ("block_k=8,prefetch=2", "1024", "prefetch 2 takes an even number of steps of k for each slice"),
         ("block_m=256,block_n=8,warp_m=64,warp_n=8,block_k=32", "1024", "copies at most 32 elements"),
         (f"{LARGEST},min_blocks=2", "1024", "registers of 2 blocks fit on a multiprocessor"),
         ("stages=5,block_k=32,min_blocks=3", "1024", "threads and shared memory of 3 blocks fit"),
@@ -77,7 +79,7 @@ def test_each_device_has_its_instructions(arch: str, sizes: list[int]) -> None:
 
 def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
     cube = Problem.parse("1024", "double")
-    assert {config["mma_k"] for config in space(cube)[0]} == {8}
+    assert {(config["mma_k"], config["prefetch"]) for config in space(cube)[0]} == set(product((8, 16), (1, 2)))
     assert {config["mma_k"] for config in space(cube, "sm_80")[0]} == {4}
     assert space(cube, "sm_75")[0] == []
 
@@ -116,7 +118,7 @@ def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
     assert source.workspace_bytes == 2 * 4 * 128 * 128 * 8 + 2 * 4
     assert source.launch.grid == (8, 1, 1)
     assert source.launch.static_smem_bytes == 0
-    assert source.launch.dynamic_smem_bytes == 4 * 16 * (128 + 4 + 128 + 4) * 8
+    assert source.launch.dynamic_smem_bytes == 4 * 16 * (128 + 128) * 8
     assert "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64" in source.code
 
 
@@ -139,6 +141,10 @@ def sample() -> list[tuple[str, str, str, str]]:
         for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
             configs = space(Problem.parse("1024", "double", trans), target)[0]
             rows += [(str(config), "double", trans, target) for config in generator.sample(configs, count)]
+    for mma_k, min_blocks in product((8, 16), (1, 3)):  # where two sets of operands leave the fewest registers
+        wanted = {"mma_k": mma_k, "min_blocks": min_blocks, "prefetch": 2}.items()
+        configs = [each for each in space(Problem.parse("1024", "double"))[0] if wanted <= dict(each.values).items()]
+        rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(configs, 3)]
     rows += [(str(complete(Config.parse(f"dmma:{text},mma_k=8"))), "double", "nn", "sm_90a") for text in BEST]
     rows.append((str(complete(Config.parse("dmma:mma_k=16,block_k=32,prefetch=1"))), "double", "nt", "sm_90a"))
     return rows

@@ -58,8 +58,9 @@ def test_edge_grid(name: str, trans: str) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name])
     tile_m, tile_n, tile_k = FAMILIES["dmma"].tile(config)
-    sizes = product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k)))
-    for case, (m, n, k) in enumerate(sizes):
+    sizes = list(product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k))))
+    # Half for each of the transposes: together they meet all.
+    for case, (m, n, k) in enumerate(sizes[trans[1] == "t" :: 2]):
         # Scalars and strides turn round and round: every one meets every size somewhere.
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", "double", trans), config)
         check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
@@ -81,7 +82,7 @@ def test_vectors(name: str, trans: str, edge: str) -> None:
     for (m, n, k), (alpha, beta) in product(shapes, SCALARS):
         kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", "double", trans), config)
         # Rows 8 elements apart stay aligned; others are served by the scalar twin, by the same tiles.
-        for extra in (0, 8, 1, 7):
+        for extra in (0, 8, 1, 7) if edge == "bounds" or trans == "nn" else (0, 8):
             check(kernel, alpha, beta, extra)
 
 

@@ -32,13 +32,16 @@ RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 
 TIME_LIMIT_S = 20
 
-SHAPES = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
-"""Three by three blocks with ragged edges and several tiles of k, whole tiles, and one vector."""
+Shape = tuple[int, int, int]
+
+SHAPES: tuple[Shape, ...] = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
+"""Ragged edges with several tiles of k, whole tiles, and one element or vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A config, and a replacement in its text that makes the kernel wrong; none where `old` is empty."""
+    """A config, and a replacement in its text that makes the kernel wrong; none where `old` is empty. It runs with
+    each of the shapes, rounded up to whole vectors."""
 
     name: str
     config: Config
@@ -46,6 +49,7 @@ class Planted:
     new: str = ""
     dtype: str = "double"
     trans: str = "nn"
+    shapes: tuple[Shape, ...] = SHAPES
 
     def source(self) -> KernelSource:
         """The text with the fault. Fails where it has no place for it."""
@@ -61,9 +65,8 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     for number, each in enumerate(planted):
         place = folder / str(number)
         place.mkdir()
-        jobs.append(
-            (each.name, str(each.config), each.dtype, each.trans, compiler.build(each.source(), str(place)).path)
-        )
+        path = compiler.build(each.source(), str(place)).path
+        jobs.append((each.name, str(each.config), each.dtype, each.trans, each.shapes, path))
     environment = os.environ | {
         "LD_PRELOAD": compiler.sanitizer_library(),
         "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
@@ -82,14 +85,14 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
 # ---- In the child ----------------------------------------------------------------------------------------------
 
 
-def _check(text: str, dtype: str, trans: str, path: str) -> int:
+def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], path: str) -> int:
     config = complete(Config.parse(text))
     size = Problem.parse("1", dtype).dtype.size_bytes
     # Scalar kernels get memory aligned to one element, so that every matrix ends where the guard page begins.
     step = 1 if max(family_of(config).alignment(config)) == 1 else 4
     device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
     binary = Binary(Path(path).read_bytes(), path)
-    for sizes in SHAPES:
+    for sizes in shapes:
         m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
         kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)
@@ -115,7 +118,7 @@ def _check(text: str, dtype: str, trans: str, path: str) -> int:
 
 def _main() -> None:
     found = {}
-    for title, text, dtype, trans, path in json.load(sys.stdin):
+    for title, text, dtype, trans, shapes, path in json.load(sys.stdin):
         child = os.fork()
         if child == 0:
             # The signal's own action ends the process, inside an endless loop too.
@@ -124,7 +127,7 @@ def _main() -> None:
             print(f"---- {title}", file=sys.stderr, flush=True)
             outcome = BROKEN
             try:
-                outcome = _check(text, dtype, trans, path)
+                outcome = _check(text, dtype, trans, shapes, path)
             finally:
                 sys.stderr.flush()
                 os._exit(outcome)

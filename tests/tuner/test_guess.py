@@ -7,7 +7,8 @@ from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
 from tilewright.tuner.configspace import candidates, read_spaces
-from tilewright.tuner.guess import estimate_us, ranked
+from tilewright.tuner.estimate import estimate_us
+from tilewright.tuner.guess import ranked
 
 H200 = DeviceInfo(
     name="NVIDIA H200",
@@ -24,7 +25,7 @@ H200 = DeviceInfo(
 
 def guesses(problem: Problem, count: int = 16) -> list[Config]:
     """The first guesses of all families, the first of each in canonical order left out."""
-    configs = candidates(problem, H200.arch, read_spaces()).configs
+    configs = candidates(problem, H200, read_spaces()).configs
     return ranked(problem, H200, configs)[len({config.family for config in configs}) :][:count]
 
 

@@ -1,0 +1,148 @@
+"""Sizes of a `simt` variant, derived from its parameters: threads, shared memory, registers, and what it costs."""
+
+from .config import Config
+from .problem import DType
+from .tiling import WIDE_BYTES, registers_held_to
+
+__all__ = [
+    "copied",
+    "least_registers",
+    "neighbours",
+    "overhead",
+    "registers",
+    "smem_elements",
+    "smem_loads",
+    "step",
+    "sum_registers",
+    "tail_cycles",
+    "threads",
+    "warp_m",
+    "warp_n",
+]
+
+
+def _warps(config: Config) -> tuple[int, int]:
+    """Warps of a block along the rows and the columns of C, rounded down where the tile is no multiple of a warp's."""
+    return config.number("block_m") // warp_m(config), config.number("block_n") // warp_n(config)
+
+
+def warp_m(config: Config) -> int:
+    """Rows of C that a warp computes."""
+    return config.number("thread_m") * config.number("lanes_m")
+
+
+def warp_n(config: Config) -> int:
+    """Columns of C that a warp computes."""
+    return config.number("thread_n") * (32 // config.number("lanes_m"))
+
+
+def threads(config: Config) -> int:
+    """Threads of a block."""
+    warps_m, warps_n = _warps(config)
+    return 32 * max(1, warps_m * warps_n) * config.number("slices")
+
+
+def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
+    """Elements that a tile of A and of B takes in shared memory."""
+    depth = config.number("block_k")
+    sizes = []
+    for name in ("a", "b"):
+        extent = config.number("block_m" if name == "a" else "block_n")
+        inner, outer = (depth, extent) if config.number(f"{name}_k_inner") else (extent, depth)
+        sizes.append(outer * (inner + pad))
+    return sizes[0], sizes[1]
+
+
+def smem_elements(config: Config, pad: int) -> int:
+    """Elements of shared memory of a block: the tiles of all stages, or later the sums of the slices."""
+    stages = config.number("stages") * sum(_tile_elements(config, pad))
+    if config.number("slices") == 1:
+        return stages
+    return max(stages, config.number("slices") * config.number("block_m") * config.number("block_n"))
+
+
+def copied(config: Config, operand: str) -> int:
+    """Most elements of an operand that a thread copies for a tile, whichever way its rows run."""
+    extent, depth = config.number("block_m" if operand == "a" else "block_n"), config.number("block_k")
+    vec = config.number(f"vec_{operand}")
+    fewest = min(_copiers(extent // vec, threads(config)), _copiers(max(1, depth // vec), threads(config)))
+    return vec * -(-extent * depth // (vec * fewest))
+
+
+def _copiers(per_row: int, threads: int) -> int:
+    """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
+    return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)
+
+
+def step(dtype: DType, config: Config) -> int:
+    """Steps of k whose operands a thread reads at once."""
+    wide = WIDE_BYTES // dtype.size_bytes
+    return wide if config.number("a_k_inner") or config.number("b_k_inner") else 1
+
+
+def _operand_registers(dtype: DType, config: Config) -> int:
+    """Registers of a step's operands."""
+    wide = dtype.size_bytes // 4
+    return wide * step(dtype, config) * (config.number("thread_m") + config.number("thread_n"))
+
+
+def sum_registers(dtype: DType, config: Config) -> int:
+    """Registers of the sums."""
+    return dtype.size_bytes // 4 * config.number("thread_m") * config.number("thread_n")
+
+
+def _staged_registers(dtype: DType, config: Config) -> int:
+    """Registers of the tiles that pass through registers."""
+    if config.number("cp_async"):
+        return 0
+    return dtype.size_bytes // 4 * (copied(config, "a") + copied(config, "b"))
+
+
+def least_registers(dtype: DType, config: Config) -> int:
+    """Registers that a thread can do with; with fewer some are spilled."""
+    held = sum_registers(dtype, config) + max(0, _staged_registers(dtype, config) - 4)
+    splitting = 8 if config.number("split_k") > 1 else 0
+    return 40 + held + splitting + (5 + config.number("prefetch")) * _operand_registers(dtype, config) // 4
+
+
+def registers(dtype: DType, config: Config) -> int:
+    """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+    held = sum_registers(dtype, config) + _staged_registers(dtype, config)
+    bound = registers_held_to(config)
+    if held >= 128:
+        return bound  # it takes what there is
+    operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
+    splitting = 8 if config.number("split_k") > 1 else 0
+    return min(max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting), bound)
+
+
+def neighbours(dtype: DType, config: Config) -> int:
+    """Neighbours in a row of C that a thread computes: as many as it reads of B at once."""
+    if config.number("b_k_inner"):
+        return 1
+    return min(WIDE_BYTES // dtype.size_bytes, config.number("thread_n"))
+
+
+def smem_loads(config: Config) -> float:
+    """Operands of each step: a wide read takes half the time of as many single ones, as lanes share what they read."""
+    m, n = config.number("thread_m"), config.number("thread_n")
+    written = 1 / config.number("block_m") + 1 / config.number("block_n")
+    return (1 / m + 1 / n) / 2 + written
+
+
+def overhead(dtype: DType, config: Config) -> float:
+    """Reads of operands, copies of tiles, and some 40 instructions that a thread has for each tile of k; clocks
+    lost where no operand is read ahead, or only one tile is on its way."""
+    m, n, wide = config.number("thread_m"), config.number("thread_n"), WIDE_BYTES // dtype.size_bytes
+    reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
+    copy = 1.5 if config.number("cp_async") else 2.5
+    copies = copy / (config.number("vec_a") * config.number("block_n"))
+    copies += copy / (config.number("vec_b") * config.number("block_m"))
+    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2)
+    return 0.1 + waits + reads + copies + 40 * config.number("slices") / (m * n * config.number("block_k"))
+
+
+def tail_cycles(config: Config) -> float:
+    """Each thread writes its sums to shared memory and reads as many again."""
+    sums = config.number("thread_m") * config.number("thread_n")
+    return 200 + sums * (8 + threads(config) / 64) if config.number("slices") > 1 else 0.0

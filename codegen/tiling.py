@@ -1,0 +1,148 @@
+"""What families share that compute tiles of C: stored rows, vectors, tiles, residency, and what of them pays."""
+
+from collections.abc import Callable
+
+from .arch import Arch
+from .config import Config, Value
+from .family import Constraint, family_in
+from .problem import Problem
+
+__all__ = [
+    "EDGES_PAY",
+    "GROUPS_PAY",
+    "MOST_COPIES",
+    "RESIDENT_FITS",
+    "SHAPE_PAYS",
+    "WIDE_BYTES",
+    "aligned",
+    "alignment",
+    "block_worth",
+    "registers_for",
+    "registers_held_to",
+    "reuse",
+    "runs_along_k",
+    "scalar",
+    "split_worth",
+    "stored_row",
+    "tile",
+    "tiles",
+    "widest",
+]
+
+WIDE_BYTES = 16
+"""The widest load of a thread."""
+MOST_COPIES = 32
+"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
+
+
+def runs_along_k(problem: Problem, operand: str) -> bool:
+    """Whether a stored row of A or B runs along k."""
+    return not problem.trans_a if operand == "a" else problem.trans_b
+
+
+def stored_row(problem: Problem, operand: str) -> int:
+    """Elements of a stored row of A, B or C."""
+    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
+
+
+def widest(problem: Problem, operand: str) -> int:
+    """The widest vector of at most 16 bytes that divides the stored rows of A, B or C."""
+    width = WIDE_BYTES // problem.dtype.size_bytes
+    while stored_row(problem, operand) % width:
+        width //= 2
+    return width
+
+
+def tile(config: Config) -> tuple[int, int, int]:
+    """Rows and columns of C that a block computes, and the steps of k that its tiles of A and B cover."""
+    return config.number("block_m"), config.number("block_n"), config.number("block_k")
+
+
+def tiles(problem: Problem, config: Config) -> int:
+    """Tiles of C."""
+    return -(-problem.m // config.number("block_m")) * -(-problem.n // config.number("block_n"))
+
+
+def reuse(config: Config) -> tuple[int, int]:
+    """How often a block uses an element of A and of B."""
+    return config.number("block_n"), config.number("block_m")
+
+
+def alignment(config: Config) -> tuple[int, int, int]:
+    """Elements of which pointers and rows of A, B and C are multiples."""
+    return config.number("vec_a"), config.number("vec_b"), config.number("vec_c")
+
+
+def scalar(config: Config) -> Config:
+    """The config with vectors of one element."""
+    return Config(config.family, tuple((name, 1 if name.startswith("vec") else v) for name, v in config.values))
+
+
+def registers_for(threads: int, blocks: int) -> int:
+    """Registers of a thread with which so many blocks of so many threads fit, on every device of the table."""
+    # Each of the four schedulers has a quarter of the registers and takes whole warps.
+    warps = -(-threads // 32) * blocks
+    return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
+
+
+def registers_held_to(config: Config) -> int:
+    """Registers that the launch bounds leave a thread."""
+    return registers_for(family_in(config).threads(config), config.number("min_blocks"))
+
+
+def block_worth(side: str) -> Callable[[Problem, Value], bool]:
+    """Whether a tile is not much larger than C along m or n."""
+
+    def worth(problem: Problem, block: Value) -> bool:
+        return isinstance(block, int) and (block <= 16 or block < 2 * (problem.m if side == "m" else problem.n))
+
+    return worth
+
+
+def split_worth(least: int) -> Callable[[Problem, Value], bool]:
+    """Whether each of the blocks that share out k has so many steps; large results fill the device without."""
+    return lambda problem, split: (
+        split == 1 or (isinstance(split, int) and least * split <= problem.k and problem.m * problem.n <= 2**21)
+    )
+
+
+def aligned(operand: str, check: str | None = None) -> Constraint:
+    """The rule for vec_a, vec_b or vec_c."""
+
+    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
+        vec = config.number(f"vec_{operand}")
+        fits = vec * problem.dtype.size_bytes <= WIDE_BYTES
+        return fits and (config["edge"] == "pad" or stored_row(problem, operand) % vec == 0)
+
+    reason = f"vec_{operand} {{vec_{operand}}} is at most 16 bytes and divides the stored rows of {operand.upper()}"
+    return Constraint(reason, holds, check)
+
+
+def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
+    family, blocks = family_in(config), config.number("min_blocks")
+    smem = family.smem_bytes(problem.dtype, config) + arch.smem_reserved_bytes
+    return family.threads(config) * blocks <= arch.max_threads_per_sm and smem * blocks <= arch.smem_per_sm_bytes
+
+
+RESIDENT_FITS = Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits)
+
+
+def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = config.number("block_m"), config.number("block_n")
+    return max(m, n) <= 4 * min(m, n) or min(problem.m, problem.n) <= 64
+
+
+SHAPE_PAYS = Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays)
+
+GROUPS_PAY = Constraint(
+    "tiles are grouped where not all of them run at a time",
+    lambda problem, config, arch: (config["group_m"] == 1) == (tiles(problem, config) <= 512),
+)
+
+
+def _edges_pay(problem: Problem, config: Config, arch: Arch) -> bool:
+    sizes = zip((problem.m, problem.n, problem.k), family_in(config).multiples(config), strict=True)
+    return (config["edge"] == "exact") == all(size % multiple == 0 for size, multiple in sizes)
+
+
+EDGES_PAY = Constraint("edges are exact where the tiles fit", _edges_pay)

@@ -1,0 +1,155 @@
+"""The model of a device: which tiles and splits are worth combining, and how its times depend on what they should."""
+
+import math
+import random
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import FAMILIES, complete, family_of
+from tilewright.codegen.family import Constraint
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device import DeviceInfo
+from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.tuner.estimate import estimate_us, pays
+
+H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
+SLOW_DOUBLE = replace(H200, name="NVIDIA X", arch=ARCHES["sm_120"])
+VALUES = {choices.family: dict(choices.parameters) for choices in read_spaces()}
+
+SIMT = "simt:block_m=128,block_n=128,block_k=16,thread_m=8,thread_n=8,lanes_m=4,cp_async=1,stages=3,prefetch=1"
+DMMA = "dmma:block_m=128,block_n=64,block_k=16,warp_m=64,warp_n=32,stages=4,prefetch=1"
+SKINNY = "skinny:count=1,span=4,depth=8,lanes_k=4,warps_k=8,staged=4096"
+
+
+def rules(problem: Problem, info: DeviceInfo, family: str) -> tuple[Constraint, ...]:
+    return pays(problem, info, FAMILIES[family], VALUES[family])
+
+
+def keep(problem: Problem, info: DeviceInfo, text: str) -> bool:
+    config = complete(Config.parse(text))
+    return all(rule.holds(problem, config, info.arch) for rule in rules(problem, info, config.family))
+
+
+# ---- What pays -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["naive", "tiled", "skinny"])
+def test_families_without_tiles_and_splits_have_no_rule(family: str) -> None:
+    assert rules(Problem.parse("1024"), H200, family) == ()
+
+
+def test_the_processor_tries_powers_of_two_alone() -> None:
+    host = replace(H200, arch=ARCHES["host"])
+    problem = Problem.parse("1024")
+    assert keep(problem, host, "simt:block_m=128,block_n=64")
+    assert not keep(problem, host, "simt:block_m=96,block_n=64")
+    assert not keep(problem, host, "simt:block_m=64,block_n=48")
+
+
+def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
+    # 64 tiles of 128 x 128 occupy half of 132 multiprocessors, unless two blocks share each.
+    problem = Problem.parse("1024")
+    assert not keep(problem, H200, "simt:block_m=128,block_n=128")
+    assert keep(problem, H200, "simt:block_m=128,block_n=128,split_k=2")
+    assert keep(Problem.parse("8192"), H200, "simt:block_m=128,block_n=128")
+
+
+def test_narrow_results_may_have_long_tiles() -> None:
+    for shape, allowed in (("4096x16x4096", True), ("4096x512x4096", False)):
+        ratios = {
+            config.number("block_m") / config.number("block_n")
+            for config in candidates(Problem.parse(shape, "double"), H200, read_spaces()).configs
+            if config.family == "dmma"
+        }
+        assert (max(ratios) > 4) == allowed
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "info"),
+    [
+        ("1000x770x513", "float", H200),
+        ("1000x770x513", "double", H200),
+        ("1024", "double", SLOW_DOUBLE),
+        ("64x4096x4096", "double", SLOW_DOUBLE),
+    ],
+    ids=lambda value: value.arch.name if isinstance(value, DeviceInfo) else value,
+)
+def test_tiles_are_left_that_the_family_advises(shape: str, dtype: str, info: DeviceInfo) -> None:
+    """Where small tiles share out the work best, or as well as large ones, they must not crowd out all others."""
+    configs = candidates(Problem.parse(shape, dtype), info, read_spaces()).configs
+    tiles = {family_of(config).tile(config)[:2] for config in configs if config.family in ("simt", "dmma")}
+    assert len(tiles) >= 5
+
+
+# ---- Times -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def sample(shape: str, dtype: str) -> list[Config]:
+    """Some configs of each family of the shipped spaces."""
+    configs = candidates(Problem.parse(shape, dtype), H200, read_spaces()).configs
+    generator = random.Random(1)
+    chosen = []
+    for name in FAMILIES:
+        own = [config for config in configs if config.family == name]
+        chosen += generator.sample(own, min(200, len(own)))
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "families"),
+    [
+        ("100", "float", {"naive", "tiled", "simt"}),
+        ("1000", "float", {"naive", "tiled", "simt"}),
+        ("1000", "double", {"naive", "tiled", "dmma"}),
+        ("16x4096x4096", "float", set(FAMILIES) - {"dmma"}),
+        ("4096x1x4096", "double", {"naive", "tiled", "skinny", "dmma"}),
+    ],
+)
+def test_every_family_has_a_time(shape: str, dtype: str, families: set[str]) -> None:
+    problem = Problem.parse(shape, dtype)
+    assert {config.family for config in sample(shape, dtype)} == families
+    for config in sample(shape, dtype):
+        us = estimate_us(problem, config, H200)
+        assert math.isfinite(us), str(config)
+        assert us > 1, str(config)  # a launch alone takes longer
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        (SIMT, "1024x2048x4096", "float"),
+        (DMMA, "1024x2048x4096", "double"),
+        (SKINNY, "1x8192x4096", "float"),
+        ("tiled:", "1024x2048x4096", "float"),
+    ],
+)
+def test_more_work_and_slower_devices_take_longer(text: str, shape: str, dtype: str) -> None:
+    config, problem = complete(Config.parse(text)), Problem.parse(shape, dtype)
+    us = estimate_us(problem, config, H200)
+    m, n, k = problem.m, problem.n, problem.k
+    for larger in (replace(problem, m=4 * m), replace(problem, n=4 * n), replace(problem, k=2 * k)):
+        assert estimate_us(larger, config, H200) > us
+    assert estimate_us(problem, config, replace(H200, clock_mhz=990.0)) > us
+    assert estimate_us(problem, config, replace(H200, sm_count=66)) > us
+    assert estimate_us(problem, config, replace(H200, bandwidth_gbs=48.0)) > us
+
+
+def changed(text: str, **values: int | str) -> Config:
+    return complete(Config.parse(",".join((text, *(f"{name}={value}" for name, value in values.items())))))
+
+
+@pytest.mark.parametrize(("text", "dtype"), [(SIMT, "float"), (DMMA, "double")])
+def test_what_a_split_of_k_gains_and_costs(text: str, dtype: str) -> None:
+    # One tile, or two; and as many for each of the multiprocessors.
+    deep, wide = Problem.parse("128x128x16384", dtype), Problem.parse("16896x512x4096", dtype)
+    assert estimate_us(deep, changed(text, split_k=16), H200) < estimate_us(deep, changed(text), H200) / 4
+    assert estimate_us(wide, changed(text, split_k=16), H200) > estimate_us(wide, changed(text), H200)
+
+
+def test_padding_costs_copies() -> None:
+    problem = Problem.parse("1000")
+    assert estimate_us(problem, changed(SIMT, edge="pad"), H200) > estimate_us(problem, changed(SIMT), H200)
