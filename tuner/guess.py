@@ -1,5 +1,7 @@
 """Which configs to try first: those that a model of the device ranks best, and winners of near shapes."""
 
+import itertools
+
 from ..codegen.config import Config
 from ..codegen.families import canonical, family_of
 from ..codegen.problem import Problem
@@ -21,13 +23,15 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
     if info.arch.is_host:
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
     estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
-    # A few guesses should differ in what counts most: of each way to share out the work the best, then the others.
+    # Half of the guesses differ in what counts most, each the best of a way to share out the work; the others are
+    # simply the best, whatever they share.
     firsts: dict[tuple[object, ...], Config] = {}
     for _, place in estimates:
         config = configs[place]
         family = family_of(config)
         firsts.setdefault((family.name, family.tile(config)[:2], family.splits(config)), config)
-    return list(dict.fromkeys((*heads.values(), *firsts.values(), *(configs[place] for _, place in estimates))))
+    in_turn = itertools.chain.from_iterable(zip(firsts.values(), (configs[place] for _, place in estimates)))
+    return list(dict.fromkeys((*heads.values(), *in_turn, *(configs[place] for _, place in estimates))))
 
 
 def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:

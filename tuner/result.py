@@ -24,7 +24,7 @@ class Budget:
     """Wall time, the duel included."""
 
 
-EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(400, 45.0), "full": Budget(100_000, 900.0)}
+EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(600, 45.0), "full": Budget(100_000, 900.0)}
 """What `--effort` means."""
 
 

@@ -32,7 +32,7 @@ from .sampler import Sampler, make_sampler
 
 __all__ = ["tune"]
 
-GUESSES = 16
+GUESSES = 48
 """First guesses by the analytic model."""
 DUEL_ROUNDS = 11
 """Rounds of the final duel."""
