@@ -35,7 +35,7 @@ _WARPS_PER_CYCLE = 4
 _HALF_WARPS = 0.5
 """So many warps of a scheduler keep it busy half the time."""
 _OVER_BEST = 1.3
-_TILINGS = 40
+_TILINGS = 24
 """Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
 those so many."""
 
