@@ -101,7 +101,7 @@ def _staged_registers(dtype: DType, config: Config) -> int:
 def least_registers(dtype: DType, config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
     held = sum_registers(dtype, config) + max(0, _staged_registers(dtype, config) - 4)
-    splitting = 8 if config.number("split_k") > 1 else 0
+    splitting = 12 if config.number("split_k") > 1 else 0
     return 40 + held + splitting + (5 + config.number("prefetch")) * _operand_registers(dtype, config) // 4
 
 
