@@ -50,11 +50,9 @@ def test_the_processor_tries_powers_of_two_alone() -> None:
 
 
 def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
-    # 64 tiles of 128 x 128 occupy half of 132 multiprocessors, unless two blocks share each.
-    problem = Problem.parse("1024")
-    assert not keep(problem, H200, "simt:block_m=128,block_n=128")
-    assert keep(problem, H200, "simt:block_m=128,block_n=128,split_k=2")
-    assert keep(Problem.parse("8192"), H200, "simt:block_m=128,block_n=128")
+    # 64 tiles occupy half of 132 multiprocessors, 128 of them nearly all.
+    assert not keep(Problem.parse("1024"), H200, "simt:block_m=128,block_n=128")
+    assert keep(Problem.parse("2048x1024x1024"), H200, "simt:block_m=128,block_n=128")
 
 
 def test_narrow_results_may_have_long_tiles() -> None:
