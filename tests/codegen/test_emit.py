@@ -261,7 +261,7 @@ def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Pa
 @pytest.mark.parametrize(("text", "dtype"), SERVED)
 def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> None:
     program = build(tmp_path, emitted(text, dtype=dtype, trans=trans), arch="native")
-    shapes = ["128x64x32", "64x192x96"] if "exact" in text else ["129x65x33", "1x1x1", "1x300x7", "64x32x128"]
+    shapes = ["128x128x32", "64x384x96"] if "exact" in text else ["129x65x33", "1x1x1", "1x300x7", "64x32x128"]
     for shape in shapes:
         done = run(program, *shape.split("x"))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -274,7 +274,7 @@ def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> 
 @pytest.mark.parametrize(("text", "dtype"), SERVED)
 def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
     program = build(tmp_path, emitted(text, dtype=dtype, trans="nt"), "-lineinfo", arch="native")
-    shape = ("64", "64", "32") if "exact" in text else ("65", "33", "17")
+    shape = ("64", "128", "32") if "exact" in text else ("65", "33", "17")
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
         done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, *shape)
         assert done.returncode == 0, done.stdout + done.stderr
