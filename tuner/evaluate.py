@@ -20,6 +20,7 @@ from ..codegen.problem import Problem
 from ..runtime.detect import open_device
 from ..runtime.device import Device, DeviceInfo
 from ..runtime.kernel import prepare
+from ..runtime.matmul import entered
 from ..runtime.record import Accuracy, Measurement, Record, Status
 from ..runtime.timing import Timer
 from ..runtime.verify import Launch, Verifier
@@ -83,18 +84,20 @@ class Bench:
         self.device = device
         self.problem = problem
         self._versions = versions_of(device.info, device.compiler)
-        self._verifier = Verifier(device, problem)
-        self._timer = Timer(device, problem)
-        # An array library compiles each operation when it first meets it: paid here, not by the first variant, whose
-        # time is limited. Nothing is launched, so what the check says does not matter.
-        self._verifier.check_launch(lambda a, b, c, alpha, beta: None)
+        with entered(device):
+            self._verifier = Verifier(device, problem)
+            self._timer = Timer(device, problem)
+            # An array library compiles each operation when it first meets it: paid here, not by the first variant,
+            # whose time is limited. Nothing is launched, so what the check says does not matter.
+            self._verifier.check_launch(lambda a, b, c, alpha, beta: None)
         self._spent: dict[str, float] = {}
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            yield
+            with entered(self.device):
+                yield
         finally:
             self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - start
 
@@ -137,22 +140,23 @@ class Bench:
 
         Each is checked again first. Raises LaunchError, or ConfigError for a result that is wrong.
         """
-        contenders: dict[str, Launch] = {}
-        for config in configs:
-            contenders[str(config)] = prepare(self.device, self.problem, config).launch
-        contenders[VENDOR] = self.device.vendor(self.problem)
-        verifier = Verifier(self.device, self.problem, seed=101)
-        accuracies = []
-        for name, launch in contenders.items():
-            verdict = verifier.check_launch(launch)
-            if verdict.reason and name != VENDOR:
-                raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
-            accuracies.append(verdict.accuracy)
-        timer = Timer(self.device, self.problem, seed=103)
-        samples, clock_mhz = timer.rounds(contenders, rounds)
-        end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
-        rows = tuple(tuple(row) for row in samples.values())
-        return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
+        with entered(self.device):
+            contenders: dict[str, Launch] = {}
+            for config in configs:
+                contenders[str(config)] = prepare(self.device, self.problem, config).launch
+            contenders[VENDOR] = self.device.vendor(self.problem)
+            verifier = Verifier(self.device, self.problem, seed=101)
+            accuracies = []
+            for name, launch in contenders.items():
+                verdict = verifier.check_launch(launch)
+                if verdict.reason and name != VENDOR:
+                    raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
+                accuracies.append(verdict.accuracy)
+            timer = Timer(self.device, self.problem, seed=103)
+            samples, clock_mhz = timer.rounds(contenders, rounds)
+            end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
+            rows = tuple(tuple(row) for row in samples.values())
+            return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
 
 
 class Evaluator(Protocol):
