@@ -43,11 +43,6 @@ class Phases:
     time_s: float = 0.0
     """Timing."""
 
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.compile_s + self.verify_s + self.time_s
-
 
 @dataclass(frozen=True, slots=True)
 class Tried:

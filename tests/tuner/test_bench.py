@@ -271,13 +271,13 @@ class TestRuns:
 
     @pytest.mark.gpu
     def test_on_a_gpu(self) -> None:
-        found = bench([Problem(1000, 1000, 1000), Problem(64, 64, 65536)], Quiet(), device="cuda", seconds=0.5)
+        found = bench([Problem(1000, 1000, 1000), Problem(512, 512, 512)], Quiet(), device="cuda", seconds=0.5)
         assert [each.status for each in found.rows] == [Status.OK] * 2
         for each in found.rows:
             assert {rival.key for rival in each.rivals} >= {"cublas"}
             assert each.floor_share is not None
             assert 0 < each.floor_share < 1.02
-            assert all(1e-3 < rival.ratio < 20 for rival in each.rivals)  # nothing was tuned here
+            assert all(0.05 < rival.ratio < 20 for rival in each.rivals)
             assert each.fixed_us is not None
             assert each.eager_us is not None
             assert each.eager_us > each.fixed_us
