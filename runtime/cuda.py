@@ -1,6 +1,7 @@
 """The `cuda` device: NVIDIA GPUs through CuPy. The only module that imports CuPy."""
 
 import ctypes
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from ..codegen.source import KernelSource, LaunchConfig
 from . import nvml
 from .device import Binary, DeviceInfo, Operand
 from .elf import kernel_resources
+from .launch import launch_overlapping, overlap_works
+from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 __all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
 
@@ -153,11 +156,18 @@ class CudaBuffer:
         return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
 
 
+def _module(binary: Binary) -> Any:
+    module = cupy.cuda.function.Module()
+    module.load(binary.image)
+    return module
+
+
 class CudaFunction:
     """A loaded kernel."""
 
-    def __init__(self, module: Any, name: str) -> None:
+    def __init__(self, module: Any, name: str, overlaps: bool = False) -> None:
         self.name = name
+        self._overlaps = overlaps
         self._module = module
         self._function = module.get_function(name)
         self._smem_allowed = _DEFAULT_SMEM_BYTES
@@ -169,7 +179,16 @@ class CudaFunction:
             if smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
-            self._function(launch.grid, launch.block, arguments, smem)
+            if self._overlaps:
+                status = launch_overlapping(self._function.ptr, launch, arguments, _current_stream())
+                if status:
+                    raise CUDADriverError(status)
+            else:
+                self._function(launch.grid, launch.block, arguments, smem)
+
+
+def _current_stream() -> int:
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 class CudaDevice:
@@ -184,10 +203,14 @@ class CudaDevice:
 
     def load(self, binary: Binary, name: str) -> CudaFunction:
         """The function `name` of a cubin."""
-        module = cupy.cuda.function.Module()
         with self._device, _translated(f"loading {name}"):
-            module.load(binary.image)
-            return CudaFunction(module, name)
+            return CudaFunction(_module(binary), name, self._overlaps)
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
+        able = "griddepcontrol" in self.info.arch.instructions
+        return able and overlap_works(cupy.cuda.runtime.driverGetVersion())
 
     def allocate(self, nbytes: int) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
@@ -210,7 +233,7 @@ class CudaDevice:
 
     def stream(self) -> int:
         """Handle of CuPy's current stream."""
-        return int(cupy.cuda.get_current_stream().ptr)
+        return _current_stream()
 
     def synchronize(self) -> None:
         """Wait for CuPy's current stream."""
@@ -218,18 +241,21 @@ class CudaDevice:
             cupy.cuda.get_current_stream().synchronize()
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
-        """Microseconds between two events on CuPy's current stream."""
+        """Microseconds that what `run` puts on CuPy's current stream takes, without what the processor takes to."""
         with self._device, _translated("timing"):
-            start, end = self._events
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
+            return self._stopwatch.elapsed_us(run)
 
     @cached_property
-    def _events(self) -> tuple[Any, Any]:
-        return cupy.cuda.Event(), cupy.cuda.Event()
+    def _stopwatch(self) -> Stopwatch:
+        source = KernelSource(HOLD_NAME, HOLD, LaunchConfig((1, 1, 1), (1, 1, 1)), "")
+        with tempfile.TemporaryDirectory() as folder:
+            hold = CudaFunction(_module(self.compiler.build(source, folder)), HOLD_NAME)
+        return Stopwatch(
+            lambda us: hold.launch(source.launch, (np.uint64(us * 1e3),)),
+            cupy.cuda.Event(),
+            cupy.cuda.Event(),
+            lambda start, end: float(cupy.cuda.get_elapsed_time(start, end)) * 1e3,
+        )
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
         """What `run` launches, as one CUDA graph. What `first` or else `run` starts at its first call is not in it."""

@@ -16,7 +16,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest e9630e0cdc9be4fd. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 29a737023a2147b8. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, group_m=1, min_blocks=1, edge=pad"
@@ -74,6 +74,23 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
+
+// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
+// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
+__device__ __forceinline__ void let_next_start()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+__device__ __forceinline__ void wait_for_previous()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
 // The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
@@ -345,6 +362,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_epad
 {
     __shared__ __align__(16) T shared[49152 / sizeof(T)];
 
+    let_next_start();
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M;
@@ -381,6 +399,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_epad
     TileB::find(b_places, shared + TileA::SIZE, warp_n, 0, lane);
     int reading = 0;                     // where the stage begins that is multiplied
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
+    wait_for_previous();
 
     // Starts to copy the next tile to `stage`.
     const auto fetch = [&](T* stage) {
@@ -463,6 +482,7 @@ extern "C" __global__ void
 gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_g1_r1_epad_frame(
     T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
 {
+    wait_for_previous();
     const Index strip = padded_cols - cols;
     const Index right = rows * strip;
     const Index total = right + Index(padded_rows - rows) * padded_cols;

@@ -16,7 +16,7 @@
 //   block      (32, 8, 1): 256 threads
 //   shared     0 bytes, static
 //
-// Written by tilewright from templates/naive.cu.jinja, digest b3fb008e9d8624c0. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 70a09ca1b80d029c. To write it again:
 //   tilewright emit --config "naive:block_m=8,block_n=32,edge=pad,unroll=4" --dtype float --trans nn
 
 namespace {
@@ -34,6 +34,23 @@ constexpr bool GUARD   = false;  // loads and stores outside the matrices are le
 
 static_assert(THREADS <= 1024, "a block has at most as many threads as the device allows");
 
+// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
+// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
+__device__ __forceinline__ void let_next_start()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+__device__ __forceinline__ void wait_for_previous()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 {
@@ -47,6 +64,9 @@ gemm_naive_f32_nn_bm8_bn32_epad_u4(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
+    let_next_start();
+    wait_for_previous();
+
     // This thread's element of C. Blocks go along the rows of C first.
     const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
     const Index row = Index(blockIdx.x / blocks_n) * BLOCK_M + threadIdx.y;
@@ -76,6 +96,7 @@ gemm_naive_f32_nn_bm8_bn32_epad_u4(
 extern "C" __global__ void gemm_naive_f32_nn_bm8_bn32_epad_u4_frame(
     T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
 {
+    wait_for_previous();
     const Index strip = padded_cols - cols;
     const Index right = rows * strip;
     const Index total = right + Index(padded_rows - rows) * padded_cols;
