@@ -62,9 +62,7 @@ def launch_overlapping(function: int, launch: LaunchConfig, arguments: Sequence[
     # The driver wants the arguments as C lays them out in a struct, which is how `struct` packs them.
     packed = struct.pack("@" + "".join(_CODES[argument.dtype.name] for argument in arguments), *arguments)
     buffer, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
-    extra = (ctypes.c_void_p * 5)(
-        _BUFFER_POINTER, ctypes.addressof(buffer), _BUFFER_SIZE, ctypes.addressof(size), _END
-    )
+    extra = (ctypes.c_void_p * 5)(_BUFFER_POINTER, ctypes.addressof(buffer), _BUFFER_SIZE, ctypes.addressof(size), _END)
     config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, stream, _overlap(), 1)
     status: int = _driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(function), None, extra)
     return status

@@ -46,8 +46,8 @@ class Stopwatch:
     def elapsed_us(self, run: Callable[[], None]) -> float:
         """Microseconds that what `run` queues takes on the device. It runs again where queueing took longer than the
         device was held."""
+        held_us = self._hold_us
         while True:
-            held_us = self._hold_us
             begin = time.perf_counter()
             self._hold(held_us)
             self._start.record()
@@ -56,6 +56,8 @@ class Stopwatch:
             queued_us = (time.perf_counter() - begin) * 1e6
             self._end.synchronize()
             elapsed_us = self._between_us(self._start, self._end)
-            self._hold_us = min(max(2 * queued_us, 0.9 * held_us, _LEAST_US), _MOST_US)
             if queued_us <= held_us + _NOTHING * elapsed_us or held_us == _MOST_US:
+                self._hold_us = min(max(2 * queued_us, _LEAST_US), _MOST_US)
                 return elapsed_us
+            # Not twice what it took: the first launch of a graph takes milliseconds, the next ones do not.
+            held_us = min(2 * held_us, _MOST_US)

@@ -1,6 +1,6 @@
 // gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
 //
-// Written by tilewright, file digest c3bf96d8756462ba. To write it again:
+// Written by tilewright, file digest 0f17da95bc22d5f4. To write it again:
 //   tilewright emit --shape 300x200x100 --dtype float --trans nn
 //       --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --arch sm_90a --name gemm
 
@@ -27,7 +27,7 @@
 //   block      (16, 16, 1): 256 threads
 //   shared     2048 bytes, static
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest 0ae9668d82845086. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest ec0d97331114328f. To write it again:
 //   tilewright emit --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --dtype float --trans nn
 
 namespace {
@@ -46,16 +46,8 @@ constexpr bool GUARD     = true;   // loads and stores outside the matrices are 
 static_assert(UNROLL <= TILE_WIDTH, "unroll 8 is at most tile_width 16");
 static_assert(THREADS <= 1024, "a block has at most as many threads as the device allows");
 
-// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
-// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
-__device__ __forceinline__ void let_next_start()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
 __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -88,7 +80,6 @@ gemm_tiled_f32_nn_tw16_ebounds_s0_u8(
     __shared__ T a_tile[TILE_WIDTH][TILE_WIDTH + SKEW];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
     __shared__ T b_tile[TILE_WIDTH][TILE_WIDTH + SKEW];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
 
-    let_next_start();
     wait_for_previous();
     const int tx = threadIdx.x;
     const int ty = threadIdx.y;
@@ -157,7 +148,7 @@ cudaError_t launch_product(
     launch.dynamicSmemBytes = 0;
     launch.stream = stream;
 
-    // It may start while the kernel before it still runs, and waits itself before it touches memory.
+    // It comes up while the kernel before it ends, and waits by itself before it touches memory.
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -14,7 +14,7 @@
 //   block      (32, 8, 1): 256 threads
 //   shared     0 bytes, static
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 65cf01ab40330760. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 00d062a1d4440748. To write it again:
 //   tilewright emit --config "naive:block_m=8,block_n=32,edge=bounds,unroll=4" --dtype float --trans nn
 
 namespace {
@@ -32,16 +32,8 @@ constexpr bool GUARD   = true;   // loads and stores outside the matrices are le
 
 static_assert(THREADS <= 1024, "a block has at most as many threads as the device allows");
 
-// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
-// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
-__device__ __forceinline__ void let_next_start()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
 __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -62,7 +54,6 @@ gemm_naive_f32_nn_bm8_bn32_ebounds_u4(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
-    let_next_start();
     wait_for_previous();
 
     // This thread's element of C. Blocks go along the rows of C first.

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest b3b6b85fc1a9ba3e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest c330f196edd7bb27. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
@@ -92,16 +92,8 @@ static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
 
-// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
-// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
-__device__ __forceinline__ void let_next_start()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
 __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -356,7 +348,6 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_g1_
 {
     __shared__ __align__(16) T shared[8704 / sizeof(T)];
 
-    let_next_start();
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M;

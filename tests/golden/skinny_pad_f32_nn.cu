@@ -16,7 +16,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     8192 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 169b8251ec1e675c. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest cffbe83b78693e45. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=pad"
@@ -68,16 +68,8 @@ static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == 32 * WARPS_L * WARPS_K, "every warp has its part");
 
-// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
-// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
-__device__ __forceinline__ void let_next_start()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
 __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -307,8 +299,6 @@ gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_epad(
     int m, int n, int k, T alpha, T beta)
 {
     __shared__ __align__(16) T shared[8192 / sizeof(T)];
-
-    let_next_start();
 
     // The block's part of C: TILE_L along the long side, COUNT along the short one.
     const int length = n, width = m;

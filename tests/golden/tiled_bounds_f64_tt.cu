@@ -14,7 +14,7 @@
 //   block      (16, 16, 1): 256 threads
 //   shared     4096 bytes, static
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest ff7817f081617eeb. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest d8e7dd35a986de85. To write it again:
 //   tilewright emit --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --dtype double --trans tt
 
 namespace {
@@ -33,16 +33,8 @@ constexpr bool GUARD     = true;  // loads and stores outside the matrices are l
 static_assert(UNROLL <= TILE_WIDTH, "unroll 8 is at most tile_width 16");
 static_assert(THREADS <= 1024, "a block has at most as many threads as the device allows");
 
-// Where the launch asks for it, kernels that follow each other in a stream overlap (programmatic dependent
-// launch). From here on the next kernel's blocks may take room that this one leaves; they wait as its own do.
-__device__ __forceinline__ void let_next_start()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
+// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
 __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -75,7 +67,6 @@ gemm_tiled_f64_tt_tw16_ebounds_s0_u8(
     __shared__ T a_tile[TILE_WIDTH][TILE_WIDTH + SKEW];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
     __shared__ T b_tile[TILE_WIDTH][TILE_WIDTH + SKEW];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
 
-    let_next_start();
     wait_for_previous();
     const int tx = threadIdx.x;
     const int ty = threadIdx.y;
