@@ -31,6 +31,10 @@ __all__ = [
 
 WIDE_BYTES = 16
 """The widest load of a thread."""
+_ALL_RUN, _SOME_WAIT = 128, 512
+"""Up to so many tiles of C all run at a time, on a large device; beyond so many some surely wait."""
+_CACHED_BYTES = 1 << 25
+"""Matrices that large caches hold, so that the order of tiles makes no difference to memory."""
 MOST_COPIES = 32
 """Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 
@@ -134,9 +138,19 @@ def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 SHAPE_PAYS = Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays)
 
+
+def _groups_pay(problem: Problem, config: Config, arch: Arch) -> bool:
+    tile_m, tile_n, _ = tile(config)
+    rows, cols, group = -(-problem.m // tile_m), -(-problem.n // tile_n), config.number("group_m")
+    if rows == 1 or cols == 1 or rows * cols <= _ALL_RUN:
+        return group == 1
+    if rows * cols <= _SOME_WAIT:
+        return group == 1 or (group == 4 and problem.bytes > _CACHED_BYTES)
+    return group == 4 or 4 < group < 2 * rows
+
+
 GROUPS_PAY = Constraint(
-    "tiles are grouped where not all of them run at a time",
-    lambda problem, config, arch: (config["group_m"] == 1) == (tiles(problem, config) <= 512),
+    "tiles are grouped where not all of them run at a time, and no more than there are", _groups_pay
 )
 
 

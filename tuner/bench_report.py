@@ -28,7 +28,9 @@ METHOD = (
 METHOD_GPU = (
     f"{METHOD}; the device runs 0.3 s before it is timed; inputs rotate over more than 2.5 times the last-level cache "
     f"(`fixed` columns: one set of inputs); products under {GRAPH_BELOW_US:g} us are launched 20 times or more from "
-    "one CUDA graph (`eager` columns: one call to its end, no graph); TF32 off, the rivals' workspace allocated once; "
+    "one CUDA graph (`eager` columns: one call to its end, no graph); the device is held back until a batch is queued; "
+    "TF32 off, the rivals' workspace allocated once; from sm_90 on our kernels come up while the one before them ends "
+    "(programmatic dependent launch); "
     "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
 )
 METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"

@@ -6,7 +6,7 @@ from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
-from tilewright.codegen.tiling import registers_for, scalar, widest
+from tilewright.codegen.tiling import GROUPS_PAY, registers_for, scalar, widest
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,19 @@ def test_a_few_values_break_only_the_rules_that_they_decide() -> None:
     assert may_hold(problem, arch, simt, simt.advice, {"block_m": 128, "block_n": 128})
     assert not may_hold(problem, arch, simt, simt.advice, {"block_m": 256, "block_n": 32})
     assert not may_hold(Problem.parse("4096", "double"), arch, simt, simt.advice, {})
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "groups"),
+    [
+        ("1024x1024x64", "double", {1}),  # 256 tiles, and caches hold all of A and B
+        ("128x12288x4096", "double", {1, 4}),  # 384 tiles: two that share 2 MB of B would else run far apart
+        ("8192x64x4096", "double", {1}),  # one column of tiles
+        ("256x32768x4096", "float", {4}),  # 2048 tiles in 4 rows
+        ("8192x8192x64", "float", {4, 8, 16}),
+    ],
+)
+def test_tiles_are_grouped_where_it_can_make_a_difference(shape: str, dtype: str, groups: set[int]) -> None:
+    problem, arch = Problem.parse(shape, dtype), ARCHES["sm_90a"]
+    configs = (complete(Config.parse(f"dmma:group_m={group}")) for group in (1, 4, 8, 16))
+    assert {config["group_m"] for config in configs if GROUPS_PAY.holds(problem, config, arch)} == groups
