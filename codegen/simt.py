@@ -45,6 +45,10 @@ __all__ = ["SIMT"]
 
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
+_DEEP = 32
+"""Tiles that cover more steps of k are deep: they trade multiply-adds on each copied element for fewer barriers."""
+_DEEP_BYTES = range(24 << 10, 104 << 10)
+"""What a block of deep tiles keeps on its way from memory: about what a multiprocessor gets in the time of a copy."""
 
 
 def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
@@ -160,7 +164,10 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
         _turned_in_flight(problem, config, operand) or config.number(f"vec_{operand}") == widest(problem, operand)
         for operand in "ab"
     )
-    return reads and config.number("vec_c") == min(widest(problem, "c"), neighbours(problem.dtype, config))
+    vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
+    if config.number("block_k") > _DEEP:  # many slices leave each thread few sums to write
+        vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
+    return reads and config.number("vec_c") == vec_c
 
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -182,6 +189,28 @@ def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return config.number("block_m") * config.number("block_n") >= 64 * 64 or tiles(problem, config) <= 2048
+
+
+def _deep_is_small(problem: Problem, config: Config, arch: Arch) -> bool:
+    return config.number("block_k") <= _DEEP or (
+        config.number("block_m") * config.number("block_n") <= 32 * 64 and tiles(problem, config) <= 320
+    )
+
+
+def _deep_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    depth, ahead = config.number("block_k"), config.number("stages") - 1
+    if depth <= _DEEP:
+        return ahead < 4 and config.number("slices") <= 8
+    bytes_ahead = ahead * depth * (config.number("block_m") + config.number("block_n")) * problem.dtype.size_bytes
+    return (
+        bytes_ahead in _DEEP_BYTES
+        and bool(config.number("cp_async"))
+        and 8 <= depth // config.number("slices") <= 32
+        and 256 <= threads(config)
+        and depth * ahead * config.number("split_k") <= problem.k
+        and tiles(problem, config) * config.number("split_k") <= 320
+        and config["min_blocks"] == 1
+    )
 
 
 def _nearly_square(ratio: int, m: int, n: int) -> bool:
@@ -215,6 +244,11 @@ _ADVICE = (
         lambda problem, config, arch: (
             not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
         ),
+    ),
+    Constraint("tiles of more than 32 steps of k are for small parts of a result that has few of them", _deep_is_small),
+    Constraint(
+        "deep tiles, and they alone, have many stages or slices: enough bytes on their way, k shared out among warps",
+        _deep_pays,
     ),
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
@@ -252,11 +286,11 @@ SIMT = _Simt(
             "columns of C a block computes",
             block_worth("n"),
         ),
-        Parameter("block_k", "bk", (8, 16, 32), "steps of k that a tile covers"),
+        Parameter("block_k", "bk", (8, 16, 32, 64, 128), "steps of k that a tile covers"),
         Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
         Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
         Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
-        Parameter("stages", "s", (2, 3, 4, 5), "tiles that shared memory holds at a time"),
+        Parameter("stages", "s", (2, 3, 4, 5, 6, 8), "tiles that shared memory holds at a time"),
         Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
         Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
@@ -270,7 +304,7 @@ SIMT = _Simt(
         Parameter("a_k_inner", "ka", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")),
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
-        Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
+        Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
@@ -285,6 +319,7 @@ SIMT = _Simt(
     smem_loads=smem_loads,
     overhead=overhead,
     tail_cycles=tail_cycles,
+    ahead=lambda config: config.number("stages") - 1,
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
