@@ -6,6 +6,7 @@ from .arch import Arch
 from .config import Config, Value
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
+from .simt_deep import DEEP_PAYS, DEEP_SMALL, WARP_SHAPE_PAYS, is_deep
 from .simt_sizes import (
     copied,
     least_registers,
@@ -45,10 +46,6 @@ __all__ = ["SIMT"]
 
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
-_DEEP = 32
-"""Tiles that cover more steps of k are deep: they trade multiply-adds on each copied element for fewer barriers."""
-_DEEP_BYTES = range(24 << 10, 104 << 10)
-"""What a block of deep tiles keeps on its way from memory: about what a multiprocessor gets in the time of a copy."""
 
 
 def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
@@ -165,7 +162,7 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
         for operand in "ab"
     )
     vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
-    if config.number("block_k") > _DEEP:  # many slices leave each thread few sums to write
+    if is_deep(config):  # many slices leave each thread few sums to write
         vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
     return reads and config.number("vec_c") == vec_c
 
@@ -191,28 +188,6 @@ def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return config.number("block_m") * config.number("block_n") >= 64 * 64 or tiles(problem, config) <= 2048
 
 
-def _deep_is_small(problem: Problem, config: Config, arch: Arch) -> bool:
-    return config.number("block_k") <= _DEEP or (
-        config.number("block_m") * config.number("block_n") <= 32 * 64 and tiles(problem, config) <= 320
-    )
-
-
-def _deep_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    depth, ahead = config.number("block_k"), config.number("stages") - 1
-    if depth <= _DEEP:
-        return ahead < 4 and config.number("slices") <= 8
-    bytes_ahead = ahead * depth * (config.number("block_m") + config.number("block_n")) * problem.dtype.size_bytes
-    return (
-        bytes_ahead in _DEEP_BYTES
-        and bool(config.number("cp_async"))
-        and 8 <= depth // config.number("slices") <= 32
-        and 256 <= threads(config)
-        and depth * ahead * config.number("split_k") <= problem.k
-        and tiles(problem, config) * config.number("split_k") <= 320
-        and config["min_blocks"] == 1
-    )
-
-
 def _nearly_square(ratio: int, m: int, n: int) -> bool:
     return max(m, n) <= ratio * min(m, n)
 
@@ -228,10 +203,7 @@ _ADVICE = (
         "a thread's part of C is at most twice as long as wide",
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
-    Constraint(
-        "a warp's part of C is at most twice as long as wide",
-        lambda problem, config, arch: _nearly_square(2, warp_m(config), warp_n(config)),
-    ),
+    WARP_SHAPE_PAYS,
     SHAPE_PAYS,
     Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
     Constraint("copies are as wide as the stored rows allow", _vectors_wide),
@@ -245,11 +217,8 @@ _ADVICE = (
             not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
         ),
     ),
-    Constraint("tiles of more than 32 steps of k are for small parts of a result that has few of them", _deep_is_small),
-    Constraint(
-        "deep tiles, and they alone, have many stages or slices: enough bytes on their way, k shared out among warps",
-        _deep_pays,
-    ),
+    DEEP_SMALL,
+    DEEP_PAYS,
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     GROUPS_PAY,

@@ -99,10 +99,10 @@ def _staged_registers(dtype: DType, config: Config) -> int:
 
 
 def _address_registers(config: Config) -> int:
-    """Registers that many copies by cp.async take for where they go."""
+    """Registers that say where copies by cp.async go, at most one for each."""
     if not config.number("cp_async"):
         return 0
-    return max(0, sum(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab") - 8)
+    return sum(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
 
 
 def least_registers(dtype: DType, config: Config) -> int:

@@ -1,0 +1,76 @@
+"""Deep tiles of a `simt` variant, which cover many steps of k: where they pay.
+
+They are for results of few small tiles. There a block has little to do and waits for memory and barriers: with deep
+tiles more is on its way at a time, and a barrier comes more seldom.
+"""
+
+from .arch import Arch
+from .config import Config
+from .family import Constraint
+from .problem import Problem
+from .simt_sizes import threads, warp_m, warp_n
+from .tiling import tiles
+
+__all__ = ["DEEP_PAYS", "DEEP_SMALL", "WARP_SHAPE_PAYS", "is_deep"]
+
+_DEPTH = 32
+"""Tiles that cover more steps of k are deep."""
+_BYTES_AHEAD = range(24 << 10, 104 << 10)
+"""What a block of deep tiles keeps on its way: a multiprocessor takes some 34 KB from memory while one copy lasts."""
+_MOST_BLOCKS = 320
+_LARGEST = 32 * 64
+"""Elements of C that a block of deep tiles computes at most."""
+
+
+def is_deep(config: Config) -> bool:
+    """Whether the tiles of A and B are deep."""
+    return config.number("block_k") > _DEPTH
+
+
+def _small(problem: Problem, config: Config, arch: Arch) -> bool:
+    area = config.number("block_m") * config.number("block_n")
+    return not is_deep(config) or (area <= _LARGEST and tiles(problem, config) <= _MOST_BLOCKS)
+
+
+DEEP_SMALL = Constraint("tiles of more than 32 steps of k are for small parts of a result that has few", _small)
+
+
+def _deep_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    depth, ahead = config.number("block_k"), config.number("stages") - 1
+    if not is_deep(config):
+        return ahead < 4 and config.number("slices") <= 8
+    bytes_ahead = ahead * depth * (config.number("block_m") + config.number("block_n")) * problem.dtype.size_bytes
+    return (
+        bytes_ahead in _BYTES_AHEAD
+        and bool(config.number("cp_async"))
+        and 8 <= depth // config.number("slices") <= 32
+        and threads(config) >= 256
+        and depth * ahead * config.number("split_k") <= problem.k
+        and tiles(problem, config) * config.number("split_k") <= _MOST_BLOCKS
+        and config["min_blocks"] == 1
+    )
+
+
+DEEP_PAYS = Constraint(
+    "deep tiles, and they alone, have many stages or slices: much on its way, few barriers", _deep_pays
+)
+
+
+def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = warp_m(config), warp_n(config)
+    ratio = max(m, n) / min(m, n)
+    # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
+    narrow = 4 < min(problem.m, problem.n) <= 32
+    return ratio <= 2 or (
+        narrow
+        and ratio <= 4
+        and config.number("block_k") >= _DEPTH
+        and config["cp_async"] == 1
+        and config["prefetch"] == 1
+    )
+
+
+WARP_SHAPE_PAYS = Constraint(
+    "a warp's part of C is at most twice as long as wide, or four times where C is narrow and tiles are deep",
+    _warp_shape_pays,
+)
