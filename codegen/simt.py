@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from .arch import Arch
 from .config import Config, Value
+from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
-from .simt_deep import DEEP_PAYS, DEEP_SMALL, WARP_SHAPE_PAYS, is_deep
 from .simt_sizes import (
     copied,
     least_registers,
@@ -192,6 +192,19 @@ def _nearly_square(ratio: int, m: int, n: int) -> bool:
     return max(m, n) <= ratio * min(m, n)
 
 
+def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = warp_m(config), warp_n(config)
+    # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
+    narrow = 4 < min(problem.m, problem.n) <= 32
+    return _nearly_square(2, m, n) or (
+        narrow
+        and _nearly_square(4, m, n)
+        and config.number("block_k") >= SHALLOW
+        and config["cp_async"] == 1
+        and config["prefetch"] == 1
+    )
+
+
 _ADVICE = (
     Constraint(
         "double is for the fp64 tensor cores where they are faster",
@@ -203,7 +216,10 @@ _ADVICE = (
         "a thread's part of C is at most twice as long as wide",
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
-    WARP_SHAPE_PAYS,
+    Constraint(
+        "a warp's part of C is at most twice as long as wide, or four times where C is narrow and tiles are deep",
+        _warp_shape_pays,
+    ),
     SHAPE_PAYS,
     Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
     Constraint("copies are as wide as the stored rows allow", _vectors_wide),
@@ -218,7 +234,11 @@ _ADVICE = (
         ),
     ),
     DEEP_SMALL,
-    DEEP_PAYS,
+    Constraint(
+        "deep tiles are filled by cp.async",
+        lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
+    ),
+    deep_pays(stages=4, slices=8),
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     GROUPS_PAY,
