@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from .arch import Arch
 from .config import Config, Value
+from .deep import DEEP_SMALL, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .tiling import (
@@ -189,7 +190,8 @@ def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
     slices = config.number("slices")
-    return slices == 1 or (tiles(problem, config) <= 512 and 64 * slices <= _threads(config) <= 256)
+    few = is_deep(config) or 64 * slices <= _threads(config)
+    return slices == 1 or (tiles(problem, config) <= 512 and few and _threads(config) <= 256)
 
 
 def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -228,6 +230,8 @@ _ADVICE = (
         f"a thread that holds {_MOST_SUMS} elements of C has no registers left to share out k over blocks",
         lambda problem, config, arch: _sums(config) < _MOST_SUMS or config["split_k"] == 1,
     ),
+    DEEP_SMALL,
+    deep_pays(stages=5, slices=4),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     GROUPS_PAY,
@@ -262,7 +266,7 @@ DMMA = Family(
             "columns of C a block computes",
             block_worth("n"),
         ),
-        Parameter("block_k", "bk", (16, 8, 32), "steps of k that a tile covers"),
+        Parameter("block_k", "bk", (16, 8, 32, 64), "steps of k that a tile covers"),
         Parameter("warp_m", "wm", (32, 16, 48, 64), "rows of C a warp computes"),
         Parameter("warp_n", "wn", (32, 8, 16, 64), "columns of C a warp computes"),
         Parameter("mma_k", "mk", (8, 16, 4), "steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8"),
@@ -276,7 +280,7 @@ DMMA = Family(
             (0, 1, 2),
             "operands are read: 0 = in time, 1 = ahead, 2 = ahead, beside others",
         ),
-        Parameter("slices", "w", (1, 2, 4), "groups of warps that share out the k of each tile"),
+        Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(32)),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),

@@ -89,6 +89,8 @@ class Family:
     """Clocks in which a block adds up the sums of its own warps after its steps of k. An estimate."""
     in_flight: Callable[[Config], int] = lambda config: 0
     """Elements that a thread keeps on their way from memory, for a family that memory limits; else 0."""
+    ahead: Callable[[Config], int] = lambda config: 0
+    """Tiles that a block has on their way while it works on one, for a family whose blocks wait for them; else 0."""
     alone: Callable[[Problem, Config], int] = lambda problem, config: 0
     """Elements that a block moves before and after its main loop, with little else on their way."""
     advice: tuple[Constraint, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from .arch import Arch
 from .config import Config, Value
+from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .simt_sizes import (
@@ -160,7 +161,10 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
         _turned_in_flight(problem, config, operand) or config.number(f"vec_{operand}") == widest(problem, operand)
         for operand in "ab"
     )
-    return reads and config.number("vec_c") == min(widest(problem, "c"), neighbours(problem.dtype, config))
+    vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
+    if is_deep(config):  # many slices leave each thread few sums to write
+        vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
+    return reads and config.number("vec_c") == vec_c
 
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -188,6 +192,19 @@ def _nearly_square(ratio: int, m: int, n: int) -> bool:
     return max(m, n) <= ratio * min(m, n)
 
 
+def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    m, n = warp_m(config), warp_n(config)
+    # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
+    narrow = 4 < min(problem.m, problem.n) <= 32
+    return _nearly_square(2, m, n) or (
+        narrow
+        and _nearly_square(4, m, n)
+        and config.number("block_k") >= SHALLOW
+        and config["cp_async"] == 1
+        and config["prefetch"] == 1
+    )
+
+
 _ADVICE = (
     Constraint(
         "double is for the fp64 tensor cores where they are faster",
@@ -200,8 +217,8 @@ _ADVICE = (
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
     Constraint(
-        "a warp's part of C is at most twice as long as wide",
-        lambda problem, config, arch: _nearly_square(2, warp_m(config), warp_n(config)),
+        "a warp's part of C is at most twice as long as wide, or four times where C is narrow and tiles are deep",
+        _warp_shape_pays,
     ),
     SHAPE_PAYS,
     Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
@@ -216,6 +233,12 @@ _ADVICE = (
             not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
         ),
     ),
+    DEEP_SMALL,
+    Constraint(
+        "deep tiles are filled by cp.async",
+        lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
+    ),
+    deep_pays(stages=4, slices=8),
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     GROUPS_PAY,
@@ -252,11 +275,11 @@ SIMT = _Simt(
             "columns of C a block computes",
             block_worth("n"),
         ),
-        Parameter("block_k", "bk", (8, 16, 32), "steps of k that a tile covers"),
+        Parameter("block_k", "bk", (8, 16, 32, 64, 128), "steps of k that a tile covers"),
         Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
         Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
         Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
-        Parameter("stages", "s", (2, 3, 4, 5), "tiles that shared memory holds at a time"),
+        Parameter("stages", "s", (2, 3, 4, 5, 6, 8), "tiles that shared memory holds at a time"),
         Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
         Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
@@ -270,7 +293,7 @@ SIMT = _Simt(
         Parameter("a_k_inner", "ka", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")),
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
-        Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
+        Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
@@ -285,6 +308,7 @@ SIMT = _Simt(
     smem_loads=smem_loads,
     overhead=overhead,
     tail_cycles=tail_cycles,
+    ahead=lambda config: config.number("stages") - 1,
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),

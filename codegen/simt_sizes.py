@@ -98,6 +98,13 @@ def _staged_registers(dtype: DType, config: Config) -> int:
     return dtype.size_bytes // 4 * (copied(config, "a") + copied(config, "b"))
 
 
+def _address_registers(config: Config) -> int:
+    """Registers that say where copies by cp.async go, at most one for each."""
+    if not config.number("cp_async"):
+        return 0
+    return sum(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
+
+
 def least_registers(dtype: DType, config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
     held = sum_registers(dtype, config) + max(0, _staged_registers(dtype, config) - 4)
@@ -113,7 +120,8 @@ def registers(dtype: DType, config: Config) -> int:
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
     splitting = 8 if config.number("split_k") > 1 else 0
-    return min(max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting), bound)
+    needed = 60 + held + operands + splitting + _address_registers(config)
+    return min(max(64 + 8 * dtype.size_bytes, needed), bound)
 
 
 def neighbours(dtype: DType, config: Config) -> int:

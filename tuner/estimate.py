@@ -62,7 +62,13 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     if family.tensor_cores:
         cycles = _tensor_cycles(problem, config, info, busiest, together, depth)
     else:
-        cycles = busiest * _block_cycles(problem, config, info, together, depth) + _FILL_CYCLES
+        cycles = busiest * _block_cycles(problem, config, info, together, depth)
+        if family.ahead(config):
+            # A block waits for its tiles, and all for memory: what is nearly as slow as the slowest adds to it.
+            waiting = -(-busiest // together) * depth * _ARRIVAL_CYCLES / family.ahead(config)
+            memory = problem.bytes / (info.bandwidth_gbs * 1e3) * info.clock_mhz
+            cycles = _slowest(cycles, waiting, memory)
+        cycles += _FILL_CYCLES
     cycles += _LAUNCH_CYCLES + family.tail_cycles(config)
     cycles += _split_cycles(tile_m * tile_n * dtype.size_bytes, splits)
     memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)

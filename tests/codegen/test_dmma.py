@@ -59,6 +59,15 @@ def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None
     assert any(reason in each for each in given), given
 
 
+@pytest.mark.parametrize(("shape", "some"), [("1024x768x512", False), ("2048", False), ("512", True), ("256", True)])
+def test_deep_tiles_are_for_results_of_few_small_tiles(shape: str, some: bool) -> None:
+    configs, _ = space(Problem.parse(shape, "double"))
+    deep = [config for config in configs if config.number("block_k") > 32]
+    assert bool(deep) == some
+    assert all(config in deep for config in configs if config.number("slices") > 4)
+    assert all(config.number("block_m") * config.number("block_n") <= 32 * 64 for config in deep)
+
+
 def test_rows_that_threads_cannot_share_out_evenly_are_refused() -> None:
     config = complete(Config.parse("dmma:block_m=96,warp_m=48"))
     for trans, reasons in (("nn", []), ("tn", ["threads share out the rows of a tile of A evenly"])):

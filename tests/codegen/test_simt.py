@@ -25,7 +25,9 @@ SIMT = FAMILIES["simt"]
 SM_90 = ARCHES["sm_90a"]
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 SAMPLE = 24
-"""Variants that are compiled for each target."""
+"""Variants that are compiled for each target, beside those of deep tiles."""
+DEEP = 4
+"""Variants of deep tiles."""
 
 
 def space(problem: Problem, arch: str = "sm_90a") -> tuple[list[Config], Counter[str]]:
@@ -67,6 +69,8 @@ def reasons(
         ("block_m=128,block_n=16,lanes_m=16,thread_m=8,thread_n=8,block_k=32", "1024", "float", "nn", "copies"),
         ("block_m=256,block_n=128,thread_m=16,thread_n=8,block_k=32", "1024", "float", "nn", "at most 2560"),
         ("thread_m=8,thread_n=8,block_m=128,block_n=128,min_blocks=3", "1024", "float", "nn", "registers of 3"),
+        ("thread_m=2,block_k=64,slices=16", "1024", "float", "nn", "thread_m 2 * thread_n 4 sums are whole vectors"),
+        ("thread_m=8,thread_n=8,block_k=128,slices=2", "1024", "float", "nn", "a thread copies at most 32 elements"),
         ("min_blocks=8,block_m=128,block_n=128", "1024", "float", "nn", "threads and shared memory of 8 blocks fit"),
     ],
 )  # fmt: skip
@@ -104,6 +108,30 @@ def test_double_is_left_to_faster_tensor_cores() -> None:
 @pytest.mark.parametrize("shape", ["1", "100", "1023x769x511", "16x4096x4096", "64x64x65536", "8192", "1x4096x4096"])
 def test_every_shape_has_something_to_try(shape: str) -> None:
     assert len(space(Problem.parse(shape))[0]) >= 10
+
+
+def is_deep(config: Config) -> bool:
+    return config.number("block_k") > 32
+
+
+@pytest.mark.parametrize("shape", ["1024x768x512", "2048", "4096", "5124x700x2048", "8192x8192x16", "100"])
+def test_large_and_shallow_results_try_no_deep_tiles(shape: str) -> None:
+    configs, _ = space(Problem.parse(shape))
+    assert not any(is_deep(c) or c.number("stages") > 4 or c.number("slices") > 8 for c in configs)
+
+
+@pytest.mark.parametrize("shape", ["16x4096x4096", "4096x16x4096", "35x700x2048", "64x64x65536", "256", "512"])
+def test_results_of_few_small_tiles_try_deep_ones_that_keep_much_on_its_way(shape: str) -> None:
+    problem = Problem.parse(shape)
+    configs, _ = space(problem)
+    deep = [config for config in configs if is_deep(config)]
+    assert 0.05 * len(configs) < len(deep) < 0.5 * len(configs)
+    assert {config["slices"] for config in deep} >= {4, 8, 16}
+    for config in deep:
+        stage = (config.number("block_m") + config.number("block_n")) * config.number("block_k") * 4
+        assert 24 << 10 <= (config.number("stages") - 1) * stage < 104 << 10
+        assert 256 <= SIMT.threads(config) <= 512
+        assert SIMT.blocks(problem, config) <= 320
 
 
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
@@ -153,7 +181,14 @@ def sample() -> list[tuple[str, str, str, str]]:
         common = set.intersection(*(set(some(problem, target)) for target in targets))
         rows += [(str(c), dtype, trans) for c in generator.sample(sorted(common, key=str), count)]
     assert len(rows) == SAMPLE
-    return [(*row, target) for row in rows for target in TARGETS]
+    deep = [config for config in space(Problem.parse("16x4096x4096"))[0] if is_deep(config)]
+    rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
+    return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
+
+
+def reasons_of(text: str, dtype: str, trans: str, target: str) -> list[str]:
+    """Why a target cannot hold a variant."""
+    return reasons(text.removeprefix("simt:"), dtype=dtype, trans=trans, arch=target)
 
 
 def test_nothing_spills_and_resources_are_as_predicted() -> None:

@@ -36,6 +36,7 @@ CONFIGS = {
     "slices, splits": "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=4",
     "slices, splits, prefetched":
         "block_m=64,block_n=16,warp_m=32,warp_n=8,block_k=16,mma_k=4,stages=5,slices=2,split_k=2,prefetch=1,group_m=8",
+    "deep tiles, many slices": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=64,stages=3,slices=8",
 }  # fmt: skip
 
 
@@ -160,11 +161,11 @@ extern "C" __global__ void places(double* out)
 
 
 @pytest.mark.parametrize("trans", ["nn", "tn"])
-@pytest.mark.parametrize("block_k", [8, 16, 32])
+@pytest.mark.parametrize("block_k", [8, 16, 32, 64])
 @pytest.mark.parametrize("block_m", [16, 32, 64])
 def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path, trans: str, block_k: int, block_m: int) -> None:
     """Shared memory that holds its own indices tells where each lane reads, in the text as it is emitted."""
-    config = complete(Config.parse(f"dmma:block_m={block_m},block_n=8,warp_m=16,warp_n=8,block_k={block_k}"))
+    config = complete(Config.parse(f"dmma:block_m={block_m},block_n=8,warp_m=16,warp_n=8,block_k={block_k},stages=2"))
     source = render(Problem.parse("64", "double", trans), config, ARCHES["host"])
     device = HostDevice()
     probe = replace(source, name="places", code=source.code + PROBE)

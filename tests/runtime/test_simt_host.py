@@ -29,9 +29,13 @@ CONFIGS = {
     "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
     "cp.async, some threads copy less, groups of splits":
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=12",
-    "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=4,a_k_inner=1,b_k_inner=1,prefetch=1",
+    "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=8,a_k_inner=1,b_k_inner=1,prefetch=1",
     "cp.async, all of it": "block_m=64,block_n=16,thread_m=8,thread_n=2,lanes_m=4,block_k=32,cp_async=1,stages=2,"
     "prefetch=1,slices=2,split_k=2,group_m=8,a_k_inner=1",
+    "cp.async, deep tiles": "block_m=16,block_n=16,thread_m=2,thread_n=4,lanes_m=8,block_k=128,cp_async=1,stages=2,"
+    "slices=8,a_k_inner=1",
+    "cp.async, deep tiles, many slices": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,cp_async=1,"
+    "stages=3,slices=16,split_k=2,b_k_inner=1",
 }  # fmt: skip
 
 
@@ -45,7 +49,8 @@ def config_for(text: str, dtype: str, trans: str, vec: int = 1) -> Config:
     turned_a = trans[0] == "n" and values["cp_async"] and not values["a_k_inner"]
     turned_b = trans[1] == "t" and values["cp_async"] and not values["b_k_inner"]
     values["vec_a"], values["vec_b"] = 1 if turned_a else wide, 1 if turned_b else wide
-    values["vec_c"] = 1 if values["b_k_inner"] else min(wide, int(values["thread_n"]))
+    sums = int(values["thread_m"]) * int(values["thread_n"]) // int(values["slices"])
+    values["vec_c"] = 1 if values["b_k_inner"] else min(wide, int(values["thread_n"]), sums)
     return Config("simt", tuple(values.items()))
 
 

@@ -148,6 +148,23 @@ def test_what_a_split_of_k_gains_and_costs(text: str, dtype: str) -> None:
     assert estimate_us(wide, changed(text, split_k=16), H200) > estimate_us(wide, changed(text), H200)
 
 
+def test_blocks_of_little_work_wait_for_their_tiles() -> None:
+    # A tile of 16 x 32 is multiplied long before the next one has come from memory.
+    problem = Problem.parse("16x4096x4096")
+    small = "simt:block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,cp_async=1,vec_b=4,edge=exact"
+    times = [
+        estimate_us(problem, changed(small, block_k=block_k, stages=stages, slices=4), H200)
+        for block_k, stages in ((16, 2), (16, 3), (32, 3), (32, 4), (64, 4), (128, 4))
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 4 * times[-1]
+    # One of 128 x 128 is not.
+    large = Problem.parse("4096")
+    plain = SIMT.replace(",stages=3", "")
+    few, many = (estimate_us(large, changed(plain, stages=stages), H200) for stages in (3, 5))
+    assert few < 1.02 * many
+
+
 def test_padding_costs_copies() -> None:
     problem = Problem.parse("1000")
     assert estimate_us(problem, changed(SIMT, edge="pad"), H200) > estimate_us(problem, changed(SIMT), H200)

@@ -43,6 +43,14 @@ def test_large_results_are_guessed_in_large_parts_and_small_ones_in_enough_of_th
             assert FAMILIES["dmma"].blocks(problem, config) >= 64
 
 
+@pytest.mark.parametrize("shape", ["16x4096x4096", "4096x16x4096", "35x700x2048", "64x64x65536", "256"])
+def test_results_of_few_small_tiles_are_guessed_with_deep_ones_among_others(shape: str) -> None:
+    guessed = [config for config in guesses(Problem.parse(shape)) if config.family == "simt"]
+    deep = [config for config in guessed if config.number("block_k") > 32]
+    assert len(deep) >= 4
+    assert len({FAMILIES["simt"].tile(config)[:2] for config in guessed}) >= 3
+
+
 def test_no_estimate_is_below_the_floor() -> None:
     problem = Problem.parse("2048", "double")
     floor_us = problem.flops / (H200.peak_gflops(problem.dtype) * 1e3)
