@@ -30,7 +30,7 @@ class Arch:
     dmma_per_cycle: int = 0
     """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, bulk, wgmma."""
+    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, cluster, bulk, wgmma."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -83,6 +83,9 @@ def _gpu(
     )
 
 
+_CLUSTERED = ("cp.async", "dmma.m8n8k4", "dmma.m16n8", "cluster", "bulk")
+"""What every GPU has from compute capability 9.0 on."""
+
 # Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
 # Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
@@ -92,11 +95,11 @@ _ROWS = (
     _gpu("sm_80", (8, 0), 164, 2048, 32, (64, 32, 64), "cp.async", "dmma.m8n8k4"),
     _gpu("sm_86", (8, 6), 100, 1536, 16, (128, 2, 2), "cp.async", "dmma.m8n8k4"),
     _gpu("sm_89", (8, 9), 100, 1536, 24, (128, 2, 2), "cp.async", "dmma.m8n8k4"),
-    _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64, 128), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "wgmma"),
-    _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
-    _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk"),
+    _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64, 128), *_CLUSTERED, "wgmma"),
+    _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), *_CLUSTERED),
+    _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), *_CLUSTERED),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset(_CLUSTERED) - {"bulk"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

@@ -96,6 +96,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "twin": twin and _internal(twin),
         "launch": source.launch,
         "splits": family.splits(config),
+        "workspace": family.has_workspace(config),
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,
