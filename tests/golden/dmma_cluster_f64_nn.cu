@@ -15,7 +15,7 @@
 //   shared     49152 bytes, static
 //   cluster    (3, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest bcb4231796e7972c. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 5ab11d99a6379050. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=3, cluster=1, group_m=1, min_blocks=1,
@@ -328,7 +328,7 @@ __host__ __device__ constexpr int group_width()
     while (width > VEC_C && (SUMS % width != 0 || SUMS / width < SHARERS)) width /= 2;
     return width;
 }
-constexpr int GROUP  = group_width();                              // sums of a group
+constexpr int GROUP  = group_width();                             // sums of a group
 constexpr int GROUPS = SUMS / GROUP;                              // of a thread
 constexpr int SHARE  = (GROUPS + SHARERS - 1) / SHARERS * GROUP;  // sums that a thread writes, or fewer
 

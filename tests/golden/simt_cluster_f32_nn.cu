@@ -15,7 +15,7 @@
 //   shared     32768 bytes, static
 //   cluster    (4, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 4c0af326858936d7. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 3850cc83ec6189aa. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0, b_k_inner=0, prefetch=0, slices=2,
@@ -302,7 +302,7 @@ __host__ __device__ constexpr int group_width()
     while (width > VEC_C && (SUMS % width != 0 || SUMS / width < SHARERS)) width /= 2;
     return width;
 }
-constexpr int GROUP  = group_width();                              // sums of a group
+constexpr int GROUP  = group_width();                             // sums of a group
 constexpr int GROUPS = SUMS / GROUP;                              // of a thread
 constexpr int SHARE  = (GROUPS + SHARERS - 1) / SHARERS * GROUP;  // sums that a thread writes, or fewer
 
