@@ -90,7 +90,7 @@ static void change(Context& from, Context& to) { tilewright_switch(&from.stack_p
 
 // ---- The block that runs now -----------------------------------------------------------------------------------
 
-constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8;
+constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8, NONE = ~0u;
 constexpr size_t STACK = 128 << 10;
 constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
 constexpr size_t STACKS = MAX_THREADS * MAX_CLUSTER * STRIDE;
@@ -139,14 +139,14 @@ static void give_up(decltype(failure) why, unsigned where = 0)
     change(fibers[current].context, caller);
 }
 
-// A fiber of the block that can go on, those after `self` first; null where none can.
-static Fiber* ready(unsigned self)
+// A fiber of the block that can go on, those after `self` first; NONE where none can.
+static unsigned ready(unsigned self)
 {
-    const unsigned end = block->first + block->used;
+    const unsigned first = block->first, end = first + block->used;
     for (unsigned next = self;;) {
-        next = next + 1 < end ? next + 1 : block->first;
-        if (fibers[next].gate && *fibers[next].gate != fibers[next].seen) return &fibers[next];
-        if (next == self) return nullptr;
+        next = next + 1 < end ? next + 1 : first;
+        if (fibers[next].gate && *fibers[next].gate != fibers[next].seen) return next;
+        if (next == self) return NONE;
     }
 }
 
@@ -168,13 +168,15 @@ static void leave()
     const unsigned self = current;
     if (block->started < threads) {
         begin();
-    } else if (const Fiber* next = ready(self)) {
-        current = next - fibers;
-    } else {
-        if (block->returned < threads && cluster == 1) return give_up(STUCK);
-        return change(fibers[self].context, caller);
+        return change(fibers[self].context, fibers[current].context);
     }
-    change(fibers[self].context, fibers[current].context);
+    const unsigned next = ready(self);
+    if (next != NONE) {
+        current = next;
+        return change(fibers[self].context, fibers[next].context);
+    }
+    if (block->returned < threads && cluster == 1) return give_up(STUCK);
+    change(fibers[self].context, caller);
 }
 
 static void wait(const unsigned& gate)

@@ -109,23 +109,23 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
     for (unsigned turn = 0; waiting < cluster; ++turn) {
         const unsigned place = turn % cluster, rank = backwards ? cluster - 1 - place : place;
         enter(&blocks[rank]);
-        const Fiber* next = nullptr;
+        unsigned next = NONE;
         if (turn < cluster) {
             block->index = blockIdx = {x + rank, y, z};
             block->first = fibers_used;
             block->used = block->started = block->returned = 0;
             poison_block();
             begin();
-            next = &fibers[current];
+            next = current;
         } else if (block->returned < threads) {
             next = ready(block->first);
         }
-        if (!next) {
+        if (next == NONE) {
             ++waiting;
             continue;
         }
         waiting = 0;
-        current = next - fibers;
+        current = next;
         change(caller, fibers[current].context);
         if (failure) return;
         if (turn < cluster) fibers_used += block->used;
