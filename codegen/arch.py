@@ -30,8 +30,8 @@ class Arch:
     dmma_per_cycle: int = 0
     """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, bulk, wgmma; griddepcontrol: kernels that follow
-    each other may overlap."""
+    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, cluster, bulk, wgmma; griddepcontrol: kernels that
+    follow each other may overlap."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -84,7 +84,8 @@ def _gpu(
     )
 
 
-_SINCE_SM_90 = "cp.async", "dmma.m8n8k4", "dmma.m16n8", "bulk", "griddepcontrol"
+_SINCE_SM_90 = "cp.async", "dmma.m8n8k4", "dmma.m16n8", "cluster", "bulk", "griddepcontrol"
+"""What every GPU has from compute capability 9.0 on."""
 
 # Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
@@ -99,7 +100,7 @@ _ROWS = (
     _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), *_SINCE_SM_90),
     _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), *_SINCE_SM_90),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset({"cp.async", "dmma.m8n8k4", "dmma.m16n8"})),
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset(_SINCE_SM_90) - {"bulk", "griddepcontrol"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

@@ -8,6 +8,8 @@ from .deep import DEEP_SMALL, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .tiling import (
+    CLUSTER,
+    CLUSTER_FITS,
     EDGES_PAY,
     GROUPS_PAY,
     MOST_COPIES,
@@ -16,6 +18,7 @@ from .tiling import (
     aligned,
     alignment,
     block_worth,
+    clustered,
     registers_held_to,
     reuse,
     runs_along_k,
@@ -58,10 +61,11 @@ def _fast(arch: Arch) -> bool:
 
 def _smem_elements(config: Config) -> int:
     """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; the slices'
-    sums come later."""
+    sums come later, or those of a block of a cluster."""
     m, n, k = (config.number(f"block_{side}") for side in "mnk")
     stages = config.number("stages") * k * sum(side + (4 if side % 16 else 0) for side in (m, n))
-    return stages if config.number("slices") == 1 else max(stages, config.number("slices") * m * n)
+    adds_up = config.number("slices") > 1 or clustered(config)
+    return max(stages, config.number("slices") * m * n) if adds_up else stages
 
 
 def _sums(config: Config) -> int:
@@ -164,6 +168,7 @@ _CONSTRAINTS = (
     ),
     _evenly("a"),
     _evenly("b"),
+    *CLUSTER_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -282,6 +287,7 @@ DMMA = Family(
         ),
         Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(32)),
+        CLUSTER,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
@@ -296,6 +302,7 @@ DMMA = Family(
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
+    clustered=clustered,
     scalar=scalar,
     tensor_cores=True,
 )

@@ -97,6 +97,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "launch": source.launch,
         "splits": family.splits(config),
         "counters": family.split_counters(config),
+        "workspace": family.has_workspace(config),
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,

@@ -99,6 +99,8 @@ class Family:
     """Elements of which the pointer, the leading dimension and the stored row of A, B and C are multiples."""
     splits: Callable[[Config], int] = lambda config: 1
     """Blocks that share a tile of C."""
+    clustered: Callable[[Config], bool] = lambda config: False
+    """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 
@@ -145,10 +147,14 @@ class Family:
         groups = -(-self.splits(config) // self.split_group(config))
         return groups + (groups > 1)
 
+    def has_workspace(self, config: Config) -> bool:
+        """Whether blocks that share a tile of C add up in device memory of the kernel's own."""
+        return self.splits(config) > 1 and not self.clustered(config)
+
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
-        """Device memory of the kernel's own, zero before the first launch: where blocks share a tile of C, the sums
-        of each and the tile's counters; else 0."""
-        if self.splits(config) == 1:
+        """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each
+        and the counters of each tile of C; else 0."""
+        if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
         blocks = self.blocks(problem, config)

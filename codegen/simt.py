@@ -23,6 +23,8 @@ from .simt_sizes import (
     warp_n,
 )
 from .tiling import (
+    CLUSTER,
+    CLUSTER_FITS,
     EDGES_PAY,
     GROUPS_PAY,
     MOST_COPIES,
@@ -32,6 +34,7 @@ from .tiling import (
     aligned,
     alignment,
     block_worth,
+    clustered,
     registers_held_to,
     reuse,
     runs_along_k,
@@ -148,6 +151,7 @@ _CONSTRAINTS = (
         ),
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
+    *CLUSTER_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -295,6 +299,7 @@ SIMT = _Simt(
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
         Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
+        CLUSTER,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
@@ -312,5 +317,6 @@ SIMT = _Simt(
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
+    clustered=clustered,
     scalar=scalar,
 )

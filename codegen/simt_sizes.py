@@ -2,7 +2,7 @@
 
 from .config import Config
 from .problem import DType
-from .tiling import WIDE_BYTES, registers_held_to
+from .tiling import WIDE_BYTES, clustered, registers_held_to
 
 __all__ = [
     "copied",
@@ -54,9 +54,10 @@ def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
 
 
 def smem_elements(config: Config, pad: int) -> int:
-    """Elements of shared memory of a block: the tiles of all stages, or later the sums of the slices."""
+    """Elements of shared memory of a block: the tiles of all stages, or later the sums of the slices, or of
+    a block of a cluster."""
     stages = config.number("stages") * sum(_tile_elements(config, pad))
-    if config.number("slices") == 1:
+    if config.number("slices") == 1 and not clustered(config):
         return stages
     return max(stages, config.number("slices") * config.number("block_m") * config.number("block_n"))
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from .arch import Arch
 from .config import Config, Value
-from .family import Constraint, family_in
+from .family import Constraint, Parameter, family_in
 from .problem import Problem
 
 __all__ = [
+    "CLUSTER",
+    "CLUSTER_FITS",
     "EDGES_PAY",
     "GROUPS_PAY",
     "MOST_COPIES",
@@ -17,6 +19,7 @@ __all__ = [
     "aligned",
     "alignment",
     "block_worth",
+    "clustered",
     "registers_for",
     "registers_held_to",
     "reuse",
@@ -82,6 +85,11 @@ def scalar(config: Config) -> Config:
     return Config(config.family, tuple((name, 1 if name.startswith("vec") else v) for name, v in config.values))
 
 
+def clustered(config: Config) -> bool:
+    """Whether the blocks that share a tile of C form a cluster."""
+    return config["cluster"] == 1
+
+
 def registers_for(threads: int, blocks: int) -> int:
     """Registers of a thread with which so many blocks of so many threads fit, on every device of the table."""
     # Each of the four schedulers has a quarter of the registers and takes whole warps.
@@ -129,6 +137,22 @@ def _resident_fits(problem: Problem, config: Config, arch: Arch) -> bool:
 
 
 RESIDENT_FITS = Constraint("threads and shared memory of {min_blocks} blocks fit on a multiprocessor", _resident_fits)
+
+
+CLUSTER = Parameter("cluster", "x", (0, 1), "1 = they form a cluster, and add up in each other's shared memory")
+_MOST_CLUSTERED = 8
+"""Blocks of a cluster that every device with clusters can run."""
+CLUSTER_FITS = (
+    Constraint(
+        "the device has clusters",
+        lambda problem, config, arch: not clustered(config) or "cluster" in arch.instructions,
+    ),
+    Constraint(
+        f"a cluster has 2 to {_MOST_CLUSTERED} blocks, not {{split_k}}",
+        lambda problem, config, arch: not clustered(config) or 2 <= config.number("split_k") <= _MOST_CLUSTERED,
+        f"!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= {_MOST_CLUSTERED})",
+    ),
+)
 
 
 def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:

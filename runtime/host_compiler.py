@@ -28,7 +28,9 @@ _GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
 _FILLED = ("-ftrivial-auto-var-init=pattern",)
 """A variable that was never set holds a large number, not a zero by chance. GCC has it from 12 on."""
 
-_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(")
+_KERNEL = re.compile(
+    r"__global__\s+void\s+(?:__cluster_dims__\s*\(([^(),]+)[^()]*\)\s*)?(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
+)
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
@@ -95,7 +97,7 @@ class HostCompiler:
 def translation_unit(source: KernelSource) -> str:
     """The text as it goes to the compiler: unchanged but for `extern __shared__`, then what makes it loadable."""
     text = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(tilewright_host::dynamic_shared)", source.code)
-    exports = "".join(f"TILEWRIGHT_EXPORT({name})\n" for name in _KERNEL.findall(source.code))
+    exports = "".join(f"TILEWRIGHT_EXPORT({name}, {size or 1})\n" for size, name in _KERNEL.findall(source.code))
     return f'#line 1 "{source.name}.cu"\n{text}\n{exports}'
 
 

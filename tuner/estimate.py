@@ -22,6 +22,8 @@ _FILL_CYCLES = 1500
 """Until a block's first tiles are there."""
 _SPLIT_CYCLES = 2500
 """Of blocks that share a tile of C: writing sums and counting each other."""
+_CLUSTER_CYCLES = 1200
+"""Of blocks of a cluster, which read each other's sums: writing them and waiting for each other twice."""
 _BARRIER_CYCLES = 60
 _ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
@@ -36,8 +38,8 @@ _HALF_WARPS = 0.5
 """So many warps of a scheduler keep it busy half the time."""
 _OVER_BEST = 1.3
 _TILINGS = 24
-"""Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
-those so many."""
+"""Tiles, splits and ways to add those up are worth trying with which the device could be done in so many times what the
+best take, and of those so many."""
 
 
 def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
@@ -70,7 +72,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
             cycles = _slowest(cycles, waiting, memory)
         cycles += _FILL_CYCLES
     cycles += _LAUNCH_CYCLES + family.tail_cycles(config)
-    cycles += _split_cycles(tile_m * tile_n * dtype.size_bytes, splits)
+    cycles += _split_cycles(tile_m * tile_n * dtype.size_bytes, splits, family.clustered(config))
     memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
     copies_us = 2 * memory_us + 3 * _LAUNCH_CYCLES / info.clock_mhz if config["edge"] == "pad" else 0.0
     if family.in_flight(config):
@@ -124,10 +126,12 @@ def _slowest(*cycles: float) -> float:
     return float(sum(each**4 for each in cycles) ** 0.25)
 
 
-def _split_cycles(tile_bytes: int, splits: int) -> float:
+def _split_cycles(tile_bytes: int, splits: int, clustered: bool) -> float:
     """Clocks in which blocks that share a tile of C add up their sums."""
     if splits == 1:
         return 0.0
+    if clustered:  # each its part of the tile, most of it from the others
+        return _CLUSTER_CYCLES + tile_bytes * (splits - 1) / splits / _ALONE_BYTES_PER_CYCLE
     group = grouped(splits)
     read = group + (-(-splits // group) if group < splits else 0)
     return _SPLIT_CYCLES + (1 + read) * tile_bytes / _ALONE_BYTES_PER_CYCLE
@@ -140,10 +144,10 @@ def pays(
     its multiprocessors at work and ask no more of the cache than it gives. None for a family without them."""
     if not {"block_m", "block_n", "split_k"} <= set(values):
         return ()
+    known = {parameter.name: parameter for parameter in family.parameters}
     worth = {
-        parameter.name: [v for v in values[parameter.name] if isinstance(v, int) and parameter.worth(problem, v)]
-        for parameter in family.parameters
-        if parameter.name in ("block_m", "block_n", "split_k")
+        name: [v for v in values.get(name, (0,)) if isinstance(v, int) and known[name].worth(problem, v)]
+        for name in ("block_m", "block_n", "split_k", "cluster")
     }
     if info.arch.is_host:
         return (
@@ -156,23 +160,32 @@ def pays(
         )
     rate = family.fma_per_cycle(problem.dtype, info.arch)
 
+    def possible(**sizes: int) -> bool:
+        # Those that the family advises against, long or too small, are not counted: the others have to be enough.
+        return may_hold(problem, info.arch, family, (*family.constraints, *family.advice), sizes)
+
+    adds_up = {  # how the blocks of each split can
+        split: [each for each in worth["cluster"] if possible(split_k=split, cluster=each)]
+        for split in worth["split_k"]
+    }
+
     @cache
     def cycles(tile_m: int, tile_n: int, split: int) -> float:
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split
         work = -(-blocks // info.sm_count) * tile_m * tile_n * -(-problem.k // split)
         cached = work * (1 / tile_m + 1 / tile_n) * problem.dtype.size_bytes / _L2_BYTES_PER_CYCLE
-        adding = _split_cycles(tile_m * tile_n * problem.dtype.size_bytes, split)
+        size_bytes = tile_m * tile_n * problem.dtype.size_bytes
+        adding = min((_split_cycles(size_bytes, split, each == 1) for each in adds_up[split]), default=math.inf)
         return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
 
     @cache
     def least(tile_m: int, tile_n: int) -> float:
         return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
 
-    # Those that the family advises against, long or too small, are not counted: the others have to be enough.
     costs = sorted(
         cycles(tile_m, tile_n, split)
-        for tile_m, tile_n, split in itertools.product(*worth.values())
-        if may_hold(problem, info.arch, family, family.advice, {"block_m": tile_m, "block_n": tile_n, "split_k": split})
+        for tile_m, tile_n, split, cluster in itertools.product(*worth.values())
+        if possible(block_m=tile_m, block_n=tile_n, split_k=split, cluster=cluster)
     )
     if not costs:
         return ()

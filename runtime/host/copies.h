@@ -25,23 +25,26 @@ struct Copies {
     unsigned group;         // number of the group that is being filled
 };
 
-static Copies copies[MAX_THREADS];
+static Copies copies[MAX_THREADS * MAX_CLUSTER];
+
+// Those of the thread that runs.
+inline Copies& own_copies() { return copies[(block - blocks) * threads + fibers[current].rank]; }
 
 inline void copy_async(void* to, const void* from, unsigned bytes)
 {
-    Copies& own = copies[fibers[current].rank];
+    Copies& own = own_copies();
     if (own.count == MAX_COPIES) abort();
     memset(to, 0xFF, bytes);
     own.queue[(own.first + own.count++) % MAX_COPIES] =
         {static_cast<char*>(to), static_cast<const char*>(from), bytes, own.group};
 }
 
-inline void commit_copies() { ++copies[fibers[current].rank].group; }
+inline void commit_copies() { ++own_copies().group; }
 
 // Until all but the `pending` groups committed last have arrived.
 inline void wait_copies(unsigned pending)
 {
-    Copies& own = copies[fibers[current].rank];
+    Copies& own = own_copies();
     while (own.count && own.queue[own.first].group + pending < own.group) {
         const Copy& copy = own.queue[own.first];
         if (copy.from) memcpy(copy.to, copy.from, copy.bytes);

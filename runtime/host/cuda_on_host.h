@@ -1,6 +1,6 @@
 // Lets CUDA C++ text compile for the processor, so that a kernel can be checked where there is no GPU.
 //
-// One processor thread runs the blocks one after another; fibers.h runs the threads of a block and its barriers.
+// One processor thread runs the blocks one after another, by launch.h, and the threads of a block, by fibers.h.
 // A text can tell that it is compiled here by TILEWRIGHT_HOST, and gives instructions that only a GPU has (cp.async,
 // mma) a twin in plain C++ under it: tilewright_host::warp_collective is for those that a warp executes together.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "copies.h"
 #include "fibers.h"
+#include "launch.h"
 
 // ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host.py rewrites that line. -----
 
@@ -22,6 +23,7 @@
 #define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // In one section, to be filled with NaN before every block; `used`, or the compiler would trust it to be zero there.
@@ -96,14 +98,17 @@ template <class A, class B> using tilewright_common = std::decay_t<decltype(true
 template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }
 
-// ---- Launches: TILEWRIGHT_EXPORT(kernel) after the text makes `kernel_on_host`, which host.py calls. ------------
+// ---- Launches: TILEWRIGHT_EXPORT(kernel, cluster) after the text makes `kernel_on_host`, which host.py calls; a
+// cluster is so many blocks along x. ------------------------------------------------------------------------------
 
 namespace tilewright_host {
 
-template <auto kernel, class Arguments> struct Entry;
+template <auto kernel, unsigned blocks_together, class Arguments> struct Entry;
 
-template <auto kernel, class... Ts>
-struct Entry<kernel, void (*)(Ts...)> {
+template <auto kernel, unsigned blocks_together, class... Ts>
+struct Entry<kernel, blocks_together, void (*)(Ts...)> {
+    static_assert(1 <= blocks_together && blocks_together <= MAX_CLUSTER, "a cluster has up to 8 blocks");
+
     template <size_t... I> static void unpack(void** arguments, std::index_sequence<I...>)
     {
         kernel(*static_cast<Ts*>(arguments[I])...);
@@ -117,15 +122,16 @@ struct Entry<kernel, void (*)(Ts...)> {
         if (count != sizeof...(Ts)) return "the kernel has another number of arguments";
         for (uint64_t i = 0; i < count; ++i)
             if (sizes[i] != wanted[i]) return "an argument has another size than the kernel's";
-        return run(*launch, call, arguments);
+        return run(*launch, blocks_together, call, arguments);
     }
 };
 
 }  // namespace tilewright_host
 
-#define TILEWRIGHT_EXPORT(kernel)                                                                                 \
+#define TILEWRIGHT_EXPORT(kernel, cluster)                                                                        \
     extern "C" __attribute__((visibility("default"))) const char* kernel##_on_host(                               \
         const tilewright_host::Launch* launch, void** arguments, const uint64_t* sizes, uint64_t count)           \
     {                                                                                                             \
-        return tilewright_host::Entry<kernel, decltype(&kernel)>::launch(launch, arguments, sizes, count);        \
+        return tilewright_host::Entry<kernel, cluster, decltype(&kernel)>::launch(                                \
+            launch, arguments, sizes, count);                                                                     \
     }

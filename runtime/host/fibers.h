@@ -2,6 +2,7 @@
 //
 // A fiber starts threads one after another and stays with a thread that has to wait; only then is the next fiber
 // taken. So a kernel without barriers runs whole blocks on one stack, and contexts live on from block to block.
+// launch.h runs block after block, or the blocks of a cluster in turns.
 #pragma once
 
 #include <stdint.h>
@@ -89,29 +90,39 @@ static void change(Context& from, Context& to) { tilewright_switch(&from.stack_p
 
 // ---- The block that runs now -----------------------------------------------------------------------------------
 
-constexpr unsigned WARP = 32, MAX_THREADS = 1024;
+constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8, NONE = ~0u;
 constexpr size_t STACK = 128 << 10;
 constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
+constexpr size_t STACKS = MAX_THREADS * MAX_CLUSTER * STRIDE;
 
 struct Fiber {
     Context context;
     const unsigned* gate;  // counter that this fiber waits for, null where it has no thread
     unsigned seen;         // what the counter was
     unsigned rank;         // thread's number in its block
+    unsigned phase;        // of the cluster's barrier when the thread arrived there
     uint3 thread;
 };
 
-static Fiber fibers[MAX_THREADS];
-static Context caller;                       // the launch, outside the block
+struct Block {
+    uint3 index;
+    unsigned first, used;            // its fibers: those with a thread of it
+    unsigned started, returned;      // threads
+    unsigned arrived, generation;    // at the block's barrier; how often it has opened
+    int arrived_line;                // where
+    unsigned lanes_arrived[MAX_THREADS / WARP];
+    unsigned turn[MAX_THREADS];          // how often a lane's collectives have opened
+    const void* published[MAX_THREADS];  // what each lane offers to its warp
+};
+
+static Fiber fibers[MAX_THREADS * MAX_CLUSTER];
+static Block blocks[MAX_CLUSTER];            // of the cluster that runs
+static Block* block = blocks;                // the one that runs
+static Context caller;                       // the launch, outside the blocks
 static char* stacks;                         // of all fibers, kept until the library is unloaded
-static unsigned made;                        // fibers that have a context
-static unsigned used, current;               // fibers with a thread of this block; the one that runs
-static unsigned threads, started, returned;  // threads of this block
-static unsigned arrived, generation;         // at the block's barrier; how often it has opened
-static int arrived_line;                     // where
-static unsigned lanes_arrived[MAX_THREADS / WARP];
-static unsigned turn[MAX_THREADS];           // how often a lane's collectives have opened
-static const void* published[MAX_THREADS];   // what each lane offers to its warp
+static unsigned made, current;               // fibers that have a context; the one that runs
+static unsigned threads, cluster;            // of a block; blocks of a cluster
+static unsigned cluster_arrived, cluster_phase;  // at the cluster's barrier; how often it has opened
 static void (*call)(void**);                 // runs one thread
 static void** call_arguments;
 static enum { NO, STUCK, TWO_LINES, NO_LANE } failure;  // why the block cannot go on
@@ -128,27 +139,43 @@ static void give_up(decltype(failure) why, unsigned where = 0)
     change(fibers[current].context, caller);
 }
 
+// A fiber of the block that can go on, those after `self` first; NONE where none can.
+static unsigned ready(unsigned self)
+{
+    const unsigned first = block->first, end = first + block->used;
+    for (unsigned next = self;;) {
+        next = next + 1 < end ? next + 1 : first;
+        if (fibers[next].gate && *fibers[next].gate != fibers[next].seen) return next;
+        if (next == self) return NONE;
+    }
+}
+
+// Takes a fiber for the next thread.
+static void begin()
+{
+    current = block->first + block->used++;
+    if (current < made) return;
+#ifdef TILEWRIGHT_ASAN
+    __asan_unpoison_memory_region(stacks + current * STRIDE, STRIDE);
+#endif
+    make(fibers[current].context, stacks + current * STRIDE, STACK, threads_on_this_fiber);
+    ++made;
+}
+
 // Runs another fiber: one that starts the next thread, else the next whose gate has opened, else the launch.
 static void leave()
 {
     const unsigned self = current;
-    if (started < threads) {
-        current = used++;
-        if (current == made) {
-            make(fibers[current].context, stacks + current * STRIDE, STACK, threads_on_this_fiber);
-            ++made;
-        }
+    if (block->started < threads) {
+        begin();
         return change(fibers[self].context, fibers[current].context);
     }
-    for (unsigned next = self;;) {
-        next = next + 1 < used ? next + 1 : 0;
-        if (fibers[next].gate && *fibers[next].gate != fibers[next].seen) {
-            current = next;
-            return change(fibers[self].context, fibers[next].context);
-        }
-        if (next == self) break;
+    const unsigned next = ready(self);
+    if (next != NONE) {
+        current = next;
+        return change(fibers[self].context, fibers[next].context);
     }
-    if (returned < threads) return give_up(STUCK);
+    if (block->returned < threads && cluster == 1) return give_up(STUCK);
     change(fibers[self].context, caller);
 }
 
@@ -165,15 +192,15 @@ static void threads_on_this_fiber()
 {
     for (;;) {
         Fiber& self = fibers[current];
-        while (started < threads) {
+        while (block->started < threads) {
             // Odd blocks run their threads last to first: a race that one order hides the other may show.
+            const unsigned started = block->started++;
             const unsigned rank = blockIdx.x % 2 ? threads - 1 - started : started;
-            ++started;
             self.rank = rank;
             const unsigned row = rank / blockDim.x;
             threadIdx = self.thread = {rank % blockDim.x, row % blockDim.y, row / blockDim.y};
             call(call_arguments);
-            ++returned;
+            ++block->returned;
         }
         self.gate = nullptr;
         leave();
@@ -182,11 +209,25 @@ static void threads_on_this_fiber()
 
 static void sync_block(int line)
 {
-    if (arrived && line != arrived_line) return give_up(TWO_LINES, line);
-    arrived_line = line;
-    if (++arrived < threads) return wait(generation);
-    arrived = 0;
-    ++generation;
+    if (block->arrived && line != block->arrived_line) return give_up(TWO_LINES, line);
+    block->arrived_line = line;
+    if (++block->arrived < threads) return wait(block->generation);
+    block->arrived = 0;
+    ++block->generation;
+}
+
+// A cluster's barrier opens when every thread of its blocks has arrived; each waits for that later on.
+inline void arrive_cluster()
+{
+    fibers[current].phase = cluster_phase;
+    if (++cluster_arrived < threads * cluster) return;
+    cluster_arrived = 0;
+    ++cluster_phase;
+}
+
+inline void wait_cluster()
+{
+    if (fibers[current].phase == cluster_phase) wait(cluster_phase);
 }
 
 // Of the lanes in `mask` those that the block has.
@@ -201,11 +242,11 @@ static void sync_warp(unsigned mask)
     mask = present(mask);
     const unsigned rank = fibers[current].rank;
     const unsigned warp = rank / WARP, first = warp * WARP, bit = 1u << rank % WARP;
-    unsigned& here = lanes_arrived[warp];
+    unsigned& here = block->lanes_arrived[warp];
     here |= bit;
-    if (!(mask & bit) || (here & mask) != mask) return wait(turn[rank]);
+    if (!(mask & bit) || (here & mask) != mask) return wait(block->turn[rank]);
     here &= ~mask;
-    for (unsigned lane = 0; lane < WARP; ++lane) turn[first + lane] += mask >> lane & 1;
+    for (unsigned lane = 0; lane < WARP; ++lane) block->turn[first + lane] += mask >> lane & 1;
 }
 
 // Something that the lanes of a warp do together: each offers `mine`, and `use` computes this lane's result from
@@ -214,104 +255,17 @@ template <class V, class Use>
 auto warp_collective(unsigned mask, const V& mine, Use use)
 {
     const unsigned rank = fibers[current].rank, first = rank / WARP * WARP;
-    published[rank] = &mine;
+    block->published[rank] = &mine;
     sync_warp(mask);
     auto result = use([=](unsigned lane) -> const V& {
         lane %= WARP;
         if (!(present(mask) >> lane & 1)) give_up(NO_LANE, lane);  // a GPU would give anything
-        return *static_cast<const V*>(published[first + lane]);
+        return *static_cast<const V*>(block->published[first + lane]);
     });
     sync_warp(mask);  // no lane may leave with what others still read
     return result;
 }
 
 inline unsigned lane() { return fibers[current].rank % WARP; }
-
-// ---- Launches --------------------------------------------------------------------------------------------------
-
-static char* dynamic_shared;  // what `extern __shared__` names
-extern "C" __attribute__((weak, visibility("hidden"))) char __start_tilewright_shared[], __stop_tilewright_shared[];
-
-// Shared memory starts as NaN in every block: on a GPU it holds what another block left there.
-__attribute__((no_sanitize_address)) static void poison(char* from, size_t size)
-{
-#ifdef TILEWRIGHT_ASAN
-    for (volatile char* p = from; p != from + size; ++p) *p = char(0xFF);  // memset would be checked, gaps and all
-#else
-    memset(from, 0xFF, size);
-#endif
-}
-
-struct Launch {
-    uint3 grid, block;
-    uint64_t dynamic_bytes;
-};
-
-static const char* why()
-{
-    static char text[256], what[160];
-    const unsigned elsewhere = threads - returned - arrived;
-    switch (failure) {
-    case NO: return nullptr;
-    case STUCK:
-        snprintf(what, sizeof what, "of %u threads %u wait at line %d, %u have returned, %u wait in a warp collective",
-                 threads, arrived, arrived ? arrived_line : 0, returned, elsewhere);
-        break;
-    case TWO_LINES: snprintf(what, sizeof what, "threads wait at lines %d and %u", arrived_line, failed_at); break;
-    case NO_LANE: snprintf(what, sizeof what, "a warp collective reads lane %u, which takes no part", failed_at); break;
-    }
-    const uint3 at = blockIdx;
-    snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): %s", at.x, at.y, at.z, what);
-    return text;
-}
-
-static const char* run(const Launch& launch, void (*body)(void**), void** arguments)
-{
-    if (!stacks) {
-        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void* memory = mmap(nullptr, MAX_THREADS * STRIDE, PROT_READ | PROT_WRITE, flags, -1, 0);
-        if (memory == MAP_FAILED) return "no memory for the stacks of a block";
-        stacks = static_cast<char*>(memory);
-    }
-    if (launch.dynamic_bytes) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, 1024, launch.dynamic_bytes)) return "no memory for dynamic shared memory";
-        dynamic_shared = static_cast<char*>(memory);
-    }
-    const uint3 grid = gridDim = launch.grid;
-    blockDim = launch.block;
-    threads = launch.block.x * launch.block.y * launch.block.z;
-    call = body;
-    call_arguments = arguments;
-    failure = NO;
-    if (!made) {
-#ifdef TILEWRIGHT_ASAN
-        __asan_unpoison_memory_region(stacks, MAX_THREADS * STRIDE);
-#endif
-        make(fibers[0].context, stacks, STACK, threads_on_this_fiber);
-        made = 1;
-    }
-    arrived = generation = 0;
-    memset(lanes_arrived, 0, sizeof lanes_arrived);
-    for (unsigned z = 0; z < grid.z && !failure; ++z)
-        for (unsigned y = 0; y < grid.y && !failure; ++y)
-            for (unsigned x = 0; x < grid.x && !failure; ++x) {
-                blockIdx = {x, y, z};
-                if (__start_tilewright_shared)
-                    poison(__start_tilewright_shared, __stop_tilewright_shared - __start_tilewright_shared);
-                if (dynamic_shared) poison(dynamic_shared, launch.dynamic_bytes);
-                started = returned = current = 0;
-                used = 1;
-                change(caller, fibers[0].context);
-            }
-    free(dynamic_shared);
-    dynamic_shared = nullptr;
-    return why();
-}
-
-__attribute__((destructor)) static void unload()
-{
-    if (stacks) munmap(stacks, MAX_THREADS * STRIDE);
-}
 
 }  // namespace tilewright_host

@@ -97,7 +97,7 @@ def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
 def test_the_space_is_large_enough_to_search_and_small_enough_to_list(trans: str) -> None:
     problem = Problem.parse("1024x768x512", "double", trans)
     configs, pruned = space(problem)
-    assert 1000 <= len(configs) <= 4000
+    assert 1000 <= len(configs) <= 5000
     assert len(set(configs)) == len(configs)
     assert sum(pruned.values()) + len(configs) > 10**6
     for config in random.Random(1).sample(configs, 100):
@@ -131,6 +131,34 @@ def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
     assert "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64" in source.code
 
 
+@pytest.mark.parametrize("split_k", [1, 12])
+def test_a_cluster_has_two_to_eight_blocks(split_k: int) -> None:
+    assert reasons(f"split_k={split_k},cluster=1") == [f"a cluster has 2 to 8 blocks, not {split_k}"]
+
+
+@pytest.mark.parametrize(("arch", "allowed"), [("sm_80", False), ("sm_90a", True), ("sm_100", True), ("sm_120", True)])
+def test_new_devices_have_clusters(arch: str, allowed: bool) -> None:
+    given = reasons("split_k=4,cluster=1,mma_k=4", arch=arch)
+    assert given == ([] if allowed else ["the device has clusters"])
+
+
+def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
+    config = Config.parse("dmma:block_m=64,block_n=64,block_k=16,split_k=3,slices=2,cluster=1")
+    source = render(Problem.parse("256x128x512", "double"), config, SM_90)
+    assert source.workspace_bytes == 0
+    assert source.launch.grid == (4 * 2 * 3, 1, 1)
+    assert source.launch.static_smem_bytes + source.launch.dynamic_smem_bytes == 2 * 64 * 64 * 8
+    assert "__cluster_dims__(SPLIT_K, 1, 1)" in source.code
+    assert "workspace" not in source.code
+
+
+@pytest.mark.parametrize(("arch", "clusters"), [("sm_120", {0, 1}), ("sm_80", {0})])
+def test_the_space_tries_clusters_where_there_are_some(arch: str, clusters: set[int]) -> None:
+    configs, _ = space(Problem.parse("256x256x16384", "double"), arch)
+    assert {config["cluster"] for config in configs if 2 <= config.number("split_k") <= 8} == clusters
+    assert {config["cluster"] for config in configs if not 2 <= config.number("split_k") <= 8} == {0}
+
+
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 BEST = (
@@ -154,6 +182,8 @@ def sample() -> list[tuple[str, str, str, str]]:
         wanted = {"mma_k": mma_k, "min_blocks": min_blocks, "prefetch": 2}.items()
         configs = [each for each in space(Problem.parse("1024", "double"))[0] if wanted <= dict(each.values).items()]
         rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(configs, 3)]
+    clustered = [each for each in space(Problem.parse("512x512x1024", "double"))[0] if each["cluster"] == 1]
+    rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(clustered, 8)]
     rows += [(str(complete(Config.parse(f"dmma:{text},mma_k=8"))), "double", "nn", "sm_90a") for text in BEST]
     rows.append((str(complete(Config.parse("dmma:mma_k=16,block_k=32,prefetch=1"))), "double", "nt", "sm_90a"))
     return rows

@@ -16,6 +16,7 @@ CONFIGS = (
     "simt:edge=bounds,cp_async=1,stages=3,split_k=12,slices=2",
     "skinny:edge=bounds,split_k=4",
     "skinny:edge=bounds,cp_async=1,stages=4",
+    "simt:edge=bounds,split_k=4,cluster=1",
     "dmma:edge=bounds,split_k=3,prefetch=2",
 )
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)

@@ -161,6 +161,34 @@ def test_source_tells_alignment_workspace_and_large_shared_memory() -> None:
     assert "extern __shared__" in source.code
 
 
+@pytest.mark.parametrize("split_k", [1, 12])
+def test_a_cluster_has_two_to_eight_blocks(split_k: int) -> None:
+    assert reasons(f"split_k={split_k},cluster=1") == [f"a cluster has 2 to 8 blocks, not {split_k}"]
+
+
+@pytest.mark.parametrize(("arch", "allowed"), [("sm_80", False), ("sm_90a", True), ("sm_100", True), ("sm_120", True)])
+def test_new_devices_have_clusters(arch: str, allowed: bool) -> None:
+    given = reasons("split_k=4,cluster=1", arch=arch)
+    assert given == ([] if allowed else ["the device has clusters"])
+
+
+def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
+    config = Config.parse("simt:block_m=64,block_n=64,block_k=8,split_k=3,slices=2,cluster=1")
+    source = render(Problem.parse("256x128x512", "float"), config, SM_90)
+    assert source.workspace_bytes == 0
+    assert source.launch.grid == (4 * 2 * 3, 1, 1)
+    assert source.launch.static_smem_bytes + source.launch.dynamic_smem_bytes == 2 * 64 * 64 * 4
+    assert "__cluster_dims__(SPLIT_K, 1, 1)" in source.code
+    assert "workspace" not in source.code
+
+
+@pytest.mark.parametrize(("arch", "clusters"), [("sm_120", {0, 1}), ("sm_80", {0})])
+def test_the_space_tries_clusters_where_there_are_some(arch: str, clusters: set[int]) -> None:
+    configs, _ = space(Problem.parse("512", "float"), arch)
+    assert {config["cluster"] for config in configs if 2 <= config.number("split_k") <= 8} == clusters
+    assert {config["cluster"] for config in configs if not 2 <= config.number("split_k") <= 8} == {0}
+
+
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 
@@ -172,7 +200,8 @@ def some(problem: Problem, target: str) -> list[Config]:
 
 
 def sample() -> list[tuple[str, str, str, str]]:
-    """Config, dtype, transposes and target: the same variants for every target."""
+    """Config, dtype, transposes and target: the same variants for every target that can run them, and some of
+    clusters."""
     generator = random.Random(3)
     rows = []
     for dtype, trans, count in (("float", "nn", 10), ("float", "nt", 5), ("float", "tn", 3), ("double", "nn", 6)):
@@ -183,6 +212,8 @@ def sample() -> list[tuple[str, str, str, str]]:
     assert len(rows) == SAMPLE
     deep = [config for config in space(Problem.parse("16x4096x4096"))[0] if is_deep(config)]
     rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
+    clustered = [each for each in some(Problem.parse("1024"), "sm_90a") if each["cluster"] == 1]
+    rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 
 

@@ -1,6 +1,6 @@
 // gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
 //
-// Written by tilewright, file digest 48a7aeb741a3a766. To write it again:
+// Written by tilewright, file digest da8fb476c5bd7c99. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn
 //       --config "tiled:tile_width=16,edge=pad,skew=0,unroll=8" --arch sm_90a --name gemm
 
@@ -23,13 +23,13 @@
 //
 //   sizes      m, n and k as padded: m to a multiple of 16, n of 16, k of 16;
 //              A and B lie in buffers of the padded sizes, their frames zeroed by the kernel
-//              gemm_tiled_f32_nn_tw16_epad_s0_u8_frame
+//            gemm_tiled_f32_nn_tw16_epad_s0_u8_frame
 //   alignment  every pointer and leading dimension to one element, 4 bytes
 //   grid       ceil(m / 16) * ceil(n / 16) blocks along x
 //   block      (16, 16, 1): 256 threads
 //   shared     2048 bytes, static
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest 34b67aeb6524b588. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest ae181792fcc6967f. To write it again:
 //   tilewright emit --config "tiled:tile_width=16,edge=pad,skew=0,unroll=8" --dtype float --trans nn
 
 namespace {

@@ -10,13 +10,13 @@
 //
 //   sizes      m, n and k as padded: m to a multiple of 8, n of 32, k of 1;
 //              A and B lie in buffers of the padded sizes, their frames zeroed by the kernel
-//              gemm_naive_f32_nn_bm8_bn32_epad_u4_frame
+//            gemm_naive_f32_nn_bm8_bn32_epad_u4_frame
 //   alignment  every pointer and leading dimension to one element, 4 bytes
 //   grid       ceil(m / 8) * ceil(n / 32) blocks along x
 //   block      (32, 8, 1): 256 threads
 //   shared     0 bytes, static
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 951c0af1bd1db50e. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest b01eab561e06394a. To write it again:
 //   tilewright emit --config "naive:block_m=8,block_n=32,edge=pad,unroll=4" --dtype float --trans nn
 
 namespace {

@@ -10,13 +10,13 @@
 //
 //   sizes      m, n and k as padded: m to a multiple of 4, n of 128, k of 16;
 //              A and B lie in buffers of the padded sizes, their frames zeroed by the kernel
-//              gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_epad_frame
+//            gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_epad_frame
 //   alignment  every pointer and leading dimension to one element, 4 bytes
 //   grid       ceil(m / 4) * ceil(n / 128) blocks along x
 //   block      (128, 1, 1): 128 threads
 //   shared     8192 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest cffbe83b78693e45. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest a55c4d7c6f995333. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=pad"

@@ -37,6 +37,10 @@ CONFIGS = {
     "slices, splits, prefetched":
         "block_m=64,block_n=16,warp_m=32,warp_n=8,block_k=16,mma_k=4,stages=5,slices=2,split_k=2,prefetch=1,group_m=8",
     "deep tiles, many slices": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=64,stages=3,slices=8",
+    "cluster, prefetched beside":
+        "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2,split_k=2,cluster=1",
+    "cluster, slices, uneven shares":
+        "block_m=32,block_n=16,warp_m=32,warp_n=16,block_k=32,stages=2,slices=2,split_k=5,prefetch=1,cluster=1",
 }  # fmt: skip
 
 
@@ -188,6 +192,7 @@ SMALL = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=16,mma_k=4,stages=2"
 WIDE = "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=16,stages=3"
 BESIDE = "block_m=32,block_n=16,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2"
 DEEP = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=32,mma_k=16,stages=2,slices=2,split_k=2"
+CLUSTER = "block_m=32,block_n=16,warp_m=16,warp_n=16,block_k=32,stages=2,slices=2,split_k=3,cluster=1"
 
 # Name, text, replacement, config, and transposes or vectors where they matter.
 FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
@@ -236,12 +241,15 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("rows beside from this step", "read_a((step + 1) % STEPS, each", "read_a(step, each", BESIDE, "nn", 1),
     ("last groups beside not read", "each < READS;", "each < READS - 1;", BESIDE, "nn", 1),
     ("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * 0", DEEP, "nn", 2),
+    ("sums read before they are there", "    arrive_cluster();\n    wait_cluster();", "", CLUSTER, "nn", 2),
+    ("block ends while it is read", "    wait_cluster();\n}\n", "}\n", CLUSTER, "nn", 1),
+    ("own sums taken for all", "(split + other) % SPLIT_K", "split", CLUSTER, "nn", 1),
 )  # fmt: skip
 
 
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(tmp_path: Path) -> None:
     planted = [Planted(name, config_for(text, vec), old, new, trans=t) for name, old, new, text, t, vec in FAULTS]
-    for text, trans, vec in product((PLAIN, WARPS, SMALL, WIDE, BESIDE, DEEP), ("nn", "tt"), (1, 2)):
+    for text, trans, vec in product((PLAIN, WARPS, SMALL, WIDE, BESIDE, DEEP, CLUSTER), ("nn", "tt"), (1, 2)):
         if (text, vec) != (DEEP, 1):  # there memory is aligned to one element, and a workspace to two
             planted.append(Planted(f"unfaulted {text} {trans} {vec}", config_for(text, vec), trans=trans))
     found = outcomes(planted, tmp_path)

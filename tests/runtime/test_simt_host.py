@@ -36,6 +36,11 @@ CONFIGS = {
     "slices=8,a_k_inner=1",
     "cp.async, deep tiles, many slices": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,cp_async=1,"
     "stages=3,slices=16,split_k=2,b_k_inner=1",
+    "cluster, slices": "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,prefetch=1,slices=2,split_k=4,cluster=1",
+    "cluster, uneven shares":
+        "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=6,cluster=1",
+    "cluster, more shares than sums":
+        "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,split_k=8,cluster=1,group_m=4",
 }  # fmt: skip
 
 
@@ -133,6 +138,18 @@ def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> 
     assert not workspace.array("uint8", (workspace.nbytes,))[-4 * 6 :].any()
 
 
+def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:
+    device = HostDevice()
+    problem = Problem.parse("33x18x200")
+    kernel = prepare(device, problem, config_for(CONFIGS["cluster, uneven shares"], "float", "nn"))
+    rng = np.random.default_rng(1)
+    a, b = rng.random(problem.stored_a, np.float32), rng.random(problem.stored_b, np.float32)
+    c = np.zeros((problem.m, problem.n), np.float32)
+    assert len({run(device, kernel, a, b, c, 1, 0).tobytes() for _ in range(5)}) == 1
+    assert kernel.source.workspace_bytes == 0
+    assert not kernel._workspaces
+
+
 def test_what_the_grid_runs_keeps_every_rule() -> None:
     for text, dtype, trans, vec in product(CONFIGS.values(), ("float", "double"), TRANS, (1, 4)):
         config = config_for(text, dtype, trans, vec)
@@ -144,8 +161,8 @@ def test_what_the_grid_runs_keeps_every_rule() -> None:
 PLAIN = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8"
 ASYNC = f"{PLAIN},cp_async=1,stages=3"
 WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
-
 GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
+CLUSTER = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=3,cluster=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +226,21 @@ FAULTS = (
     Fault("groups' counter not put back", "if (*last) *", "if (*last && count == SPLIT_GROUP) *", GROUPED),
     Fault("groups overlap", "split / SPLIT_GROUP * SPLIT_GROUP", "split / SPLIT_GROUP", GROUPED),
     Fault("group left out", "SPLIT_COUNTERS - 1, SPLIT_GROUP);", "SPLIT_COUNTERS - 2, SPLIT_GROUP);", GROUPED),
+    Fault("sums read before they are there", "    arrive_cluster();\n    wait_cluster();", "", CLUSTER),
+    Fault("not waited for the cluster", "arrive_cluster();\n    wait_cluster();", "arrive_cluster();", CLUSTER),
+    Fault("block ends while it is read", "    wait_cluster();\n}\n", "}\n", CLUSTER),
+    Fault("block of the cluster left out", "other < SPLIT_K; ++other", "other < SPLIT_K - 1; ++other", CLUSTER),
+    Fault("own sums taken for all", "(split + other) % SPLIT_K", "split", CLUSTER),
+    Fault("slice of the cluster left out", "part < SLICES; ++part", "part < SLICES - 1; ++part", CLUSTER),
+    Fault("blocks share out alike", "(split * SLICES + slice)", "slice", CLUSTER),
+    Fault("share beyond the sums read", " && first + g >= GROUPS", " && false", CLUSTER),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
     faults = [*FAULTS[dtype == "double" :: 2]]  # half of them in either type
-    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED), ("nn", "tt"))):
+    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED, CLUSTER), ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
     right = {name for name, outcome in found.items() if outcome == RIGHT}

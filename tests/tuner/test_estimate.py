@@ -17,6 +17,7 @@ from tilewright.tuner.estimate import estimate_us, pays
 
 H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 SLOW_DOUBLE = replace(H200, name="NVIDIA X", arch=ARCHES["sm_120"])
+OLDER = replace(H200, name="NVIDIA Y", arch=ARCHES["sm_80"])
 VALUES = {choices.family: dict(choices.parameters) for choices in read_spaces()}
 
 SIMT = "simt:block_m=128,block_n=128,block_k=16,thread_m=8,thread_n=8,lanes_m=4,cp_async=1,stages=3,prefetch=1"
@@ -53,6 +54,14 @@ def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
     # 64 tiles occupy half of 132 multiprocessors, 128 of them nearly all.
     assert not keep(Problem.parse("1024"), H200, "simt:block_m=128,block_n=128")
     assert keep(Problem.parse("2048x1024x1024"), H200, "simt:block_m=128,block_n=128")
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_clusters_are_tried_where_the_device_has_them(dtype: str) -> None:
+    problem = Problem.parse("512", dtype)
+    tried = {info.arch.name: candidates(problem, info, read_spaces()).configs for info in (H200, OLDER)}
+    for name, clusters in (("sm_90a", {0, 1}), ("sm_80", {0})):
+        assert {c["cluster"] for c in tried[name] if c.family in ("simt", "dmma")} == clusters
 
 
 def test_narrow_results_may_have_long_tiles() -> None:
@@ -163,6 +172,13 @@ def test_blocks_of_little_work_wait_for_their_tiles() -> None:
     plain = SIMT.replace(",stages=3", "")
     few, many = (estimate_us(large, changed(plain, stages=stages), H200) for stages in (3, 5))
     assert few < 1.02 * many
+
+
+@pytest.mark.parametrize(("text", "dtype"), [(SIMT, "float"), (DMMA, "double")])
+def test_a_cluster_adds_up_faster_than_blocks_that_meet_in_memory(text: str, dtype: str) -> None:
+    problem = Problem.parse("128x128x16384", dtype)
+    memory, cluster = (estimate_us(problem, changed(text, split_k=8, cluster=each), H200) for each in (0, 1))
+    assert 0.5 < memory - cluster < 15
 
 
 def test_padding_costs_copies() -> None:

@@ -1,0 +1,195 @@
+// Launches: blocks one after another, or the blocks of a cluster in turns, each with its own shared memory.
+#pragma once
+
+#include "fibers.h"
+
+namespace tilewright_host {
+
+// ---- Shared memory ---------------------------------------------------------------------------------------------
+
+// `__shared__` names one place, where the block that runs has its own: what the cluster's other blocks have there is
+// kept aside meanwhile. What `extern __shared__` names lies apart for each block.
+struct Memory {
+    char *dynamic, *aside;
+};
+
+static Memory memory[MAX_CLUSTER];
+static char* dynamic_shared;  // of the block that runs
+static size_t dynamic_bytes;
+extern "C" __attribute__((weak, visibility("hidden"))) char __start_tilewright_shared[], __stop_tilewright_shared[];
+
+static size_t static_bytes()
+{
+    return __start_tilewright_shared ? __stop_tilewright_shared - __start_tilewright_shared : 0;
+}
+
+__attribute__((no_sanitize_address)) static void copy(char* to, const char* from, size_t size)
+{
+#ifdef TILEWRIGHT_ASAN
+    for (volatile char* p = to; p != to + size; ++p, ++from) *p = *from;  // memcpy would be checked, gaps and all
+#else
+    memcpy(to, from, size);
+#endif
+}
+
+// Shared memory is NaN when a block starts and when it has ended: on a GPU it holds what another block left there.
+__attribute__((no_sanitize_address)) static void poison(char* from, size_t size)
+{
+#ifdef TILEWRIGHT_ASAN
+    for (volatile char* p = from; p != from + size; ++p) *p = char(0xFF);
+#else
+    memset(from, 0xFF, size);
+#endif
+}
+
+static void poison_block()
+{
+    poison(__start_tilewright_shared, static_bytes());
+    poison(dynamic_shared, dynamic_bytes);
+}
+
+// Where block `rank` of the cluster has what lies at `place` in the shared memory of the block that runs.
+template <class V> const V* peer(const V* place, unsigned rank)
+{
+    const char* from = reinterpret_cast<const char*>(place);
+    if (rank >= cluster) abort();
+    if (&blocks[rank] == block) return place;
+    if (dynamic_shared <= from && from < dynamic_shared + dynamic_bytes) {
+        return reinterpret_cast<const V*>(memory[rank].dynamic + (from - dynamic_shared));
+    }
+    return reinterpret_cast<const V*>(memory[rank].aside + (from - __start_tilewright_shared));
+}
+
+// ---- Blocks ----------------------------------------------------------------------------------------------------
+
+struct Launch {
+    uint3 grid, block;
+    uint64_t dynamic_bytes;
+};
+
+static const char* why()
+{
+    static char text[256], what[160];
+    const Block& at = *block;
+    const unsigned elsewhere = threads - at.returned - at.arrived;
+    const char* where = cluster > 1 ? "a warp collective or for the cluster" : "a warp collective";
+    switch (failure) {
+    case NO: return nullptr;
+    case STUCK:
+        snprintf(what, sizeof what, "of %u threads %u wait at line %d, %u have returned, %u wait in %s",
+                 threads, at.arrived, at.arrived ? at.arrived_line : 0, at.returned, elsewhere, where);
+        break;
+    case TWO_LINES:
+        snprintf(what, sizeof what, "threads wait at lines %d and %u", at.arrived_line, failed_at);
+        break;
+    case NO_LANE: snprintf(what, sizeof what, "a warp collective reads lane %u, which takes no part", failed_at); break;
+    }
+    snprintf(text, sizeof text, "divergent barrier in block (%u, %u, %u): %s", at.index.x, at.index.y, at.index.z, what);
+    return text;
+}
+
+// Makes `next` the block that runs.
+static void enter(Block* next)
+{
+    if (next != block) {
+        copy(memory[block - blocks].aside, __start_tilewright_shared, static_bytes());
+        copy(__start_tilewright_shared, memory[next - blocks].aside, static_bytes());
+    }
+    block = next;
+    blockIdx = next->index;
+    dynamic_shared = memory[next - blocks].dynamic;
+}
+
+// Runs the blocks from (x, y, z) on: each goes on until it has to wait for the others, then the next one.
+static void run_cluster(unsigned x, unsigned y, unsigned z)
+{
+    const bool backwards = x / cluster % 2;  // a race that one order hides the other may show
+    unsigned fibers_used = 0, waiting = 0;   // blocks in a row that could not go on
+    cluster_arrived = 0;
+    for (unsigned turn = 0; waiting < cluster; ++turn) {
+        const unsigned place = turn % cluster, rank = backwards ? cluster - 1 - place : place;
+        enter(&blocks[rank]);
+        unsigned next = NONE;
+        if (turn < cluster) {
+            block->index = blockIdx = {x + rank, y, z};
+            block->first = fibers_used;
+            block->used = block->started = block->returned = 0;
+            poison_block();
+            begin();
+            next = current;
+        } else if (block->returned < threads) {
+            next = ready(block->first);
+        }
+        if (next == NONE) {
+            ++waiting;
+            continue;
+        }
+        waiting = 0;
+        current = next;
+        change(caller, fibers[current].context);
+        if (failure) return;
+        if (turn < cluster) fibers_used += block->used;
+        if (block->returned == threads && cluster > 1) poison_block();
+    }
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+        if (blocks[rank].returned == threads) continue;
+        block = &blocks[rank];
+        failure = STUCK;
+        made = 0;
+        return;
+    }
+}
+
+// Memory for the blocks of a cluster; says what is missing.
+static const char* allocate()
+{
+    if (!stacks) {
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        void* found = mmap(nullptr, STACKS, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (found == MAP_FAILED) return "no memory for the stacks of a block";
+        stacks = static_cast<char*>(found);
+    }
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+        void *dynamic = nullptr, *aside = nullptr;
+        if (dynamic_bytes && posix_memalign(&dynamic, 1024, dynamic_bytes)) return "no memory for dynamic shared memory";
+        memory[rank].dynamic = static_cast<char*>(dynamic);
+        if (cluster > 1 && posix_memalign(&aside, 1024, static_bytes() + 1)) return "no memory for a cluster";
+        memory[rank].aside = static_cast<char*>(aside);
+    }
+    return nullptr;
+}
+
+static const char* run(const Launch& launch, unsigned blocks_together, void (*body)(void**), void** arguments)
+{
+    const uint3 grid = gridDim = launch.grid;
+    if (grid.x % blocks_together) return "the grid is not made of whole clusters";
+    blockDim = launch.block;
+    threads = launch.block.x * launch.block.y * launch.block.z;
+    cluster = blocks_together;
+    dynamic_bytes = launch.dynamic_bytes;
+    call = body;
+    call_arguments = arguments;
+    failure = NO;
+    block = blocks;
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+        blocks[rank].arrived = 0;
+        memset(blocks[rank].lanes_arrived, 0, sizeof blocks[rank].lanes_arrived);
+    }
+    const char* missing = allocate();
+    for (unsigned z = 0; z < grid.z && !failure && !missing; ++z)
+        for (unsigned y = 0; y < grid.y && !failure; ++y)
+            for (unsigned x = 0; x < grid.x && !failure; x += cluster) run_cluster(x, y, z);
+    for (Memory& each : memory) {
+        free(each.dynamic);
+        free(each.aside);
+        each = {};
+    }
+    return missing ? missing : why();
+}
+
+__attribute__((destructor)) static void unload()
+{
+    if (stacks) munmap(stacks, STACKS);
+}
+
+}  // namespace tilewright_host
