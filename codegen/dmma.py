@@ -10,6 +10,7 @@ from .problem import DType, Problem
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
+    CLUSTER_PAYS,
     EDGES_PAY,
     GROUPS_PAY,
     MOST_COPIES,
@@ -239,6 +240,7 @@ _ADVICE = (
     deep_pays(stages=5, slices=4),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
+    CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
     EDGES_PAY,

@@ -25,6 +25,7 @@ from .simt_sizes import (
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
+    CLUSTER_PAYS,
     EDGES_PAY,
     GROUPS_PAY,
     MOST_COPIES,
@@ -245,6 +246,7 @@ _ADVICE = (
     deep_pays(stages=4, slices=8),
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
+    CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
     EDGES_PAY,

@@ -10,6 +10,7 @@ from .problem import Problem
 __all__ = [
     "CLUSTER",
     "CLUSTER_FITS",
+    "CLUSTER_PAYS",
     "EDGES_PAY",
     "GROUPS_PAY",
     "MOST_COPIES",
@@ -142,6 +143,11 @@ RESIDENT_FITS = Constraint("threads and shared memory of {min_blocks} blocks fit
 CLUSTER = Parameter("cluster", "x", (0, 1), "1 = they form a cluster, and add up in each other's shared memory")
 _MOST_CLUSTERED = 8
 """Blocks of a cluster that every device with clusters can run."""
+CLUSTER_PAYS = Constraint(
+    # Larger clusters crowd on some multiprocessors of a device and leave others idle.
+    "two blocks that share a tile of C form a cluster, more do not",
+    lambda problem, config, arch: clustered(config) == ("cluster" in arch.instructions and config["split_k"] == 2),
+)
 CLUSTER_FITS = (
     Constraint(
         "the device has clusters",

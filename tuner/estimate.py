@@ -38,8 +38,8 @@ _HALF_WARPS = 0.5
 """So many warps of a scheduler keep it busy half the time."""
 _OVER_BEST = 1.3
 _TILINGS = 24
-"""Tiles, splits and ways to add those up are worth trying with which the device could be done in so many times what the
-best take, and of those so many."""
+"""Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
+those so many."""
 
 
 def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
@@ -184,8 +184,8 @@ def pays(
 
     costs = sorted(
         cycles(tile_m, tile_n, split)
-        for tile_m, tile_n, split, cluster in itertools.product(*worth.values())
-        if possible(block_m=tile_m, block_n=tile_n, split_k=split, cluster=cluster)
+        for tile_m, tile_n, split in itertools.product(worth["block_m"], worth["block_n"], worth["split_k"])
+        if any(possible(block_m=tile_m, block_n=tile_n, split_k=split, cluster=each) for each in adds_up[split])
     )
     if not costs:
         return ()

@@ -152,11 +152,11 @@ def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
     assert "workspace" not in source.code
 
 
-@pytest.mark.parametrize(("arch", "clusters"), [("sm_120", {0, 1}), ("sm_80", {0})])
-def test_the_space_tries_clusters_where_there_are_some(arch: str, clusters: set[int]) -> None:
+@pytest.mark.parametrize(("arch", "cluster"), [("sm_120", 1), ("sm_80", 0)])
+def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: str, cluster: int) -> None:
     configs, _ = space(Problem.parse("256x256x16384", "double"), arch)
-    assert {config["cluster"] for config in configs if 2 <= config.number("split_k") <= 8} == clusters
-    assert {config["cluster"] for config in configs if not 2 <= config.number("split_k") <= 8} == {0}
+    assert {config["cluster"] for config in configs if config["split_k"] == 2} == {cluster}
+    assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
 
 
 # ---- What the compiler makes of it -----------------------------------------------------------------------------

@@ -182,11 +182,11 @@ def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
     assert "workspace" not in source.code
 
 
-@pytest.mark.parametrize(("arch", "clusters"), [("sm_120", {0, 1}), ("sm_80", {0})])
-def test_the_space_tries_clusters_where_there_are_some(arch: str, clusters: set[int]) -> None:
+@pytest.mark.parametrize(("arch", "cluster"), [("sm_120", 1), ("sm_80", 0)])
+def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: str, cluster: int) -> None:
     configs, _ = space(Problem.parse("512", "float"), arch)
-    assert {config["cluster"] for config in configs if 2 <= config.number("split_k") <= 8} == clusters
-    assert {config["cluster"] for config in configs if not 2 <= config.number("split_k") <= 8} == {0}
+    assert {config["cluster"] for config in configs if config["split_k"] == 2} == {cluster}
+    assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
 
 
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_the_space_tries_clusters_where_there_are_some(arch: str, clusters: set[
 def some(problem: Problem, target: str) -> list[Config]:
     """What the shipped space holds with a few of its tiles."""
     (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
-    few = {"block_m": (48, 64, 96, 128), "block_n": (64, 96, 128), "split_k": (1, 4, 24)}
+    few = {"block_m": (48, 64, 96, 128), "block_n": (64, 96, 128), "split_k": (1, 2, 4, 24)}
     return combine(problem, ARCHES[target], SIMT, dict(choices.parameters) | few)[0]
 
 
