@@ -111,12 +111,15 @@ def _evenly(operand: str) -> Constraint:
 
     def holds(problem: Problem, config: Config, arch: Arch) -> bool:
         extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
+        depth, along = config.number("block_k"), runs_along_k(problem, operand)
         for vec in (1, config.number(f"vec_{operand}")):
-            row = (config.number("block_k") if runs_along_k(problem, operand) else extent) // vec
+            row = (depth if along else extent) // vec
             if threads % row and row % threads:
                 return False
-            if not runs_along_k(problem, operand) and threads // row not in (0, 1, 2) and threads // row % 4:
-                return False  # the chunks of a thread's rows are not swapped alike
+            # From copy to copy the chunks of all threads' rows have to be swapped alike.
+            rows, period = threads // row, 2 if along and depth > 8 else 4
+            if rows not in (0, 1, 2) and rows % period:
+                return False
         return True
 
     return Constraint(f"threads share out the rows of a tile of {operand.upper()} evenly", holds)

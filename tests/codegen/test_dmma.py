@@ -210,3 +210,54 @@ def _compiled(rows: list[tuple[str, str, str, str]]) -> list[list[int]]:
     assert done.returncode == 0, done.stderr
     compiled: list[list[int]] = json.loads(done.stdout)
     return compiled
+
+
+# ---- Where copies go, as dmma_tile.cu.jinja computes it from each thread's first ---------------------------------
+
+
+def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> int:
+    """Copies of a tile that do not go to where their row and column of it are read."""
+    spare = 4 if extent % 16 else 0
+    width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
+    per_row = width // vec
+
+    def swap(row: int) -> int:
+        if along:
+            return row // 2 % 2 * 4 if depth == 8 else row % 4 * 4
+        return 0 if spare else row % 4 * 4
+
+    wrong = 0
+    for thread in range(threads):
+        row, col = thread // per_row, thread % per_row * vec
+        place = row * pitch + (col ^ swap(row))
+        for i in range(-(-height * per_row // threads)):
+            number = thread + i * threads
+            if number >= height * per_row:
+                break
+            further, right = i * threads // per_row, i * threads % per_row * vec
+            to = (place ^ swap(further)) + further * pitch + right
+            own, at = number // per_row, number % per_row * vec
+            wrong += to != own * pitch + (at ^ swap(own))
+    return wrong
+
+
+def test_copies_go_where_they_are_read() -> None:
+    """For every way of copying that the space holds, with and without vectors, of whole and of odd shapes."""
+    ways = set()
+    for shape, trans in product(("1024", "1023x769x511", "64x64x65536", "16x4096x4096"), ("nn", "tt")):
+        problem = Problem.parse(shape, "double", trans)
+        for config in space(problem)[0]:
+            threads, depth = DMMA.threads(config), config.number("block_k")
+            for side, along in (("a", trans == "nn"), ("b", trans == "tt")):
+                extent = config.number("block_m" if side == "a" else "block_n")
+                ways |= {(along, depth, extent, vec, threads) for vec in (1, config.number(f"vec_{side}"))}
+    assert len(ways) > 100
+    assert {way: misplaced(*way) for way in ways if misplaced(*way)} == {}
+
+
+def test_three_rows_at_a_time_are_refused() -> None:
+    """96 threads and rows of 32: the chunks of later rows would not be swapped as those of the first."""
+    text = "block_m=48,block_n=96,warp_m=48,warp_n=32,block_k=32"
+    assert reasons(text, "1023x769x511") == ["threads share out the rows of a tile of A evenly"]
+    assert misplaced(True, 32, 48, 1, 96) > 0
+    assert reasons(text.replace("block_k=32", "block_k=16"), "1023x769x511") == []
