@@ -25,7 +25,7 @@ from ..codegen.source import KernelSource, LaunchConfig
 from . import nvml
 from .device import Binary, DeviceInfo, Operand
 from .elf import kernel_resources
-from .launch import launch_overlapping, overlap_works
+from .launch import OverlappingLaunch, overlap_works
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 __all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
@@ -167,9 +167,9 @@ class CudaFunction:
 
     def __init__(self, module: Any, name: str, overlaps: bool = False) -> None:
         self.name = name
-        self._overlaps = overlaps
         self._module = module
         self._function = module.get_function(name)
+        self._overlapping = OverlappingLaunch(self._function.ptr) if overlaps else None
         self._smem_allowed = _DEFAULT_SMEM_BYTES
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
@@ -179,12 +179,10 @@ class CudaFunction:
             if smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
-            if self._overlaps:
-                status = launch_overlapping(self._function.ptr, launch, arguments, _current_stream())
-                if status:
-                    raise CUDADriverError(status)
-            else:
+            if self._overlapping is None:
                 self._function(launch.grid, launch.block, arguments, smem)
+            elif status := self._overlapping(launch, arguments, _current_stream()):
+                raise CUDADriverError(status)
 
 
 def _current_stream() -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime import launch
 from tilewright.runtime.detect import choose, open_device
 from tilewright.runtime.device import Operand
@@ -35,6 +37,80 @@ def test_the_structures_are_those_of_cuda_h() -> None:
     assert ctypes.sizeof(launch._Attribute) == 72
     assert launch._Attribute.value.offset == 8
     assert [getattr(launch._Config, name).offset for name, _ in launch._Config._fields_] == [0, 12, 24, 32, 40, 48]
+
+
+class FakeDriver:
+    """cuLaunchKernelEx that reads what it is given as C would."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status, self.seen = status, []
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+        self.cuLaunchKernelEx = kind(self._launch)  # the driver's name
+
+    def _launch(self, config: int, function: int, parameters: int | None, extra: int) -> int:
+        given = launch._Config.from_address(config)
+        pointer, address, size, where, end = (ctypes.c_void_p * 5).from_address(extra)
+        assert (pointer, size, end, parameters) == (1, 2, None, None)  # CU_LAUNCH_PARAM_*
+        attribute = given.attributes[0]
+        self.seen.append(
+            {
+                "function": function,
+                "grid": tuple(given.grid),
+                "block": tuple(given.block),
+                "smem": given.smem_bytes,
+                "stream": given.stream or 0,
+                "attributes": (given.count, attribute.id, attribute.value),
+                "arguments": ctypes.string_at(address, ctypes.c_size_t.from_address(where).value),
+            }
+        )
+        return self.status
+
+
+ARGUMENTS = (np.uint64(1 << 40), np.int32(-3), np.uint64(7), np.int32(5), np.float64(0.5), np.int32(1))
+PACKED = (  # as C lays out struct { uint64_t; int; uint64_t; int; double; int; }
+    (1 << 40).to_bytes(8, "little") + b"\xfd\xff\xff\xff" + bytes(4) + (7).to_bytes(8, "little")
+    + (5).to_bytes(4, "little") + bytes(4) + bytes(6) + b"\xe0\x3f" + (1).to_bytes(4, "little")
+)  # fmt: skip
+
+
+class TestLaunch:
+    def test_the_driver_gets_what_was_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        call = launch.OverlappingLaunch(4711)
+        first, second = LaunchConfig((10, 2, 3), (128, 1, 1), 1000), LaunchConfig((4, 1, 1), (32, 2, 1))
+        assert call(first, ARGUMENTS, 99) == 0
+        assert call(second, ARGUMENTS[:2], 0) == 0
+        assert call(first, ARGUMENTS, 98) == 0
+        assert [(seen["grid"], seen["block"], seen["smem"], seen["stream"]) for seen in driver.seen] == [
+            ((10, 2, 3), (128, 1, 1), 1000, 99),
+            ((4, 1, 1), (32, 2, 1), 0, 0),
+            ((10, 2, 3), (128, 1, 1), 1000, 98),
+        ]
+        assert {seen["function"] for seen in driver.seen} == {4711}
+        assert {seen["attributes"] for seen in driver.seen} == {(1, 6, 1)}
+        assert driver.seen[0]["arguments"] == driver.seen[2]["arguments"] == PACKED
+        assert driver.seen[1]["arguments"] == PACKED[:12]
+
+    def test_threads_do_not_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        call = launch.OverlappingLaunch(1)
+
+        def launches(number: int) -> None:
+            for _ in range(200):
+                call(LaunchConfig((number, 1, 1), (32, 1, 1)), (np.uint64(number),), number)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(launches, range(1, 5)))
+        assert len(driver.seen) == 800
+        for seen in driver.seen:
+            assert seen["grid"][0] == seen["stream"] == int.from_bytes(seen["arguments"], "little")
+
+    def test_a_status_is_handed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver(status=701)
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        assert launch.OverlappingLaunch(1)(LaunchConfig((1, 1, 1), (1, 1, 1)), (), 0) == 701
 
 
 @pytest.mark.gpu
