@@ -24,6 +24,8 @@ _CANARY_BYTES = 4096
 _POISON = 0xFF  # every byte set makes a NaN of either type
 _WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}  # up to here all of C is compared
 _SAMPLED_ROWS = 64
+_DRAWN = 2**22 - 3
+"""Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
 
 
 def gamma(count: int, unit_roundoff: float) -> float:
@@ -62,13 +64,17 @@ def random_operands(device: Device, problem: Problem, seed: int) -> tuple[Operan
 def place(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
 ) -> tuple[Operand, Any]:
-    """A random matrix on the device: operand and array."""
-    dtype = problem.dtype.numpy_name
+    """A random matrix on the device: operand and array. Large ones repeat what was drawn, each time shifted."""
+    dtype, count = problem.dtype.numpy_name, math.prod(shape)
     # First the device's memory: where that does not do, the processor's is not filled in vain.
-    buffer = device.allocate(math.prod(shape) * problem.dtype.size_bytes)
-    data: NDArray[Any] = rng.random(shape, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(shape)
+    buffer = device.allocate(count * problem.dtype.size_bytes)
+    drawn = max(1, min(count, _DRAWN))
+    data: NDArray[Any] = rng.random(drawn, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(drawn)
+    block = device.xp.asarray(data * 2 - 1)
+    flat = buffer.array(dtype, (count,))
+    for start in range(0, count, drawn):
+        flat[start : start + drawn] = block[: count - start]
     array = buffer.array(dtype, shape)
-    array[...] = device.xp.asarray(data * 2 - 1)
     return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), array
 
 
