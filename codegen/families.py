@@ -1,5 +1,7 @@
 """The kernel families: what each parameter means, what is allowed and why."""
 
+import itertools
+import math
 from collections.abc import Iterator
 
 from .arch import Arch
@@ -20,6 +22,7 @@ __all__ = [
     "complete",
     "default_config",
     "family_of",
+    "fitted",
     "rejections",
     "require",
 ]
@@ -152,6 +155,26 @@ def require(problem: Problem, config: Config, arch: Arch) -> None:
     """Raise ConfigError with the first reason for which the config cannot serve the problem."""
     for reason in rejections(problem, config, arch):
         raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")
+
+
+def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Value, ...]) -> Config | None:
+    """The (complete) config as it serves a problem: with the first of `edges` and the widest vectors that do.
+
+    The tiles stay. None where it cannot serve the problem.
+    """
+    parameters = family_of(config).parameters
+    vectors = [parameter for parameter in parameters if parameter.name.startswith("vec")]
+    widths = sorted(itertools.product(*(parameter.choices for parameter in vectors)), key=_together, reverse=True)
+    for edge, chosen in itertools.product(edges, widths):
+        changed = {"edge": edge, **{vector.name: width for vector, width in zip(vectors, chosen)}}
+        fit = Config(config.family, tuple((name, changed.get(name, value)) for name, value in config.values))
+        if next(rejections(problem, fit, arch), None) is None:
+            return fit
+    return None
+
+
+def _together(widths: tuple[Value, ...]) -> int:
+    return math.prod(width for width in widths if isinstance(width, int))
 
 
 def canonical(config: Config) -> tuple[int, ...]:

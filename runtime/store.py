@@ -17,7 +17,7 @@ from .. import configs
 from ..codegen.arch import Arch
 from ..codegen.config import Config
 from ..codegen.errors import ConfigError, StoreError, StoreVersionError, check
-from ..codegen.families import default_config, family_of, rejections
+from ..codegen.families import default_config, fitted, rejections
 from ..codegen.problem import Problem
 from . import settings
 from .device import DeviceInfo
@@ -100,10 +100,10 @@ class Store:
             return Found(exact.config, "exact", exact)
         near = [record for record in self.records(info.key) if _comparable(record.problem, problem)]
         for record in sorted(near, key=lambda record: distance(record.problem, problem)):
-            # Vectors that do not fit another shape's rows: the same tiles without them.
-            for config in dict.fromkeys((record.config, family_of(record.config).scalar(record.config))):
-                if _serves(config, problem, info.arch):
-                    return Found(config, f"nearest {record.problem.shape}", record)
+            # Another shape may want other vectors, and guarded edges.
+            config = fitted(record.config, problem, info.arch, (record.config["edge"], "bounds"))
+            if config is not None:
+                return Found(config, f"nearest {record.problem.shape}", record)
         return Found(default_config(problem, info.arch), "default")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:

@@ -3,7 +3,7 @@
 import itertools
 
 from ..codegen.config import Config
-from ..codegen.families import canonical, family_of
+from ..codegen.families import canonical, family_of, fitted
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
 from ..runtime.store import Store, distance
@@ -35,9 +35,11 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
 
 
 def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:
-    """Winners of the nearest tuned shapes: of this device first, then of others."""
+    """Winners of the nearest tuned shapes, with the vectors and edges of this one: of this device first, then of
+    others."""
     near = sorted(
         (record for record in store.records() if record.problem.dtype is problem.dtype),
         key=lambda record: (record.device != info.key, distance(record.problem, problem)),
     )
-    return list(dict.fromkeys(record.config for record in near[:count]))
+    winners = (fitted(record.config, problem, info.arch, ("exact", "bounds", "pad")) for record in near)
+    return list(itertools.islice(dict.fromkeys(config for config in winners if config is not None), count))

@@ -71,13 +71,15 @@ class TestLookUp:
         assert (kernel.origin, kernel.config) == ("exact", record.config)
         assert right(kernel)
 
-    def test_the_nearest_record_that_serves_the_shape(self) -> None:
-        stored("24x24x16", EXACT)  # nearer, but 21 is no multiple of 8
-        farther = stored("64x24x16", PAD)
+    def test_the_nearest_record_with_edges_that_serve_the_shape(self) -> None:
+        near = stored("24x24x16", EXACT)
+        stored("64x24x16", PAD)
         kernel = load(21, 24, 16)
-        assert (kernel.origin, kernel.config) == ("nearest 64x24x16", farther.config)
+        assert (kernel.origin, kernel.config["edge"]) == ("nearest 24x24x16", "bounds")  # 21 is no multiple of 8
+        assert kernel.config["tile_width"] == near.config["tile_width"]
         assert right(kernel)
-        assert load(32, 24, 16).origin == "nearest 24x24x16"
+        assert load(32, 24, 16).config == near.config
+        assert load(48, 24, 16).origin == "nearest 64x24x16"
 
     def test_records_of_other_types_and_transposes_do_not_count(self) -> None:
         stored("20x24x16", PAD)

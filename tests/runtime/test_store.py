@@ -124,12 +124,29 @@ def test_another_device_type_or_transpose_is_never_nearest(store: Store) -> None
     assert store.lookup(INFO, PROBLEM).origin == "default"
 
 
-def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
+def test_exact_edges_give_way_to_guarded_ones(store: Store) -> None:
     exact = complete(Config("tiled", (("tile_width", 32), ("edge", "exact"))))
+    guarded = complete(Config("tiled", (("tile_width", 32), ("edge", "bounds"))))
     store.keep(make(1.0, Problem(1024, 1024, 1024), exact))
     store.keep(make(1.0, Problem(64, 64, 64), CONFIGS[1]))
+    for m, config in ((2048, exact), (1025, guarded)):
+        found = store.lookup(INFO, Problem(m, 1024, 1024))
+        assert (found.origin, found.config) == ("nearest 1024x1024x1024", config)
+
+
+def test_vectors_become_what_the_shape_allows(store: Store) -> None:
+    text = "simt:block_m=64,block_n=96,block_k=16,thread_m=8,thread_n=8,cp_async=1,stages=3,edge=bounds"
+    store.keep(make(1.0, Problem(1023, 769, 511), complete(Config.parse(text))))
+    assert (found := store.lookup(INFO, Problem(1024, 768, 512))).origin == "nearest 1023x769x511"
+    assert found.config == complete(Config.parse(f"{text},vec_b=4,vec_c=4"))  # A is turned element by element
+    assert store.lookup(INFO, Problem(1024, 766, 512)).config == complete(Config.parse(f"{text},vec_b=2,vec_c=2"))
+
+
+def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
+    double_only = complete(Config.parse("dmma:edge=bounds"))
+    store.keep(make(1.0, Problem(1024, 1024, 1024), double_only))
+    store.keep(make(1.0, Problem(64, 64, 64), CONFIGS[1]))
     assert store.lookup(INFO, Problem(1025, 1024, 1024)).origin == "nearest 64x64x64"
-    assert store.lookup(INFO, Problem(2048, 1024, 1024)).origin == "nearest 1024x1024x1024"
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=6, max_size=6))
