@@ -98,7 +98,8 @@ def load(
     device: str = "auto",
     store: Path | str | None = None,
 ) -> Gemm:
-    """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else the default.
+    """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else estimated from
+    what was tuned for other devices and transposes, else the default.
 
     m, n, k are rows of C, columns of C and inner dimension; dtype is float or double. `.origin` says which it was.
     A record made by another version of generator, driver or compiler is checked against the reference first.

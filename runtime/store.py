@@ -21,6 +21,7 @@ from ..codegen.families import default_config, fitted, rejections
 from ..codegen.problem import Problem
 from . import settings
 from .device import DeviceInfo
+from .estimate import estimate_us
 from .files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
 from .record import Record, Status
 from .record_json import dumps, key_digest, loads
@@ -48,9 +49,9 @@ class Found:
     config: Config
     """A complete config that is valid for the problem on the device."""
     origin: str
-    """`exact`, `nearest MxNxK` or `default`."""
+    """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
     record: Record | None = None
-    """The record that it comes from; None for the default."""
+    """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
 
 
 class Store:
@@ -91,7 +92,8 @@ class Store:
         yield from sorted(best.values(), key=_order)
 
     def lookup(self, info: DeviceInfo, problem: Problem) -> Found:
-        """How to run a problem: as tuned for it, else as for the nearest shape, else the device's default.
+        """How to run a problem: as tuned for it, else as for the nearest shape, else, on a GPU, by the kernel of any
+        record that a model of the device expects most of, else the default.
 
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
@@ -104,7 +106,20 @@ class Store:
             config = fitted(record.config, problem, info.arch, (record.config["edge"], "bounds"))
             if config is not None:
                 return Found(config, f"nearest {record.problem.shape}", record)
-        return Found(default_config(problem, info.arch), "default")
+        return self._estimated(info, problem) or Found(default_config(problem, info.arch), "default")
+
+    def _estimated(self, info: DeviceInfo, problem: Problem) -> Found | None:
+        """The best of what was tuned for other devices and transposes, by the model; it knows nothing of processors."""
+        if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+            return None
+        found: dict[Config, Record] = {}
+        for record in self.records():
+            if record.problem.dtype is problem.dtype:
+                config = fitted(record.config, problem, info.arch, ("exact", "bounds"))
+                if config is not None:
+                    found.setdefault(config, record)
+        best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
+        return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.

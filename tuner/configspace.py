@@ -12,7 +12,7 @@ from ..codegen.errors import ConfigError, check
 from ..codegen.families import FAMILIES, complete
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
-from .estimate import pays
+from ..runtime.estimate import pays
 from .space import Dimension, Point, Space
 
 __all__ = ["Candidates", "Choices", "candidates", "read_spaces"]

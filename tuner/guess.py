@@ -6,8 +6,8 @@ from ..codegen.config import Config
 from ..codegen.families import canonical, family_of, fitted
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
+from ..runtime.estimate import estimate_us
 from ..runtime.store import Store, distance
-from .estimate import estimate_us
 
 __all__ = ["ranked", "recorded"]
 

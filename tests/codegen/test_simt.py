@@ -17,8 +17,8 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.estimate import pays
 from tilewright.tuner.configspace import read_spaces
-from tilewright.tuner.estimate import pays
 from variants import most_spilled_bytes
 
 SIMT = FAMILIES["simt"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship
+from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.codegen.families import complete, default_config
@@ -121,7 +122,24 @@ def test_another_device_type_or_transpose_is_never_nearest(store: Store) -> None
     store.keep(make(1.0, replace(PROBLEM, m=1000, dtype=DType.DOUBLE)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_a=True)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_b=True)))
-    assert store.lookup(INFO, PROBLEM).origin == "default"
+    assert store.lookup(INFO, PROBLEM).origin == "estimated, from 1000x768x512"
+
+
+def test_the_model_picks_among_what_was_tuned_elsewhere(store: Store) -> None:
+    """For a transpose or a GPU without records: the best of all, in its own type, as the shape and the GPU allow."""
+    large = "simt:block_m=128,block_n=128,thread_m=8,thread_n=8,block_k=16,cp_async=1"
+    store.keep(make(1.0, Problem(4096, 4096, 4096), complete(Config.parse(f"{large},edge=exact,vec_b=4"))))
+    store.keep(make(1.0, Problem(64, 64, 64), CONFIGS[0]))
+    store.keep(make(1.0, Problem(64, 64, 64, DType.DOUBLE), complete(Config.parse("dmma"))))
+    found = store.lookup(INFO, Problem(2048, 2048, 2047, trans_b=True))
+    assert (found.origin, found.record) == ("estimated, from 4096x4096x4096", None)
+    assert found.config == complete(Config.parse(f"{large},edge=bounds,vec_c=4"))  # stored rows of 2047 elements
+    older = replace(INFO, name="Tesla T4", arch=ARCHES["sm_75"])  # has no cp.async
+    found = store.lookup(older, Problem(2048, 2048, 2048))
+    assert (found.origin, found.config["tile_width"]) == ("estimated, from 64x64x64", 4)
+    host = replace(INFO, name="host", arch=ARCHES["host"])
+    assert store.lookup(host, Problem(2048, 2048, 2048)).origin == "default"  # the model knows nothing of processors
+    assert store.lookup(INFO, Problem(0, 64, 0, trans_a=True)).origin == "default"
 
 
 def test_exact_edges_give_way_to_guarded_ones(store: Store) -> None:

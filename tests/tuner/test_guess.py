@@ -6,8 +6,8 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.estimate import estimate_us
 from tilewright.tuner.configspace import candidates, read_spaces
-from tilewright.tuner.estimate import estimate_us
 from tilewright.tuner.guess import ranked
 
 H200 = DeviceInfo(

@@ -12,7 +12,7 @@ from ..codegen.config import Config, Value
 from ..codegen.families import family_of
 from ..codegen.family import Constraint, Family, grouped
 from ..codegen.problem import Problem
-from ..runtime.device import DeviceInfo
+from .device import DeviceInfo
 
 __all__ = ["estimate_us", "pays"]
 

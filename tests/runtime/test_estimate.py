@@ -12,8 +12,8 @@ from tilewright.codegen.families import FAMILIES, complete, family_of
 from tilewright.codegen.family import Constraint
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.estimate import estimate_us, pays
 from tilewright.tuner.configspace import candidates, read_spaces
-from tilewright.tuner.estimate import estimate_us, pays
 
 H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 SLOW_DOUBLE = replace(H200, name="NVIDIA X", arch=ARCHES["sm_120"])
