@@ -29,8 +29,9 @@ def improvements(good: Sequence[float], others: Sequence[float]) -> NDArray[np.f
     """
     values = np.array(good)
     limit = min(min(others, default=np.inf), values.min() + CLIP)
-    weights: NDArray[np.float64] = np.maximum(limit - values, 0) + LEAST
-    return weights / weights.mean()
+    gains = np.maximum(limit - values, 0) + LEAST
+    weights: NDArray[np.float64] = gains / gains.mean()
+    return weights
 
 
 class Densities:

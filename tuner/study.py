@@ -177,7 +177,7 @@ class _ModelSampler(BaseSampler):
 class TPESampler(_ModelSampler):
     """Optuna's tree-structured Parzen estimator over words, whose good points count by how much they improve.
 
-    Optuna's good points count alike, so that the best is one of up to 25 that differ by a factor of two.
+    Optuna's count alike, the best no more than the last that is just good enough.
     """
 
     most = 4096
