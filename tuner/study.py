@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,14 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import TrialState, create_trial
 
 from ..codegen.errors import ConfigError, StoreError
+from .parzen import Densities, improvements
 from .sampler import START, BaseSampler, Trials
 from .space import Mask, Point, Space
 
 __all__ = ["GPSampler", "Journal", "TPESampler"]
 
-NEXT = 0.3
-"""Share of a number's weight that TPE hands to the numbers next to it, half to each side."""
-
-SINGLES = 0.3
-"""Weight in TPE's score of the densities of single parameters, where the joint density has 1."""
+GOOD, GOOD_AT_MOST = 0.25, 25
+"""Share of the outcomes that TPE takes for good, and how many at most."""
 
 STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
@@ -72,6 +69,8 @@ class _ModelSampler(BaseSampler):
 
     most: int
     """Candidates to score at a time, at most: a random choice of the unseen points where there are more."""
+    first = START
+    """Points spread over the space before the model is asked."""
 
     def __init__(self, space: Space, seed: int, sampler: optuna.samplers.BaseSampler) -> None:
         super().__init__(space, seed)
@@ -97,7 +96,7 @@ class _ModelSampler(BaseSampler):
 
     def choose(self) -> Point:
         best = self._best()
-        if best is None or len(self.pending) + len(self._history) < START:
+        if best is None or len(self.pending) + len(self._history) < self.first:
             return self.spread()
         self._steps += 1
         local = self._steps % 2 == 0
@@ -175,19 +174,17 @@ class _ModelSampler(BaseSampler):
         return min(((t, point) for point, t in self._history if t is not None), default=(0.0, None))[1]
 
 
-def _next(size: int, share: float) -> Any:
-    """What hands that share of the weight of each of `size` numbers to its neighbours; each row adds up to 1."""
-    matrix = (1 - share) * np.eye(size) + share / 2 * (np.eye(size, k=1) + np.eye(size, k=-1))
-    return matrix / matrix.sum(axis=1, keepdims=True)
-
-
 class TPESampler(_ModelSampler):
-    """Optuna's tree-structured Parzen estimator over words."""
+    """Optuna's tree-structured Parzen estimator over words, whose good points count by how much they improve.
+
+    Optuna's count alike, the best no more than the last that is just good enough.
+    """
 
     most = 4096
+    first = 15
 
     def __init__(self, space: Space, seed: int) -> None:
-        outer = self
+        outer, densities = self, Densities(space)
 
         class Estimator(_ParzenEstimator):  # type: ignore[misc]
             """Optuna's estimator, whose samples are the listed candidates."""
@@ -197,33 +194,28 @@ class TPESampler(_ModelSampler):
                 return {d.name: column for d, column in columns if d.name in self._search_space}
 
             def log_pdf(self, samples_dict: dict[str, NDArray[Any]]) -> NDArray[Any]:
-                """The joint density times a power of the densities of the single parameters.
-
-                The first alone knows little away from what was tried, the others alone miss what goes together.
-                """
                 mixture = self._mixture_distribution
-                kernels = np.zeros((outer._chosen_in.shape[1], len(mixture.weights)), dtype=np.float32)
-                singles = np.zeros(len(kernels), dtype=np.float32)
-                for name, distribution in zip(self._search_space, mixture.distributions, strict=True):
-                    weights = distribution.weights @ outer._spread_of[name]
-                    kernels[outer._places[name]] = np.log(weights).T
-                    singles[outer._places[name]] = SINGLES * np.log(mixture.weights @ weights)
-                chosen = outer._chosen_in[outer.rows]
-                joint = chosen @ kernels + np.log(mixture.weights).astype(np.float32)
-                top = joint.max(axis=1)
-                found: NDArray[Any] = top + np.log(np.exp(joint - top[:, None]).sum(axis=1)) + chosen @ singles
-                return found
+                kernels = (distribution.weights for distribution in mixture.distributions)
+                of_names = dict(zip(self._search_space, kernels, strict=True))
+                return densities.log_density(outer.rows, mixture.weights, of_names)
 
-        starts = np.cumsum([0, *(len(d.choices) for d in space.dimensions)])
-        self._places = {d.name: slice(*ends) for d, ends in zip(space.dimensions, pairwise(starts))}
-        self._spread_of = {d.name: _next(len(d.choices), NEXT if d.ordered else 0.0) for d in space.dimensions}
-        # One column for each choice of each parameter: sums over parameters become a matrix product.
-        self._chosen_in = np.zeros((len(space), starts[-1]), dtype=np.float32)
-        for column, start in zip(space.matrix.T, starts):
-            self._chosen_in[np.arange(len(space)), start + column] = 1
-        sampler = optuna.samplers.TPESampler(n_startup_trials=1, seed=seed)
+        class Weighted(optuna.samplers.TPESampler):  # type: ignore[misc]
+            """Optuna's sampler, with weights for the good points."""
+
+            def _build_parzen_estimator(
+                self, study: optuna.Study, search_space: dict[str, Any], trials: list[Any], handle_below: bool
+            ) -> _ParzenEstimator:
+                if not handle_below:
+                    return super()._build_parzen_estimator(study, search_space, trials, handle_below)
+                told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+                others = sorted(trial.value for trial in told)[len(trials) :]
+                weights = improvements([trial.value for trial in trials], others)
+                observed = self._get_internal_repr(trials, search_space, study)
+                return Estimator(observed, search_space, self._parzen_estimator_parameters, weights)
+
+        sampler = Weighted(n_startup_trials=1, seed=seed)
         sampler._parzen_estimator_cls = Estimator
-        sampler._gamma = lambda trials: min(math.ceil(0.15 * trials), 25)
+        sampler._gamma = lambda trials: min(math.ceil(GOOD * trials), GOOD_AT_MOST)
         super().__init__(space, seed, sampler)
 
     def encoding(self, size: int, ordered: bool) -> BaseDistribution:

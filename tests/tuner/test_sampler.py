@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.gaussian import GaussianProcess, GaussianSampler, expected_improvement
+from tilewright.tuner.parzen import Densities, improvements
 from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler, make_sampler
 from tilewright.tuner.space import Dimension, Point, Space
 from tilewright.tuner.study import GPSampler, TPESampler
@@ -162,6 +163,26 @@ def test_improvement_is_expected_where_the_mean_is_low_or_unsure() -> None:
     assert score[0] == pytest.approx(0.3989, abs=1e-4)
     assert score[0] > score[1] > score[2] >= 0.0
     assert score[3] == pytest.approx(50.0)
+
+
+def test_good_points_weigh_what_they_improve_on_the_others() -> None:
+    assert improvements([1.0, 1.5], [2.0, 9.0]) == pytest.approx([4 / 3, 2 / 3], rel=2e-3)
+    assert improvements([0.0, 2.0], [5.0]) == pytest.approx([2.0, 0.0], abs=2e-3)  # three times the best at most
+    assert improvements([3.0, 3.0], []) == pytest.approx([1.0, 1.0])
+    assert improvements([3.0, 3.0], [3.0]) == pytest.approx([1.0, 1.0])
+
+
+def test_the_density_is_highest_around_the_heaviest_kernel() -> None:
+    kernels = {d.name: np.full((2, 3), 0.1) for d in SPACE.dimensions}
+    for name, heavy, light in zip("M N KIND".split(), (2, 1, 1), (0, 2, 0), strict=True):
+        kernels[name][0, heavy] = kernels[name][1, light] = 0.8
+    density = Densities(SPACE).log_density(np.arange(len(SPACE)), np.array([0.75, 0.25]), kernels)
+    order = [SPACE.points[row] for row in np.argsort(-density)]
+    assert order[0] == (2, 1, 1)
+    assert density[SPACE.index((2, 1, 0))] > density[SPACE.index((0, 2, 1))]
+    ranks = {point: order.index(point) for point in ((1, 2, 2), (0, 2, 0), (2, 0, 1))}
+    assert ranks[0, 2, 0] < ranks[1, 2, 2]  # the other kernel counts too
+    assert ranks[2, 0, 1] < ranks[1, 2, 2]
 
 
 def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
