@@ -165,7 +165,7 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Value, ...
     parameters = family_of(config).parameters
     vectors = [parameter for parameter in parameters if parameter.name.startswith("vec")]
     widths = sorted(itertools.product(*(parameter.choices for parameter in vectors)), key=_together, reverse=True)
-    for edge, chosen in itertools.product(edges, widths):
+    for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
         changed = {"edge": edge, **{vector.name: width for vector, width in zip(vectors, chosen)}}
         fit = Config(config.family, tuple((name, changed.get(name, value)) for name, value in config.values))
         if next(rejections(problem, fit, arch), None) is None:
