@@ -16,6 +16,8 @@ from .tiling import (
     MOST_COPIES,
     RESIDENT_FITS,
     SHAPE_PAYS,
+    TAIL,
+    TAIL_FITS,
     aligned,
     alignment,
     block_worth,
@@ -173,6 +175,7 @@ _CONSTRAINTS = (
     _evenly("a"),
     _evenly("b"),
     *CLUSTER_FITS,
+    TAIL_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -194,6 +197,8 @@ def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     parts, split = tiles(problem, config), config.number("split_k")
+    if config.number("tail") > 1:
+        return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
     return split == 1 or (parts <= 128 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
 
 
@@ -293,6 +298,7 @@ DMMA = Family(
         Parameter("slices", "w", (1, 2, 4, 8), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(32)),
         CLUSTER,
+        TAIL,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
@@ -307,6 +313,7 @@ DMMA = Family(
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
+    tail=lambda config: config.number("tail"),
     clustered=clustered,
     scalar=scalar,
     tensor_cores=True,

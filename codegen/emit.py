@@ -96,6 +96,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "twin": twin and _internal(twin),
         "launch": source.launch,
         "splits": family.splits(config),
+        "tail": family.tail(config),
         "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
         "edge": config["edge"],

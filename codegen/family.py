@@ -99,6 +99,8 @@ class Family:
     """Elements of which the pointer, the leading dimension and the stored row of A, B and C are multiples."""
     splits: Callable[[Config], int] = lambda config: 1
     """Blocks that share a tile of C."""
+    tail: Callable[[Config], int] = lambda config: 1
+    """Which tiles of C they share: the last one of so many parts of all, rounded up."""
     clustered: Callable[[Config], bool] = lambda config: False
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
     scalar: Callable[[Config], Config] = lambda config: config
@@ -128,8 +130,16 @@ class Family:
 
     def blocks(self, problem: Problem, config: Config) -> int:
         """Blocks of the grid."""
+        return self.tiles(problem, config) + self.shared_tiles(problem, config) * (self.splits(config) - 1)
+
+    def tiles(self, problem: Problem, config: Config) -> int:
+        """Tiles of C."""
         tile_m, tile_n, _ = self.tile(config)
-        return -(-problem.m // tile_m) * -(-problem.n // tile_n) * self.splits(config)
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+    def shared_tiles(self, problem: Problem, config: Config) -> int:
+        """Tiles of C that `splits` blocks share; the others have a block each."""
+        return -(-self.tiles(problem, config) // self.tail(config))
 
     def launch(self, problem: Problem, config: Config) -> LaunchConfig:
         """Grid and block for one problem. The grid is one-dimensional: no dimension of C meets the limit on y."""
@@ -157,9 +167,9 @@ class Family:
         if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
-        blocks = self.blocks(problem, config)
-        counters = blocks // self.splits(config) * self.split_counters(config)
-        return blocks * tile_m * tile_n * problem.dtype.size_bytes + counters * 4
+        shared = self.shared_tiles(problem, config)
+        sums = shared * self.splits(config) * tile_m * tile_n
+        return sums * problem.dtype.size_bytes + shared * self.split_counters(config) * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""

@@ -31,6 +31,8 @@ from .tiling import (
     MOST_COPIES,
     RESIDENT_FITS,
     SHAPE_PAYS,
+    TAIL,
+    TAIL_FITS,
     WIDE_BYTES,
     aligned,
     alignment,
@@ -153,6 +155,7 @@ _CONSTRAINTS = (
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
     *CLUSTER_FITS,
+    TAIL_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -174,6 +177,8 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     parts, split = tiles(problem, config), config.number("split_k")
+    if config.number("tail") > 1:
+        return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
     return split == 1 or (parts <= 256 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
 
 
@@ -302,6 +307,7 @@ SIMT = _Simt(
         Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
         CLUSTER,
+        TAIL,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         EDGE,
@@ -319,6 +325,7 @@ SIMT = _Simt(
     advice=_ADVICE,
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
+    tail=lambda config: config.number("tail"),
     clustered=clustered,
     scalar=scalar,
 )

@@ -16,6 +16,8 @@ __all__ = [
     "MOST_COPIES",
     "RESIDENT_FITS",
     "SHAPE_PAYS",
+    "TAIL",
+    "TAIL_FITS",
     "WIDE_BYTES",
     "aligned",
     "alignment",
@@ -115,7 +117,7 @@ def block_worth(side: str) -> Callable[[Problem, Value], bool]:
 def split_worth(least: int) -> Callable[[Problem, Value], bool]:
     """Whether each of the blocks that share out k has so many steps; large results fill the device without."""
     return lambda problem, split: (
-        split == 1 or (isinstance(split, int) and least * split <= problem.k and problem.m * problem.n <= 2**21)
+        split == 1 or (isinstance(split, int) and least * split <= problem.k and problem.m * problem.n <= 2**23)
     )
 
 
@@ -146,7 +148,8 @@ _MOST_CLUSTERED = 8
 CLUSTER_PAYS = Constraint(
     # Larger clusters crowd on some multiprocessors of a device and leave others idle.
     "two blocks that share a tile of C form a cluster, more do not",
-    lambda problem, config, arch: clustered(config) == ("cluster" in arch.instructions and config["split_k"] == 2),
+    lambda problem, config, arch: clustered(config)
+    == ("cluster" in arch.instructions and config["split_k"] == 2 and config["tail"] == 1),
 )
 CLUSTER_FITS = (
     Constraint(
@@ -158,6 +161,14 @@ CLUSTER_FITS = (
         lambda problem, config, arch: not clustered(config) or 2 <= config.number("split_k") <= _MOST_CLUSTERED,
         f"!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= {_MOST_CLUSTERED})",
     ),
+)
+
+
+TAIL = Parameter("tail", "u", (1, 2, 4, 8, 16), "they share out the last one of so many parts of the tiles of C")
+TAIL_FITS = Constraint(
+    "only blocks that share out k by device memory leave tiles to others: tail {tail} with split_k {split_k}, cluster {cluster}",
+    lambda problem, config, arch: config["tail"] == 1 or (config.number("split_k") > 1 and not clustered(config)),
+    "TAIL == 1 || (SPLIT_K > 1 && !CLUSTER)",
 )
 
 

@@ -41,6 +41,12 @@ _TILINGS = 24
 """Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
 those so many."""
 
+_EVENS_OUT = 0.97
+"""Sharing out the last tiles of C alone has to save so much, by the model."""
+_TAILS = 2
+"""Ways to share them out that are tried with each tile: the best by the model."""
+_ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
+
 
 def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     """A rough time in microseconds: what the busiest multiprocessor has to do, or device memory."""
@@ -49,9 +55,10 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     if config["edge"] == "pad":
         m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((m, n, k), family.multiples(config)))
     tile_m, tile_n, tile_k = family.tile(config)
-    splits, blocks = family.splits(config), family.blocks(problem, config)
+    splits, tail = family.splits(config), family.tail(config)
+    parts, blocks = family.tiles(problem, config), family.blocks(problem, config)
     tiles = -(-k // tile_k)  # of k
-    depth = -(-tiles // splits)  # those of a block
+    depth = -(-tiles // splits) if tail == 1 else tiles  # those of a block
     warps = -(-family.threads(config) // 32)
     registers = family.registers(dtype, config) * warps * 32
     smem = family.smem_bytes(dtype, config) + arch.smem_reserved_bytes
@@ -59,15 +66,16 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         arch.max_blocks_per_sm, arch.max_threads_per_sm // (warps * 32), arch.registers_per_sm // registers,
         arch.smem_per_sm_bytes // smem,
     ))  # fmt: skip
-    busiest = -(-blocks // info.sm_count)  # blocks of the multiprocessor that has most
-    together = min(resident, busiest)
+    # Blocks of the multiprocessor that has most; where only the last tiles are shared out, in blocks with a whole one.
+    busiest = _busiest(parts, info.sm_count, splits, tail) * (splits if tail == 1 else 1)
+    together = min(resident, math.ceil(busiest))
     if family.tensor_cores:
         cycles = _tensor_cycles(problem, config, info, busiest, together, depth)
     else:
         cycles = busiest * _block_cycles(problem, config, info, together, depth)
         if family.ahead(config):
             # A block waits for its tiles, and all for memory: what is nearly as slow as the slowest adds to it.
-            waiting = -(-busiest // together) * depth * _ARRIVAL_CYCLES / family.ahead(config)
+            waiting = math.ceil(busiest / together) * depth * _ARRIVAL_CYCLES / family.ahead(config)
             memory = problem.bytes / (info.bandwidth_gbs * 1e3) * info.clock_mhz
             cycles = _slowest(cycles, waiting, memory)
         cycles += _FILL_CYCLES
@@ -104,7 +112,7 @@ def _block_cycles(problem: Problem, config: Config, info: DeviceInfo, together: 
 
 
 def _tensor_cycles(
-    problem: Problem, config: Config, info: DeviceInfo, busiest: int, together: int, depth: int
+    problem: Problem, config: Config, info: DeviceInfo, busiest: float, together: int, depth: int
 ) -> float:
     """Clocks of a multiprocessor for all its blocks, by tensor cores, which few warps keep busy: what counts too is how
     long a block waits at its start and for its tiles."""
@@ -118,8 +126,14 @@ def _tensor_cycles(
     arrival = _ARRIVAL_CYCLES / (config.number("stages") - 1)
     # A tenth: some copies take longer than others.
     tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (1 + config.number("prefetch")) + arrival / 10
-    rounds = -(-busiest // together)
+    rounds = math.ceil(busiest / together)
     return max(busiest / together * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
+
+
+def _busiest(tiles: int, sm_count: int, splits: int, tail: int) -> float:
+    """Tiles of C that the multiprocessor with most of them computes, of some of which it has a part."""
+    whole = tiles - -(-tiles // tail)
+    return max(-(-whole // sm_count), -(-tiles * splits // sm_count) / splits)
 
 
 def _slowest(*cycles: float) -> float:
@@ -146,8 +160,8 @@ def pays(
         return ()
     known = {parameter.name: parameter for parameter in family.parameters}
     worth = {
-        name: [v for v in values.get(name, (0,)) if isinstance(v, int) and known[name].worth(problem, v)]
-        for name in ("block_m", "block_n", "split_k", "cluster")
+        name: [v for v in values.get(name, (known[name].default,)) if isinstance(v, int) and known[name].worth(problem, v)]
+        for name in ("block_m", "block_n", "split_k", "cluster", "tail")
     }
     if info.arch.is_host:
         return (
@@ -157,6 +171,7 @@ def pays(
                     _power_of_two(config.number("block_m")) and _power_of_two(config.number("block_n"))
                 ),
             ),
+            _ALL_SHARED,
         )
     rate = family.fma_per_cycle(problem.dtype, info.arch)
 
@@ -165,37 +180,60 @@ def pays(
         return may_hold(problem, info.arch, family, (*family.constraints, *family.advice), sizes)
 
     adds_up = {  # how the blocks of each split can
-        split: [each for each in worth["cluster"] if possible(split_k=split, cluster=each)]
+        (split, tail): [each for each in worth["cluster"] if possible(split_k=split, cluster=each, tail=tail)]
         for split in worth["split_k"]
+        for tail in worth["tail"]
     }
 
     @cache
-    def cycles(tile_m: int, tile_n: int, split: int) -> float:
-        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split
-        work = -(-blocks // info.sm_count) * tile_m * tile_n * -(-problem.k // split)
+    def cycles(tile_m: int, tile_n: int, split: int, tail: int) -> float:
+        parts = -(-problem.m // tile_m) * -(-problem.n // tile_n)
+        work = _busiest(parts, info.sm_count, split, tail) * tile_m * tile_n * problem.k
         cached = work * (1 / tile_m + 1 / tile_n) * problem.dtype.size_bytes / _L2_BYTES_PER_CYCLE
         size_bytes = tile_m * tile_n * problem.dtype.size_bytes
-        adding = min((_split_cycles(size_bytes, split, each == 1) for each in adds_up[split]), default=math.inf)
+        ways = adds_up[split, tail]
+        adding = min((_split_cycles(size_bytes, split, each == 1) for each in ways), default=math.inf)
         return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
+
+    def works(tile_m: int, tile_n: int, split: int, tail: int) -> bool:
+        sizes = {"block_m": tile_m, "block_n": tile_n, "split_k": split, "tail": tail}
+        return any(possible(**sizes, cluster=each) for each in adds_up[split, tail])
+
+    @cache
+    def shared(tile_m: int, tile_n: int) -> list[tuple[int, int]]:
+        """Splits and tails that are worth trying with a tile: all splits of all tiles of C, and the best of the last
+        ones where that evens out what they leave over."""
+        tails = [each for each in itertools.product(worth["split_k"], worth["tail"]) if each[1] > 1]
+        alone = cycles(tile_m, tile_n, 1, 1)
+        found = [each for each in tails if cycles(tile_m, tile_n, *each) <= _EVENS_OUT * alone]
+        found.sort(key=lambda each: cycles(tile_m, tile_n, *each))
+        return [(split, 1) for split in worth["split_k"]] + found[:_TAILS]
 
     @cache
     def least(tile_m: int, tile_n: int) -> float:
-        return min(cycles(tile_m, tile_n, split) for split in worth["split_k"])
+        return min(cycles(tile_m, tile_n, *each) for each in shared(tile_m, tile_n))
 
     costs = sorted(
-        cycles(tile_m, tile_n, split)
-        for tile_m, tile_n, split in itertools.product(worth["block_m"], worth["block_n"], worth["split_k"])
-        if any(possible(block_m=tile_m, block_n=tile_n, split_k=split, cluster=each) for each in adds_up[split])
+        cycles(tile_m, tile_n, *each)
+        for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
+        for each in shared(tile_m, tile_n)
+        if works(tile_m, tile_n, *each)
     )
     if not costs:
         return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
 
+    @cache
+    def within(tile_m: int, tile_n: int) -> set[tuple[int, int]]:
+        return {each for each in shared(tile_m, tile_n) if cycles(tile_m, tile_n, *each) <= limit}
+
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:
         return least(config.number("block_m"), config.number("block_n")) <= limit
 
     def split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-        return cycles(config.number("block_m"), config.number("block_n"), config.number("split_k")) <= limit
+        found = within(config.number("block_m"), config.number("block_n"))
+        split = config.number("split_k")  # asked for first: a search need not go on to tails where it fails
+        return any(split == each for each, _ in found) and (split, config.number("tail")) in found
 
     return (
         Constraint("tiles of C can be shared out evenly among the multiprocessors", tile_pays),

@@ -29,6 +29,10 @@ CONFIGS = {
     "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
     "cp.async, some threads copy less, groups of splits":
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=12",
+    "splits of the last half":
+        "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=2,split_k=3,tail=2,group_m=4",
+    "cp.async, groups of splits of the last tiles":
+        "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=2,split_k=12,tail=8",
     "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=8,a_k_inner=1,b_k_inner=1,prefetch=1",
     "cp.async, all of it": "block_m=64,block_n=16,thread_m=8,thread_n=2,lanes_m=4,block_k=32,cp_async=1,stages=2,"
     "prefetch=1,slices=2,split_k=2,group_m=8,a_k_inner=1",
