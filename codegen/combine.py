@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import cast
 
 from .arch import Arch
@@ -23,11 +24,17 @@ class _Chosen(dict[str, Value]):
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a number."""
-        return cast(int, self[name])
+        return self[name]  # type: ignore[return-value]  # it is called millions of times
 
     def word(self, name: str) -> str:
         """The value of a parameter that is a word."""
         return str(self[name])
+
+
+@cache
+def _told(reason: str) -> list[str]:
+    """The parameters whose values a reason tells."""
+    return re.findall(r"{(\w+)}", reason)
 
 
 def may_hold(
@@ -77,7 +84,7 @@ def combine(
     sentences: dict[tuple[str, tuple[Value, ...]], str] = {}
 
     def sentence(rule: Constraint) -> str:
-        told = tuple(chosen.get(name, "") for name in re.findall(r"{(\w+)}", rule.reason))
+        told = tuple(chosen.get(name, "") for name in _told(rule.reason))
         if (rule.reason, told) not in sentences:
             sentences[rule.reason, told] = rule.sentence(complete(Config(family.name, tuple(chosen.items()))))
         return sentences[rule.reason, told]

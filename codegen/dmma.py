@@ -6,6 +6,7 @@ from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
+from .pack import PACK_FITS, pack, pack_pays, pack_worth
 from .problem import DType, Problem
 from .tiling import (
     CLUSTER,
@@ -22,9 +23,11 @@ from .tiling import (
     alignment,
     block_worth,
     clustered,
+    packed,
+    packs,
+    read_along_k,
     registers_held_to,
     reuse,
-    runs_along_k,
     scalar,
     split_worth,
     tile,
@@ -104,8 +107,10 @@ def _registers(dtype: DType, config: Config) -> int:
 
 
 def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
-    """The widest vector that divides the stored rows."""
-    return lambda problem, value: value == widest(problem, operand)
+    """The widest vector that divides the stored rows, and for packed operands the widest."""
+    return lambda problem, value: (
+        value == widest(problem, operand) or (value == 2 and pack_worth(problem, operand, turns=False))
+    )
 
 
 def _evenly(operand: str) -> Constraint:
@@ -113,7 +118,7 @@ def _evenly(operand: str) -> Constraint:
 
     def holds(problem: Problem, config: Config, arch: Arch) -> bool:
         extent, threads = config.number("block_m" if operand == "a" else "block_n"), _threads(config)
-        depth, along = config.number("block_k"), runs_along_k(problem, operand)
+        depth, along = config.number("block_k"), read_along_k(problem, config, operand)
         for vec in (1, config.number(f"vec_{operand}")):
             row = (depth if along else extent) // vec
             if threads % row and row % threads:
@@ -176,6 +181,7 @@ _CONSTRAINTS = (
     _evenly("b"),
     *CLUSTER_FITS,
     TAIL_FITS,
+    PACK_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -230,6 +236,13 @@ _ADVICE = (
     Constraint(
         "a block has 64 to 256 threads, or as many as its part of C allows",
         lambda problem, config, arch: _threads(config) <= 256 and (_threads(config) >= 64 or config["slices"] == 1),
+    ),
+    pack_pays(turns=False),
+    Constraint(
+        "packed operands are copied two elements at a time, others as their rows allow",
+        lambda problem, config, arch: all(
+            config.number(f"vec_{each}") == (2 if packed(config, each) else widest(problem, each)) for each in "ab"
+        ),
     ),
     Constraint("small parts of C are for results that have few of them", _area_pays),
     Constraint(
@@ -286,9 +299,17 @@ DMMA = Family(
         Parameter("warp_n", "wn", (32, 8, 16, 64), "columns of C a warp computes"),
         Parameter("mma_k", "mk", (8, 16, 4), "steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8"),
         Parameter("stages", "s", (3, 2, 4, 5), "tiles that shared memory holds at a time"),
+        pack("a", turns=False),
+        pack("b", turns=False),
         Parameter("vec_a", "va", (1, 2), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2), "elements of B that one copy moves", _vec_worth("b")),
-        Parameter("vec_c", "vc", (1, 2), "elements of C that one store moves", _vec_worth("c")),
+        Parameter(
+            "vec_c",
+            "vc",
+            (1, 2),
+            "elements of C that one store moves",
+            lambda problem, value: value == widest(problem, "c"),
+        ),
         Parameter(
             "prefetch",
             "p",
@@ -315,6 +336,7 @@ DMMA = Family(
     splits=lambda config: config.number("split_k"),
     tail=lambda config: config.number("tail"),
     clustered=clustered,
+    packs=packs,
     scalar=scalar,
     tensor_cores=True,
 )

@@ -16,7 +16,7 @@ from .families import complete, family_of
 from .problem import Problem
 from .render import render
 from .reserved import PREFIXES, RESERVED
-from .source import KernelSource, identifier
+from .source import PACK_THREADS, PACK_TILE, PACKED_BYTES, KernelSource, identifier
 
 __all__ = ["Emitted", "emit"]
 
@@ -67,7 +67,7 @@ def emit(problem: Problem, config: Config, arch: Arch, name: str = "gemm", main:
     identifier(name)
     taken = name in RESERVED or name.startswith(PREFIXES)
     check(not taken, f"name must not be one of C, the C library or CUDA, got {name!r}")
-    check(name not in (source.name, source.frame), f"name must differ from the kernel's, got {name!r}")
+    check(name not in (source.name, source.frame, source.pack), f"name must differ from the kernel's, got {name!r}")
     values = _values(problem, config, arch, source)
     check(name not in _words(values), f"name must not be a word within the emitted files, got {name!r}")
     templates = _TEMPLATES if main else _TEMPLATES[:2]
@@ -99,6 +99,10 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "tail": family.tail(config),
         "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
+        "packs": source.packs,
+        "pack_tile": PACK_TILE,
+        "pack_threads": PACK_THREADS,
+        "packed_elements": PACKED_BYTES // problem.dtype.size_bytes,
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,

@@ -33,6 +33,8 @@ class Parameter:
     """What it does, for a person; becomes the comment beside the constant."""
     worth: Callable[[Problem, Value], bool] = lambda problem, value: True
     """False for a value that a search need not combine with others for a problem: it works, but is hopeless."""
+    silent: bool = False
+    """Whether a kernel's name leaves it out where it has its default: what is rarely used makes no name longer."""
 
     @property
     def default(self) -> Value:
@@ -103,6 +105,8 @@ class Family:
     """Which tiles of C they share: the last one of so many parts of all, rounded up."""
     clustered: Callable[[Config], bool] = lambda config: False
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
+    packs: Callable[[Config], tuple[bool, bool]] = lambda config: (False, False)
+    """Whether A and B are copied first, to rows of k that are aligned."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 

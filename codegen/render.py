@@ -9,7 +9,7 @@ from .environment import environment, tidy
 from .errors import ConfigError, check
 from .families import COMMON, FAMILIES, Family, complete, family_of, require
 from .problem import DType, Problem
-from .source import KernelSource
+from .source import PACK_THREADS, PACK_TILE, KernelSource
 
 __all__ = ["kernel_name", "parse_kernel_name", "render"]
 
@@ -17,9 +17,11 @@ _DIGEST = "@digest@"
 
 
 def kernel_name(config: Config, dtype: DType, trans: str) -> str:
-    """The name of a kernel: family, dtype, transposes and every parameter, `gemm_tiled_f32_nn_tw16_ebounds_s0_u8`."""
+    """The name of a kernel: family, dtype, transposes and every parameter, `gemm_tiled_f32_nn_tw16_ebounds_s0_u8`.
+    Those that are silent are left out where they have their default."""
     family = family_of(config)
-    codes = (f"{parameter.code}{config[parameter.name]}" for parameter in family.parameters)
+    told = (each for each in family.parameters if not each.silent or config[each.name] != each.default)
+    codes = (f"{parameter.code}{config[parameter.name]}" for parameter in told)
     return "_".join(("gemm", family.name, dtype.code, trans, *codes))
 
 
@@ -28,15 +30,16 @@ def parse_kernel_name(name: str) -> tuple[Config, DType, str]:
     for family in FAMILIES.values():
         match = re.fullmatch(_name_pattern(family), name)
         if match:
-            values = [_value(text, parameter.choices) for text, parameter in zip(match.groups()[2:], family.parameters)]
-            named = zip((parameter.name for parameter in family.parameters), values)
-            return complete(Config(family.name, tuple(named))), DType.parse(match[1]), match[2]
+            told = [(each, text) for each, text in zip(family.parameters, match.groups()[2:]) if text is not None]
+            named = tuple((parameter.name, _value(text, parameter.choices)) for parameter, text in told)
+            return complete(Config(family.name, named)), DType.parse(match[1]), match[2]
     raise ConfigError(f"not the name of a tilewright kernel: {name!r}")
 
 
 def _name_pattern(family: Family) -> str:
-    codes = (f"{parameter.code}({'|'.join(map(str, parameter.choices))})" for parameter in family.parameters)
-    return "_".join(("gemm", family.name, "(f32|f64)", "([nt][nt])", *codes))
+    codes = (f"_{each.code}({'|'.join(map(str, each.choices))})" for each in family.parameters)
+    told = (f"(?:{code})?" if each.silent else code for each, code in zip(family.parameters, codes))
+    return "_".join(("gemm", family.name, "(f32|f64)", "([nt][nt])")) + "".join(told)
 
 
 def _value(text: str, choices: tuple[Value, ...]) -> Value:
@@ -67,6 +70,9 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
             dtype=problem.dtype,
             trans=problem.trans,
             launch=launch,
+            packs=family.packs(config),
+            pack_tile=PACK_TILE,
+            pack_threads=PACK_THREADS,
             tile=(tile_m, tile_n, tile_k),
             checks=[(rule.sentence(config), rule.check) for rule in (*family.constraints, *COMMON) if rule.check],
             value=config.__getitem__,
@@ -80,6 +86,8 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
         launch=launch,
         template=family.template,
         frame=f"{name}_frame" if padded else None,
+        pack=f"{name}_pack" if any(family.packs(config)) else None,
+        packs=family.packs(config),
         multiples=family.multiples(config) if padded else (1, 1, 1),
         alignment=family.alignment(config),
         workspace_bytes=family.workspace_bytes(problem, config),

@@ -6,6 +6,7 @@ from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
+from .pack import PACK_FITS, pack, pack_pays, pack_worth
 from .problem import DType, Problem
 from .simt_sizes import (
     copied,
@@ -38,6 +39,9 @@ from .tiling import (
     alignment,
     block_worth,
     clustered,
+    packed,
+    packs,
+    read_along_k,
     registers_held_to,
     reuse,
     runs_along_k,
@@ -56,14 +60,16 @@ _MOST_FMAS = 2560
 
 def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
     """Whether cp.async has to transpose."""
-    along = runs_along_k(problem, operand)
+    along = read_along_k(problem, config, operand)
     return bool(config.number("cp_async")) and along and not config.number(f"{operand}_k_inner")
 
 
 def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
     def worth(problem: Problem, value: Value) -> bool:
         # Where rows run along k, cp.async may have to transpose them: then element by element.
-        return value == widest(problem, operand) or (value == 1 and runs_along_k(problem, operand))
+        # Packed operands take the widest.
+        wide = WIDE_BYTES // problem.dtype.size_bytes if pack_worth(problem, operand, turns=True) else 0
+        return value in (widest(problem, operand), wide) or (value == 1 and runs_along_k(problem, operand))
 
     return worth
 
@@ -87,7 +93,7 @@ def _inner_stays(operand: str) -> Constraint:
     along = "!TRANS_A" if operand == "a" else "TRANS_B"
     return Constraint(
         f"k is innermost in the tiles of {name} only if stored rows of {name} run along k",
-        lambda problem, config, arch: _inner_worth(operand)(problem, config[f"{operand}_k_inner"]),
+        lambda problem, config, arch: config[f"{operand}_k_inner"] == 0 or read_along_k(problem, config, operand),
         f"{along} || !{name}_K_INNER",
     )
 
@@ -156,6 +162,7 @@ _CONSTRAINTS = (
     ),
     *CLUSTER_FITS,
     TAIL_FITS,
+    PACK_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -165,8 +172,10 @@ _CONSTRAINTS = (
 
 
 def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
+    wide = WIDE_BYTES // problem.dtype.size_bytes
     reads = all(
-        _turned_in_flight(problem, config, operand) or config.number(f"vec_{operand}") == widest(problem, operand)
+        config.number(f"vec_{operand}") == (wide if packed(config, operand) else widest(problem, operand))
+        or _turned_in_flight(problem, config, operand)
         for operand in "ab"
     )
     vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
@@ -232,6 +241,7 @@ _ADVICE = (
     ),
     SHAPE_PAYS,
     Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
+    pack_pays(turns=True),
     Constraint("copies are as wide as the stored rows allow", _vectors_wide),
     Constraint(
         "a block has at most 512 threads",
@@ -292,6 +302,8 @@ SIMT = _Simt(
         Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
         Parameter("stages", "s", (2, 3, 4, 5, 6, 8), "tiles that shared memory holds at a time"),
         Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
+        pack("a", turns=True),
+        pack("b", turns=True),
         Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
         Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
         Parameter(
@@ -327,5 +339,6 @@ SIMT = _Simt(
     splits=lambda config: config.number("split_k"),
     tail=lambda config: config.number("tail"),
     clustered=clustered,
+    packs=packs,
     scalar=scalar,
 )

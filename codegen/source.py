@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from .errors import ConfigError, check
 
-__all__ = ["KernelSource", "LaunchConfig", "identifier"]
+__all__ = ["PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "KernelSource", "LaunchConfig", "identifier"]
+
+PACKED_BYTES = 128
+"""Rows of a packed operand begin at multiples of so many bytes."""
+PACK_THREADS = 256
+"""Threads of a block of the kernel that packs."""
+PACK_TILE = 64
+"""Rows and columns that such a block copies at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,12 @@ class KernelSource:
     frame: str | None = None
     """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
     int padded_rows, int padded_cols. None where the edge is not `pad`."""
+    pack: str | None = None
+    """Name of the kernel that copies A, B or both before, for threads of (256, 1, 1) and any number of blocks; its
+    arguments are const T* X, int ld, T* copy, int copy_ld for each of them, then int m, int n, int k. None where the
+    kernel reads A and B as they are given; else it reads those copies, k x m and k x n."""
+    packs: tuple[bool, bool] = (False, False)
+    """Whether A and B are copied."""
     multiples: tuple[int, int, int] = (1, 1, 1)
     """What m, n and k are padded to where the edge is `pad`."""
     alignment: tuple[int, int, int] = (1, 1, 1)
@@ -53,6 +66,10 @@ class KernelSource:
     workspace_bytes: int = 0
     """Memory of the kernel's own for the problem it was rendered for: its pointer is the last argument where this is
     not 0. Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
+
+    def packed_ld(self, extent: int, size_bytes: int) -> int:
+        """Leading dimension of a copy whose rows hold `extent` elements: rows begin at multiples of 128 bytes."""
+        return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
 
     @property
     def digest(self) -> str:

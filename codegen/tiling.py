@@ -23,6 +23,9 @@ __all__ = [
     "alignment",
     "block_worth",
     "clustered",
+    "packed",
+    "packs",
+    "read_along_k",
     "registers_for",
     "registers_held_to",
     "reuse",
@@ -63,6 +66,21 @@ def widest(problem: Problem, operand: str) -> int:
     return width
 
 
+def packed(config: Config, operand: str) -> bool:
+    """Whether A or B is copied first, to k rows that are aligned."""
+    return family_in(config).packs(config)["ab".index(operand)]
+
+
+def packs(config: Config) -> tuple[bool, bool]:
+    """Whether A and B are."""
+    return config["pack_a"] == 1, config["pack_b"] == 1
+
+
+def read_along_k(problem: Problem, config: Config, operand: str) -> bool:
+    """Whether a row of A or B runs along k where tiles are copied from."""
+    return runs_along_k(problem, operand) and not packed(config, operand)
+
+
 def tile(config: Config) -> tuple[int, int, int]:
     """Rows and columns of C that a block computes, and the steps of k that its tiles of A and B cover."""
     return config.number("block_m"), config.number("block_n"), config.number("block_k")
@@ -80,12 +98,15 @@ def reuse(config: Config) -> tuple[int, int]:
 
 def alignment(config: Config) -> tuple[int, int, int]:
     """Elements of which pointers and rows of A, B and C are multiples."""
-    return config.number("vec_a"), config.number("vec_b"), config.number("vec_c")
+    vec_a, vec_b = (1 if packed(config, each) else config.number(f"vec_{each}") for each in "ab")
+    return vec_a, vec_b, config.number("vec_c")
 
 
 def scalar(config: Config) -> Config:
-    """The config with vectors of one element."""
-    return Config(config.family, tuple((name, 1 if name.startswith("vec") else v) for name, v in config.values))
+    """The config with vectors of one element where the caller's matrices are read or written."""
+    own = {f"vec_{each}" for each in "ab" if packed(config, each)}
+    changed = ((name, 1 if name.startswith("vec") and name not in own else v) for name, v in config.values)
+    return Config(config.family, tuple(changed))
 
 
 def clustered(config: Config) -> bool:
@@ -127,7 +148,8 @@ def aligned(operand: str, check: str | None = None) -> Constraint:
     def holds(problem: Problem, config: Config, arch: Arch) -> bool:
         vec = config.number(f"vec_{operand}")
         fits = vec * problem.dtype.size_bytes <= WIDE_BYTES
-        return fits and (config["edge"] == "pad" or stored_row(problem, operand) % vec == 0)
+        free = config["edge"] == "pad" or (operand != "c" and packed(config, operand))
+        return fits and (free or stored_row(problem, operand) % vec == 0)
 
     reason = f"vec_{operand} {{vec_{operand}}} is at most 16 bytes and divides the stored rows of {operand.upper()}"
     return Constraint(reason, holds, check)
@@ -148,8 +170,9 @@ _MOST_CLUSTERED = 8
 CLUSTER_PAYS = Constraint(
     # Larger clusters crowd on some multiprocessors of a device and leave others idle.
     "two blocks that share a tile of C form a cluster, more do not",
-    lambda problem, config, arch: clustered(config)
-    == ("cluster" in arch.instructions and config["split_k"] == 2 and config["tail"] == 1),
+    lambda problem, config, arch: (
+        clustered(config) == ("cluster" in arch.instructions and config["split_k"] == 2 and config["tail"] == 1)
+    ),
 )
 CLUSTER_FITS = (
     Constraint(
@@ -164,9 +187,11 @@ CLUSTER_FITS = (
 )
 
 
-TAIL = Parameter("tail", "u", (1, 2, 4, 8, 16), "they share out the last one of so many parts of the tiles of C")
+TAIL = Parameter(
+    "tail", "u", (1, 2, 4, 8, 16), "they share out the last one of so many parts of the tiles of C", silent=True
+)
 TAIL_FITS = Constraint(
-    "only blocks that share out k by device memory leave tiles to others: tail {tail} with split_k {split_k}, cluster {cluster}",
+    "tail {tail} is for blocks that share out k, not {split_k}, and add up in device memory, cluster {cluster}",
     lambda problem, config, arch: config["tail"] == 1 or (config.number("split_k") > 1 and not clustered(config)),
     "TAIL == 1 || (SPLIT_K > 1 && !CLUSTER)",
 )

@@ -91,7 +91,7 @@ def _info(image: bytes, sections: list[_Section]) -> Iterator[tuple[int, str, in
 def code_digest(image: bytes, source: KernelSource) -> str:
     """SHA-256 over the code and constants of a binary and the way its kernel is launched: equal for variants that
     differ in their names alone. Falls back to the whole image for a file that is no ELF."""
-    digest = hashlib.sha256(repr((source.launch, source.multiples, source.frame is None)).encode())
+    digest = hashlib.sha256(repr((source.launch, source.multiples, source.frame is None, source.packs)).encode())
     parts = [s for s in _sections(image) if s.kind == _PROGBITS]
     for part in parts or [_Section("", 0, 0, len(image), 0)]:
         digest.update(part.size.to_bytes(8, "little") + image[part.offset : part.offset + part.size])

@@ -9,7 +9,7 @@ from ..codegen.config import Config
 from ..codegen.families import family_of
 from ..codegen.problem import Problem
 from ..codegen.render import render
-from ..codegen.source import KernelSource, LaunchConfig
+from ..codegen.source import PACK_THREADS, PACK_TILE, PACKED_BYTES, KernelSource, LaunchConfig
 from .cache import compile_cached
 from .device import Binary, Buffer, Device, Function, Operand
 
@@ -43,6 +43,8 @@ class Kernel:
         self._function = device.load(binary, source.name)
         self._frame: Function | None = device.load(binary, source.frame) if source.frame else None
         self._scalar = np.dtype(problem.dtype.numpy_name).type
+        self._pack: Function | None = device.load(binary, source.pack) if source.pack else None
+        self._copies: dict[tuple[int, int], Buffer] = {}
         self._padded: dict[tuple[int, int], _Padded] = {}
         self._workspaces: dict[tuple[int, int], Buffer] = {}
         self._twin: Kernel | None = None
@@ -77,6 +79,8 @@ class Kernel:
         if self._frame is not None:
             self._launch_padded(self._frame, a, b, c, alpha, beta)
         elif self._aligned(a, b, c):
+            if self._pack is not None and alpha != 0 and self.problem.k > 0:
+                a, b = self._packed(self._pack, a, b)
             self._launch(self.problem, a, b, c, alpha, beta)
         else:
             self._scalar_twin().launch(a, b, c, alpha, beta)
@@ -114,6 +118,29 @@ class Kernel:
             buffer.array("uint8", (buffer.nbytes,))[...] = 0
             self._workspaces[key] = buffer
         return (np.uint64(self._workspaces[key].pointer),)
+
+    def _packed(self, pack: Function, a: Operand, b: Operand) -> tuple[Operand, Operand]:
+        """The operands as the kernel reads them, copied by `pack` where it reads copies."""
+        problem, size = self.problem, self.problem.dtype.size_bytes
+        lds = [self.source.packed_ld(extent, size) for extent in (problem.m, problem.n)]
+        # One buffer a stream and thread: two products in flight must not share them.
+        key = (self.device.stream(), threading.get_ident())
+        if key not in self._copies:
+            sizes = (problem.k * ld * size for ld, packs in zip(lds, self.source.packs) if packs)
+            self._copies[key] = self.device.allocate(sum(sizes) + PACKED_BYTES)
+        buffer, blocks = self._copies[key], 0
+        start = -buffer.pointer % PACKED_BYTES
+        operands, arguments = [a, b], list[np.generic]()
+        for place, (operand, ld, packs) in enumerate(zip((a, b), lds, self.source.packs, strict=True)):
+            if packs:
+                copy = Operand(buffer.pointer + start, problem.k, ld, ld, False, buffer)
+                arguments += [np.uint64(operand.pointer), np.int32(operand.ld), np.uint64(copy.pointer), np.int32(ld)]
+                blocks += -(-ld // PACK_TILE) * -(-problem.k // PACK_TILE)
+                start += problem.k * ld * size
+                operands[place] = copy
+        arguments += [np.int32(problem.m), np.int32(problem.n), np.int32(problem.k)]
+        pack.launch(LaunchConfig((blocks, 1, 1), (PACK_THREADS, 1, 1)), arguments)
+        return operands[0], operands[1]
 
     def _launch_padded(self, frame: Function, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
         padded = self._padded_operands()

@@ -29,7 +29,10 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
     for _, place in estimates:
         config = configs[place]
         family = family_of(config)
-        firsts.setdefault((family.name, family.tile(config)[:2], family.splits(config), family.tail(config)), config)
+        firsts.setdefault(
+            (family.name, family.tile(config)[:2], family.splits(config), family.tail(config), family.packs(config)),
+            config,
+        )
     in_turn = itertools.chain.from_iterable(zip(firsts.values(), (configs[place] for _, place in estimates)))
     return list(dict.fromkeys((*heads.values(), *in_turn, *(configs[place] for _, place in estimates))))
 

@@ -20,6 +20,11 @@ needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 EDGES = ("exact", "bounds", "pad")
 KERNELS = [f"{family}:edge={edge}" for family in FAMILIES for edge in EDGES]
+KERNELS += [
+    "simt:edge=bounds,split_k=3,tail=4",
+    "simt:edge=bounds,pack_a=1,pack_b=1,vec_a=2,vec_b=2,vec_c=2",
+    "dmma:edge=bounds,pack_b=1,vec_b=2,split_k=2",
+]
 SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]
 """Every kernel in every type that its family computes in."""
 
@@ -205,7 +210,7 @@ def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], te
 def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> None:
     paths = []
     for text in KERNELS:
-        name = re.sub(r"\W+", "_", text)
+        name = re.sub(r"\W+", "_", text)[:60]
         paths.append(emitted(text, name, main=False, dtype="double", trans="tt").write(tmp_path)[0])
     compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
 

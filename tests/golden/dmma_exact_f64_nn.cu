@@ -14,11 +14,11 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 944afc97a164174d. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 19688f7b3ac75851. To write it again:
 //   tilewright emit --dtype double --trans nn --config
-//       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
-//        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0, group_m=1, min_blocks=1,
-//        edge=exact"
+//       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
+//        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
+//        tail=1, group_m=1, min_blocks=1, edge=exact"
 
 namespace {
 
@@ -32,6 +32,8 @@ constexpr int WARP_M     = 32;     // rows of C a warp computes
 constexpr int WARP_N     = 32;     // columns of C a warp computes
 constexpr int MMA_K      = 8;      // steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
+constexpr int PACK_A     = 0;      // 1 = A is copied to aligned rows first, k x m
+constexpr int PACK_B     = 0;      // 1 = B is copied to aligned rows first, k x n
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
@@ -39,6 +41,7 @@ constexpr int PREFETCH   = 0;      // operands are read: 0 = in time, 1 = ahead,
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
+constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int THREADS    = 128;    // threads of a block
@@ -73,6 +76,10 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "the sums of a thread are whole vectors for each of 1 slices");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
+static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
+              "tail 1 is for blocks that share out k, not 1, and add up in device memory, cluster 0");
+static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
+              "operands are padded or packed, not both: edge exact");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");

@@ -14,11 +14,11 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest f5718af4dd694824. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 46047b7adff49e17. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
-//        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
-//        split_k=1, cluster=0, group_m=1, min_blocks=1, edge=bounds"
+//        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
+//        prefetch=0, slices=1, split_k=1, cluster=0, tail=1, group_m=1, min_blocks=1, edge=bounds"
 
 namespace {
 
@@ -33,6 +33,8 @@ constexpr int THREAD_N   = 4;      // columns of C a thread computes
 constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
 constexpr int STAGES     = 2;      // tiles that shared memory holds at a time
 constexpr int CP_ASYNC   = 0;      // 1 = cp.async fills shared memory, 0 = tiles pass through registers
+constexpr int PACK_A     = 0;      // 1 = A is copied to aligned rows first, k x m
+constexpr int PACK_B     = 0;      // 1 = B is copied to aligned rows first, k x n
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
@@ -42,6 +44,7 @@ constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the nex
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
+constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int THREADS    = 256;    // threads of a block
@@ -91,6 +94,10 @@ static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
+static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
+              "tail 1 is for blocks that share out k, not 1, and add up in device memory, cluster 0");
+static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
+              "operands are padded or packed, not both: edge bounds");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");

@@ -166,6 +166,7 @@ PLAIN = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8"
 ASYNC = f"{PLAIN},cp_async=1,stages=3"
 WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
 GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
+TAIL = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=3,tail=4"
 CLUSTER = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=3,cluster=1"
 
 
@@ -230,6 +231,11 @@ FAULTS = (
     Fault("groups' counter not put back", "if (*last) *", "if (*last && count == SPLIT_GROUP) *", GROUPED),
     Fault("groups overlap", "split / SPLIT_GROUP * SPLIT_GROUP", "split / SPLIT_GROUP", GROUPED),
     Fault("group left out", "SPLIT_COUNTERS - 1, SPLIT_GROUP);", "SPLIT_COUNTERS - 2, SPLIT_GROUP);", GROUPED),
+    Fault("tiles split that have a block of their own", "const bool alone = blockIdx.x < whole;",
+          "const bool alone = false;", TAIL),
+    Fault("last tiles not split", "if (!alone && !add_splits", "if (!alone && add_splits", TAIL),
+    Fault("tail begins a tile late", "(parts - 1) / TAIL + 1", "(parts - 1) / TAIL", TAIL),
+    Fault("counters where sums are", "Index(places) * THREADS * SHARE", "Index(0) * THREADS * SHARE", TAIL),
     Fault("sums read before they are there", "    arrive_cluster();\n    wait_cluster();", "", CLUSTER),
     Fault("not waited for the cluster", "arrive_cluster();\n    wait_cluster();", "arrive_cluster();", CLUSTER),
     Fault("block ends while it is read", "    wait_cluster();\n}\n", "}\n", CLUSTER),
@@ -244,7 +250,7 @@ FAULTS = (
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
     faults = [*FAULTS]
-    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED, CLUSTER), ("nn", "tt"))):
+    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER), ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
     right = {name for name, outcome in found.items() if outcome == RIGHT}
