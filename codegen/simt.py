@@ -50,7 +50,7 @@ from .tiling import (
 
 __all__ = ["SIMT"]
 
-_MOST_FMAS = 2560
+_MOST_FMAS = 5120
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
 
 
@@ -310,6 +310,7 @@ SIMT = _Simt(
         TAIL,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
+        Parameter("own", "o", (0, 1), "own"),
         EDGE,
     ),
     constraints=_CONSTRAINTS,

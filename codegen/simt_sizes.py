@@ -49,7 +49,7 @@ def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
     for name in ("a", "b"):
         extent = config.number("block_m" if name == "a" else "block_n")
         inner, outer = (depth, extent) if config.number(f"{name}_k_inner") else (extent, depth)
-        sizes.append(outer * (inner + pad))
+        sizes.append(outer * (inner + pad * (config.number("slices") if config.number(f"{name}_k_inner") and config.number("own") else 1)))
     return sizes[0], sizes[1]
 
 
