@@ -1,7 +1,7 @@
 """Slices that go apart: each copies its own steps of k and waits for its own threads alone, and where they pay.
 
-One barrier of a whole block stops all of its warps at the end of each tile. Slices that pass barriers of their own drift
-apart: while one waits for its copies, others multiply.
+One barrier of a whole block stops all of its warps at the end of each tile. Slices that pass barriers of their own
+drift apart: while one waits for its copies, others multiply.
 """
 
 from .arch import Arch

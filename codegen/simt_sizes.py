@@ -1,5 +1,7 @@
 """Sizes of a `simt` variant, derived from its parameters: threads, shared memory, registers, and what it costs."""
 
+from functools import cache
+
 from .apart import apart, gain
 from .config import Config
 from .problem import DType
@@ -79,6 +81,7 @@ def copied(config: Config, operand: str) -> int:
     return vec * -(-extent * depth // (vec * fewest))
 
 
+@cache
 def _copiers(per_row: int, threads: int) -> int:
     """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
     return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -174,7 +175,8 @@ def test_slices_go_apart_where_each_has_steps_enough(shape: str) -> None:
     assert bool(apart) == (shape not in ("16x4096x4096", "4096"))
     assert all(config.number("block_k") >= 8 * config.number("slices") and config["cp_async"] == 1 for config in apart)
     larger = [config for config in apart if is_deep(config) and is_larger(config)]
-    assert {(c["block_k"], c["slices"]) for c in larger} == ({(64, 4), (64, 8)} if apart else set())
+    assert bool(larger) == bool(apart)
+    assert all(config["block_k"] == 64 and config["slices"] in (4, 8) for config in larger)
     assert all(config.number("block_m") * config.number("block_n") <= 64 * 128 for config in larger)
     # Where each has very many, that they go apart is not asked.
     many = [c for c in configs if c.number("slices") > 1 and c.number("block_k") >= 16 * c.number("slices")]
@@ -239,6 +241,7 @@ def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: 
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 
+@cache
 def some(problem: Problem, target: str) -> list[Config]:
     """What the shipped space holds with a few of its tiles."""
     (choices,) = (choices for choices in read_spaces() if choices.family == "simt")

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_ebounds
+// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_u1_g1_r1_ebounds
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -14,11 +14,11 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 09335bde0c043819. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest c4e78d0d07a34731. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
-//        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0, group_m=1, min_blocks=1,
-//        edge=bounds"
+//        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0, tail=1, group_m=1,
+//        min_blocks=1, edge=bounds"
 
 namespace {
 
@@ -39,6 +39,7 @@ constexpr int PREFETCH   = 0;      // operands are read: 0 = in time, 1 = ahead,
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
+constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int THREADS    = 128;    // threads of a block
@@ -73,6 +74,8 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "the sums of a thread are whole vectors for each of 1 slices");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
+static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
+              "only blocks that share out k by device memory leave tiles to others: tail 1 with split_k 1, cluster 0");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -350,7 +353,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_ebounds(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_u1_g1_r1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

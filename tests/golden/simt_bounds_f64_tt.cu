@@ -1,4 +1,4 @@
-// gemm_simt_f64_tt_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_ebounds
+// gemm_simt_f64_tt_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_ap0_z1_x0_u1_g1_r1_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -14,11 +14,11 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     16896 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d1ecd2ebc6d355a5. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 16b768f8c2ebf84e. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
-//        split_k=1, cluster=0, group_m=1, min_blocks=1, edge=bounds"
+//        apart=0, split_k=1, cluster=0, tail=1, group_m=1, min_blocks=1, edge=bounds"
 
 namespace {
 
@@ -40,8 +40,10 @@ constexpr int A_K_INNER  = 0;     // 1 = k stays innermost in the tiles of A, 0 
 constexpr int B_K_INNER  = 0;     // 1 = k stays innermost in the tiles of B, 0 = n is
 constexpr int PREFETCH   = 0;     // 1 = registers hold the operands of the next step too
 constexpr int SLICES     = 1;     // groups of warps that share out the k of each tile
+constexpr int APART      = 0;     // 1 = each copies its own steps of k, and waits for its own threads alone
 constexpr int SPLIT_K    = 1;     // blocks that share out k
 constexpr int CLUSTER    = 0;     // 1 = they form a cluster, and add up in each other's shared memory
+constexpr int TAIL       = 1;     // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;     // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;     // blocks that the registers must allow on a multiprocessor
 constexpr int THREADS    = 256;   // threads of a block
@@ -91,6 +93,8 @@ static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
+static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
+              "only blocks that share out k by device memory leave tiles to others: tail 1 with split_k 1, cluster 0");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -345,7 +349,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f64_tt_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_ebounds(
+gemm_simt_f64_tt_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_ap0_z1_x0_u1_g1_r1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

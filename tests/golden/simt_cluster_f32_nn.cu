@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc4_ka0_kb0_p0_w2_z4_x1_g1_r1_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc4_ka0_kb0_p0_w2_ap0_z4_x1_u1_g1_r1_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -15,11 +15,11 @@
 //   shared     32768 bytes, static
 //   cluster    (4, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 8cf7b10579229ed9. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 8fb4d54977432fcb. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0, b_k_inner=0, prefetch=0, slices=2,
-//        split_k=4, cluster=1, group_m=1, min_blocks=1, edge=bounds"
+//        apart=0, split_k=4, cluster=1, tail=1, group_m=1, min_blocks=1, edge=bounds"
 
 namespace {
 
@@ -41,8 +41,10 @@ constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0
 constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
 constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the next step too
 constexpr int SLICES     = 2;      // groups of warps that share out the k of each tile
+constexpr int APART      = 0;      // 1 = each copies its own steps of k, and waits for its own threads alone
 constexpr int SPLIT_K    = 4;      // blocks that share out k
 constexpr int CLUSTER    = 1;      // 1 = they form a cluster, and add up in each other's shared memory
+constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int THREADS    = 512;    // threads of a block
@@ -91,6 +93,8 @@ static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 4");
+static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
+              "only blocks that share out k by device memory leave tiles to others: tail 1 with split_k 4, cluster 1");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -435,7 +439,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc4_ka0_kb0_p0_w2_z4_x1_g1_r1_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc4_ka0_kb0_p0_w2_ap0_z4_x1_u1_g1_r1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
