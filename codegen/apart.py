@@ -17,14 +17,15 @@ APART = Parameter("apart", "ap", (0, 1), "1 = each copies its own steps of k, an
 _BARRIERS = 15
 """Barriers of a block by number, beside that of all its threads."""
 _FEWEST, _MANY = 8, 16
-"""Steps of k of a slice in a tile: with fewer than the first it gains nothing, from the second on it always does."""
+"""Steps of k of a slice in a tile: fewer than the first gain nothing, from the second on no other way is searched."""
 _NARROW = 32
-"""Up to so many rows or columns of C memory is what all wait for."""
+"""Up to so many rows or columns of C all wait for memory, whatever their barriers."""
 _DEEP = 64
 """Steps of k of the deep tiles that pay for larger parts of C where slices go apart."""
 _AREAS = range(32 * 64, 64 * 128 + 1)
 """Elements of C that a block of those computes."""
 _MOST_BLOCKS = 320
+"""How many such blocks there are at most."""
 
 
 def apart(config: Config) -> bool:
