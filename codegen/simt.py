@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .apart import APART, APART_FITS, APART_PAYS, or_apart
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
@@ -160,6 +161,7 @@ _CONSTRAINTS = (
         ),
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
+    *APART_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,
     PACK_FITS,
@@ -253,12 +255,13 @@ _ADVICE = (
             not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
         ),
     ),
-    DEEP_SMALL,
+    or_apart(DEEP_SMALL),
     Constraint(
         "deep tiles are filled by cp.async",
         lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
     ),
-    deep_pays(stages=4, slices=8),
+    or_apart(deep_pays(stages=4, slices=8)),
+    APART_PAYS,
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
     CLUSTER_PAYS,
@@ -317,6 +320,7 @@ SIMT = _Simt(
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
         Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
+        APART,
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
         CLUSTER,
         TAIL,

@@ -1,5 +1,8 @@
 """Sizes of a `simt` variant, derived from its parameters: threads, shared memory, registers, and what it costs."""
 
+from functools import cache
+
+from .apart import apart, gain
 from .config import Config
 from .problem import DType
 from .tiling import WIDE_BYTES, clustered, registers_held_to
@@ -42,9 +45,15 @@ def threads(config: Config) -> int:
     return 32 * max(1, warps_m * warps_n) * config.number("slices")
 
 
+def _team(config: Config) -> tuple[int, int]:
+    """Threads that copy together, and the steps of k of a tile that they copy."""
+    slices = config.number("slices") if apart(config) else 1
+    return threads(config) // slices, config.number("block_k") // slices
+
+
 def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
-    """Elements that a tile of A and of B takes in shared memory."""
-    depth = config.number("block_k")
+    """Elements that a tile of A and of B takes in shared memory, or what a slice has of it."""
+    _, depth = _team(config)
     sizes = []
     for name in ("a", "b"):
         extent = config.number("block_m" if name == "a" else "block_n")
@@ -57,6 +66,8 @@ def smem_elements(config: Config, pad: int) -> int:
     """Elements of shared memory of a block: the tiles of all stages, or later the sums of the slices, or of
     a block of a cluster."""
     stages = config.number("stages") * sum(_tile_elements(config, pad))
+    if apart(config):
+        stages *= config.number("slices")
     if config.number("slices") == 1 and not clustered(config):
         return stages
     return max(stages, config.number("slices") * config.number("block_m") * config.number("block_n"))
@@ -64,12 +75,13 @@ def smem_elements(config: Config, pad: int) -> int:
 
 def copied(config: Config, operand: str) -> int:
     """Most elements of an operand that a thread copies for a tile, whichever way its rows run."""
-    extent, depth = config.number("block_m" if operand == "a" else "block_n"), config.number("block_k")
-    vec = config.number(f"vec_{operand}")
-    fewest = min(_copiers(extent // vec, threads(config)), _copiers(max(1, depth // vec), threads(config)))
+    extent, vec = config.number("block_m" if operand == "a" else "block_n"), config.number(f"vec_{operand}")
+    team, depth = _team(config)
+    fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
     return vec * -(-extent * depth // (vec * fewest))
 
 
+@cache
 def _copiers(per_row: int, threads: int) -> int:
     """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
     return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)
@@ -141,13 +153,13 @@ def smem_loads(config: Config) -> float:
 
 def overhead(dtype: DType, config: Config) -> float:
     """Reads of operands, copies of tiles, and some 40 instructions that a thread has for each tile of k; clocks
-    lost where no operand is read ahead, or only one tile is on its way."""
+    lost where no operand is read ahead, or only one tile is on its way, and gained where slices go apart."""
     m, n, wide = config.number("thread_m"), config.number("thread_n"), WIDE_BYTES // dtype.size_bytes
     reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
     copy = 1.5 if config.number("cp_async") else 2.5
     copies = copy / (config.number("vec_a") * config.number("block_n"))
     copies += copy / (config.number("vec_b") * config.number("block_m"))
-    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2)
+    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2) - gain(config)
     return 0.1 + waits + reads + copies + 40 * config.number("slices") / (m * n * config.number("block_k"))
 
 

@@ -90,7 +90,7 @@ static void change(Context& from, Context& to) { tilewright_switch(&from.stack_p
 
 // ---- The block that runs now -----------------------------------------------------------------------------------
 
-constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8, NONE = ~0u;
+constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8, NAMED = 16, NONE = ~0u;
 constexpr size_t STACK = 128 << 10;
 constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
 constexpr size_t STACKS = MAX_THREADS * MAX_CLUSTER * STRIDE;
@@ -110,6 +110,8 @@ struct Block {
     unsigned started, returned;      // threads
     unsigned arrived, generation;    // at the block's barrier; how often it has opened
     int arrived_line;                // where
+    unsigned named_arrived[NAMED];   // at each of its barriers by number, of which the first is never used
+    unsigned named_opened[NAMED];    // how often each of them has opened
     unsigned lanes_arrived[MAX_THREADS / WARP];
     unsigned turn[MAX_THREADS];          // how often a lane's collectives have opened
     const void* published[MAX_THREADS];  // what each lane offers to its warp
@@ -214,6 +216,15 @@ static void sync_block(int line)
     if (++block->arrived < threads) return wait(block->generation);
     block->arrived = 0;
     ++block->generation;
+}
+
+// A barrier by number, as `bar.sync id, count`: it opens for each `count` threads of the block that have arrived.
+inline void sync_named(unsigned id, unsigned count)
+{
+    if (id < 1 || id >= NAMED || count % WARP != 0) abort();  // number 0 is that of __syncthreads()
+    if (++block->named_arrived[id] < count) return wait(block->named_opened[id]);
+    block->named_arrived[id] = 0;
+    ++block->named_opened[id];
 }
 
 // A cluster's barrier opens when every thread of its blocks has arrived; each waits for that later on.

@@ -71,13 +71,17 @@ static const char* why()
 {
     static char text[256], what[160];
     const Block& at = *block;
-    const unsigned elsewhere = threads - at.returned - at.arrived;
+    unsigned named = 0;
+    for (unsigned waiting : at.named_arrived) named += waiting;
+    const unsigned elsewhere = threads - at.returned - at.arrived - named;
     const char* where = cluster > 1 ? "a warp collective or for the cluster" : "a warp collective";
+    char by_number[40] = "";
+    if (named) snprintf(by_number, sizeof by_number, "%u wait at barriers by number, ", named);
     switch (failure) {
     case NO: return nullptr;
     case STUCK:
-        snprintf(what, sizeof what, "of %u threads %u wait at line %d, %u have returned, %u wait in %s",
-                 threads, at.arrived, at.arrived ? at.arrived_line : 0, at.returned, elsewhere, where);
+        snprintf(what, sizeof what, "of %u threads %u wait at line %d, %s%u have returned, %u wait in %s",
+                 threads, at.arrived, at.arrived ? at.arrived_line : 0, by_number, at.returned, elsewhere, where);
         break;
     case TWO_LINES:
         snprintf(what, sizeof what, "threads wait at lines %d and %u", at.arrived_line, failed_at);
@@ -173,6 +177,7 @@ static const char* run(const Launch& launch, unsigned blocks_together, void (*bo
     block = blocks;
     for (unsigned rank = 0; rank < cluster; ++rank) {
         blocks[rank].arrived = 0;
+        memset(blocks[rank].named_arrived, 0, sizeof blocks[rank].named_arrived);
         memset(blocks[rank].lanes_arrived, 0, sizeof blocks[rank].lanes_arrived);
     }
     const char* missing = allocate();

@@ -1,5 +1,6 @@
 """The emitted text, byte for byte. `python tests/golden/regenerate.py` accepts a change."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -29,4 +30,5 @@ def test_text_is_plain(name: str) -> None:
     assert "\t" not in text
     lines = text.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
-    assert [line for line in lines if len(line) > 110] == []
+    # A name may be long: it tells every parameter.
+    assert [line for line in lines if len(line) > 110 and not re.fullmatch(r"\W*gemm_\w+\W*", line)] == []

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,9 @@ def reasons(
         ("thread_m=2,block_k=64,slices=16", "1024", "float", "nn", "thread_m 2 * thread_n 4 sums are whole vectors"),
         ("thread_m=8,thread_n=8,block_k=128,slices=2", "1024", "float", "nn", "a thread copies at most 32 elements"),
         ("min_blocks=8,block_m=128,block_n=128", "1024", "float", "nn", "threads and shared memory of 8 blocks fit"),
+        ("apart=1", "1024", "float", "nn", "only one of several slices can go apart, not with slices 1"),
+        ("block_m=32,block_n=32,slices=16,block_k=64,apart=1", "1024", "float", "nn", "has barriers for 15 slices of"),
+        ("slices=4,apart=1,vec_b=4", "1024", "float", "nn", "copies whole vectors: block_k 8 in 4, vec_a 1, vec_b 4"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(text: str, problem: str, dtype: str, trans: str, reason: str) -> None:
@@ -85,6 +89,27 @@ def test_old_devices_have_no_cp_async() -> None:
 
 def test_padded_operands_are_aligned_whatever_the_problem() -> None:
     assert reasons("vec_a=4,vec_b=4,vec_c=4,edge=pad", "63x61x59") == []
+
+
+def test_slices_of_a_warp_go_apart_without_barriers_by_number() -> None:
+    sixteen = "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,cp_async=1,stages=3,slices=16,apart=1"
+    assert reasons(sixteen) == []
+    source = render(Problem.parse("1024"), complete(Config.parse(f"simt:{sixteen}")), SM_90)
+    assert "void sync_slice() { __syncwarp(); }" in source.code
+    assert "bar.sync" not in source.code
+
+
+@pytest.mark.parametrize("k_inner", [0, 1])
+def test_slices_that_go_apart_have_rows_of_their_own_in_shared_memory(k_inner: int) -> None:
+    text = f"simt:block_m=64,block_n=32,block_k=32,slices=2,stages=3,cp_async=1,b_k_inner={k_inner},apart="
+    together, apart = (
+        render(Problem.parse("256x128x512", trans="nt"), complete(Config.parse(f"{text}{each}")), SM_90).launch
+        for each in (0, 1)
+    )
+    tile_b = 4 * 3 * (32 * (32 + 4)) if not k_inner else 4 * 3 * (2 * 32 * (16 + 4))
+    assert apart.static_smem_bytes + apart.dynamic_smem_bytes == 4 * 3 * (32 * (64 + 4)) + tile_b
+    assert together.static_smem_bytes + together.dynamic_smem_bytes == 4 * 3 * (32 * (64 + 4) + 32 * (32 + 4))
+    assert apart.block == together.block
 
 
 @pytest.mark.parametrize(("dtype", "trans"), [("float", "nn"), ("double", "nn"), ("float", "tt")])
@@ -114,17 +139,25 @@ def is_deep(config: Config) -> bool:
     return config.number("block_k") > 32
 
 
+def is_larger(config: Config) -> bool:
+    """Whether a tile may be deep only because its slices go apart."""
+    deep_bytes = (config.number("block_m") + config.number("block_n")) * config.number("block_k") * 4
+    small = config.number("block_m") * config.number("block_n") <= 32 * 64 and SIMT.threads(config) >= 256
+    return config["apart"] == 1 and not (small and 24 << 10 <= (config.number("stages") - 1) * deep_bytes < 104 << 10)
+
+
 @pytest.mark.parametrize("shape", ["1024x768x512", "2048", "4096", "5124x700x2048", "8192x8192x16", "100"])
 def test_large_and_shallow_results_try_no_deep_tiles(shape: str) -> None:
     configs, _ = space(Problem.parse(shape))
-    assert not any(is_deep(c) or c.number("stages") > 4 or c.number("slices") > 8 for c in configs)
+    assert not any(c.number("stages") > 4 or c.number("slices") > 8 for c in configs)
+    assert not any(is_deep(c) and c["apart"] == 0 for c in configs)
 
 
 @pytest.mark.parametrize("shape", ["16x4096x4096", "4096x16x4096", "35x700x2048", "64x64x65536", "256", "512"])
 def test_results_of_few_small_tiles_try_deep_ones_that_keep_much_on_its_way(shape: str) -> None:
     problem = Problem.parse(shape)
     configs, _ = space(problem)
-    deep = [config for config in configs if is_deep(config)]
+    deep = [config for config in configs if is_deep(config) and not is_larger(config)]
     assert 0.05 * len(configs) < len(deep) < 0.5 * len(configs)
     assert {config["slices"] for config in deep} >= {4, 8, 16}
     for config in deep:
@@ -132,6 +165,22 @@ def test_results_of_few_small_tiles_try_deep_ones_that_keep_much_on_its_way(shap
         assert 24 << 10 <= (config.number("stages") - 1) * stage < 104 << 10
         assert 256 <= SIMT.threads(config) <= 512
         assert SIMT.blocks(problem, config) <= 320
+
+
+@pytest.mark.parametrize("shape", ["512", "1024x768x512", "1024", "64x4096x4096", "16x4096x4096", "4096"])
+def test_slices_go_apart_where_each_has_steps_enough(shape: str) -> None:
+    problem = Problem.parse(shape)
+    configs, _ = space(problem)
+    apart = [config for config in configs if config["apart"] == 1]
+    assert bool(apart) == (shape not in ("16x4096x4096", "4096"))
+    assert all(config.number("block_k") >= 8 * config.number("slices") and config["cp_async"] == 1 for config in apart)
+    larger = [config for config in apart if is_deep(config) and is_larger(config)]
+    assert bool(larger) == bool(apart)
+    assert all(config["block_k"] == 64 and config["slices"] in (4, 8) for config in larger)
+    assert all(config.number("block_m") * config.number("block_n") <= 64 * 128 for config in larger)
+    # Where each has very many, that they go apart is not asked.
+    many = [c for c in configs if c.number("slices") > 1 and c.number("block_k") >= 16 * c.number("slices")]
+    assert all(c["apart"] == c["cp_async"] for c in many) or not apart
 
 
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
@@ -192,6 +241,7 @@ def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: 
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 
+@cache
 def some(problem: Problem, target: str) -> list[Config]:
     """What the shipped space holds with a few of its tiles."""
     (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
@@ -214,6 +264,8 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
     clustered = [each for each in some(Problem.parse("1024"), "sm_90a") if each["cluster"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
+    apart = [each for each in some(Problem.parse("512"), "sm_90a") if each["apart"] == 1]
+    rows += [(str(config), "float", "nn") for config in generator.sample(apart, 6)]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 
 

@@ -17,6 +17,16 @@ VARIANTS = (
     ("pad", "float", "nn"),
     ("bounds", "double", "tt"),
 )
+OTHERS = (
+    ("cluster", "simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"),
+    ("cluster", "dmma:split_k=3,cluster=1", "double"),
+    (
+        "apart",
+        "simt:block_k=32,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,slices=4,apart=1,split_k=2,cluster=1",
+        "float",
+    ),
+)
+"""What they show, config and type."""
 
 
 def golden_files() -> dict[str, str]:
@@ -32,10 +42,10 @@ def golden_files() -> dict[str, str]:
                 problem = Problem.parse("1024x768x512", "double", trans)  # a family for double alone
             source = render(problem, config, arch)
             files[f"{golden}/{family}_{edge}_{problem.dtype.code}_{trans}.cu"] = source.code
-    for text, dtype in (("simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"), ("dmma:split_k=3,cluster=1", "double")):
+    for what, text, dtype in OTHERS:
         problem = Problem.parse("1024x768x512", dtype)
         source = render(problem, complete(Config.parse(text)), arch)
-        files[f"{golden}/{text.partition(':')[0]}_cluster_{problem.dtype.code}_nn.cu"] = source.code
+        files[f"{golden}/{text.partition(':')[0]}_{what}_{problem.dtype.code}_nn.cu"] = source.code
     problem = Problem.parse("1024x768x512")
     for name, text in emit(problem, Config.parse("tiled:edge=pad"), arch, main=True).files:
         files[f"{golden}/{name}"] = text

@@ -14,11 +14,12 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest b42405c193e74429. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 46c75db5f05aaf17. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=0, slices=1, split_k=1, cluster=0, tail=1, group_m=1, min_blocks=1, edge=exact"
+//        prefetch=0, slices=1, apart=0, split_k=1, cluster=0, tail=1, group_m=1, min_blocks=1,
+//        edge=exact"
 
 namespace {
 
@@ -42,6 +43,7 @@ constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0
 constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
 constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the next step too
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
+constexpr int APART      = 0;      // 1 = each copies its own steps of k, and waits for its own threads alone
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C

@@ -181,6 +181,14 @@ def test_a_cluster_adds_up_faster_than_blocks_that_meet_in_memory(text: str, dty
     assert 0.5 < memory - cluster < 15
 
 
+def test_slices_that_go_apart_wait_less_where_each_has_steps_enough() -> None:
+    problem = Problem.parse("1024")
+    sliced = "simt:block_m=64,thread_m=8,thread_n=8,lanes_m=4,cp_async=1,stages=3,prefetch=1,slices=4"
+    for block_k, gains in ((64, True), (32, True), (16, False)):
+        together, apart = (estimate_us(problem, changed(sliced, block_k=block_k, apart=each), H200) for each in (0, 1))
+        assert (0.95 if gains else 1) * together <= apart <= (0.98 if gains else 1) * together
+
+
 def test_padding_costs_copies() -> None:
     problem = Problem.parse("1000")
     assert estimate_us(problem, changed(SIMT, edge="pad"), H200) > estimate_us(problem, changed(SIMT), H200)

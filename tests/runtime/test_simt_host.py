@@ -45,6 +45,12 @@ CONFIGS = {
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=6,cluster=1",
     "cluster, more shares than sums":
         "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,split_k=8,cluster=1,group_m=4",
+    "apart, slices of a warp":
+        "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=4,apart=1,split_k=2",
+    "apart, slices of two warps, k innermost": "block_m=64,block_n=16,thread_m=4,thread_n=4,block_k=32,cp_async=1,"
+    "stages=3,prefetch=1,slices=2,apart=1,a_k_inner=1,b_k_inner=1",
+    "apart, some threads copy less, cluster": "block_m=32,block_n=48,thread_m=4,thread_n=4,block_k=16,cp_async=1,"
+    "stages=2,slices=2,apart=1,split_k=2,cluster=1,group_m=4",
 }  # fmt: skip
 
 
@@ -169,6 +175,9 @@ GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
 TAIL = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=3,tail=4"
 CLUSTER = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=3,cluster=1"
 
+APART = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=16,prefetch=1,slices=2,apart=1,cp_async=1,stages=3"
+APART_WARPS = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,apart=1"
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -244,15 +253,27 @@ FAULTS = (
     Fault("slice of the cluster left out", "part < SLICES; ++part", "part < SLICES - 1; ++part", CLUSTER),
     Fault("blocks share out alike", "(split * SLICES + slice)", "slice", CLUSTER),
     Fault("share beyond the sums read", " && first + g >= GROUPS", " && false", CLUSTER),
+    Fault("barrier of a slice missing", "wait_copies<STAGES - 2>();\n        sync_slice();",
+          "wait_copies<STAGES - 2>();", APART),
+    Fault("barrier of a slice not for all", "        sync_slice();", "        if (lane != 5) sync_slice();", APART),
+    Fault("barrier of a slice opens early", "sync_named(barrier, SLICE_THREADS)", "sync_named(barrier, 32)", APART),
+    Fault("barrier before the sums missing", "/ SLICE_THREADS;\n    __syncthreads();", "/ SLICE_THREADS;", APART),
+    Fault("slices in one place", "shared + threadIdx.x / SLICE_THREADS * (STAGES * STAGE)", "shared", APART),
+    Fault("slices copy the same", "k_begin += slice_begin();", "", APART),
+    Fault("slice's place along k lost", "k = slice_begin() + (", "k = (", APART),
+    Fault("first barrier of a warp missing", "    }\n    sync_slice();", "    }", APART_WARPS),
+    Fault("last barrier of a warp missing", "put(own + reading);\n        sync_slice();", "put(own + reading);",
+          APART_WARPS),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
     faults = [*FAULTS]
-    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER), ("nn", "tt"))):
+    right = (PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER, APART, APART_WARPS)
+    for number, (config, trans) in enumerate(product(right, ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
-    right = {name for name, outcome in found.items() if outcome == RIGHT}
-    assert right == {name for name in found if name.startswith("unfaulted")}, found
+    passed = {name for name, outcome in found.items() if outcome == RIGHT}
+    assert passed == {name for name in found if name.startswith("unfaulted")}, found
     assert BROKEN not in found.values(), found
