@@ -5,6 +5,7 @@ from collections.abc import Callable
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
+from .epilogue import STAGED_C, STAGED_C_FITS
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .simt_sizes import (
@@ -153,6 +154,7 @@ _CONSTRAINTS = (
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
     *CLUSTER_FITS,
+    STAGED_C_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -304,6 +306,7 @@ SIMT = _Simt(
         CLUSTER,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
+        STAGED_C,
         EDGE,
     ),
     constraints=_CONSTRAINTS,

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_ebounds
+// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_ebounds
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -15,11 +15,11 @@
 //   shared     49152 bytes, static
 //   cluster    (3, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest a2498f96faa6e957. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 77df7641ff1f3074. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=3, cluster=1, group_m=1, min_blocks=1,
-//        edge=bounds"
+//        staged_c=0, edge=bounds"
 
 namespace {
 
@@ -42,6 +42,7 @@ constexpr int SPLIT_K    = 3;      // blocks that share out k
 constexpr int CLUSTER    = 1;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
+constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -74,6 +75,8 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "the sums of a thread are whole vectors for each of 1 slices");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 3");
+static_assert(!STAGED_C || !CLUSTER,
+              "blocks of a cluster write their own sums: others still read their shared memory");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -382,21 +385,28 @@ __device__ __forceinline__ int add_cluster(T (&share)[SHARE], const T (&sum)[SUM
     return first * GROUP;
 }
 
-// Where in the warp's part of C a thread's i-th row is, and its j-th column.
-__device__ __forceinline__ int row_of(int i, int lane) { return lane / 4 + 8 * i; }
+// Which lane of a warp a lane is along the rows of C.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
+
+// Where in the warp's part of C the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
 // Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
+    T alpha, T beta)
 {
-    // Where the vector belongs that begins with sum e of the share; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        if (SHARE * SHARERS != SUMS && first + e >= SUMS) return nullptr;
-        const int row = row_of((first + e) / THREAD_N, lane), col = col_of((first + e) % THREAD_N, lane);
-        if (GUARD && (row >= rows || col >= cols)) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
+    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, lane_m(lane)); };
+    const auto col_at = [&](int e) { return col_of((first + e) % THREAD_N, lane); };
+    const auto inside = [&](int e) {
+        if (SHARE * SHARERS != SUMS && first + e >= SUMS) return false;
+        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
+    };
+    const auto place_of = [&](int e) {
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
     #pragma unroll
     for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
@@ -405,8 +415,8 @@ __device__ __forceinline__ void store(
     if (beta != T(0)) {
         #pragma unroll
         for (int e = 0; e < SHARE; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const auto old = *place;
+            if (inside(e)) {
+                const Vector<VEC_C> old = *place_of(e);
                 #pragma unroll
                 for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
             }
@@ -415,12 +425,10 @@ __device__ __forceinline__ void store(
     }
     #pragma unroll
     for (int e = 0; e < SHARE; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> made;
-            #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-            *place = made;
-        }
+        Vector<VEC_C> made;
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
+        if (inside(e)) *place_of(e) = made;
     }
 }
 
@@ -438,7 +446,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_ebounds(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

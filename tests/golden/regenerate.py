@@ -17,6 +17,13 @@ VARIANTS = (
     ("pad", "float", "nn"),
     ("bounds", "double", "tt"),
 )
+SPECIAL = (
+    ("cluster", "simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"),
+    ("cluster", "dmma:split_k=3,cluster=1", "double"),
+    ("staged", "simt:staged_c=1", "float"),
+    ("staged", "dmma:staged_c=1", "double"),
+)
+"""Name, config and type of what the defaults leave out."""
 
 
 def golden_files() -> dict[str, str]:
@@ -32,10 +39,10 @@ def golden_files() -> dict[str, str]:
                 problem = Problem.parse("1024x768x512", "double", trans)  # a family for double alone
             source = render(problem, config, arch)
             files[f"{golden}/{family}_{edge}_{problem.dtype.code}_{trans}.cu"] = source.code
-    for text, dtype in (("simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"), ("dmma:split_k=3,cluster=1", "double")):
+    for name, text, dtype in SPECIAL:
         problem = Problem.parse("1024x768x512", dtype)
         source = render(problem, complete(Config.parse(text)), arch)
-        files[f"{golden}/{text.partition(':')[0]}_cluster_{problem.dtype.code}_nn.cu"] = source.code
+        files[f"{golden}/{text.partition(':')[0]}_{name}_{problem.dtype.code}_nn.cu"] = source.code
     problem = Problem.parse("1024x768x512")
     for name, text in emit(problem, Config.parse("tiled:edge=pad"), arch, main=True).files:
         files[f"{golden}/{name}"] = text

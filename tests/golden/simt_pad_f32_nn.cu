@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_epad
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_epad
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -10,17 +10,17 @@
 //
 //   sizes      m, n and k as padded: m to a multiple of 64, n of 64, k of 8;
 //              A and B lie in buffers of the padded sizes, their frames zeroed by the kernel
-//            gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_epad_frame
+//            gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_epad_frame
 //   alignment  every pointer and leading dimension to one element, 4 bytes
 //   grid       ceil(m / 64) * ceil(n / 64) blocks along x
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest a99c9b6e2c4adbf1. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest d30c18de37a43cbd. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
-//        split_k=1, cluster=0, group_m=1, min_blocks=1, edge=pad"
+//        split_k=1, cluster=0, group_m=1, min_blocks=1, staged_c=0, edge=pad"
 
 namespace {
 
@@ -46,6 +46,7 @@ constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
+constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
 constexpr int THREADS    = 256;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -93,6 +94,8 @@ static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
+static_assert(!STAGED_C || !CLUSTER,
+              "blocks of a cluster write their own sums: others still read their shared memory");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -292,20 +295,24 @@ __device__ __forceinline__ void multiply(
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
 __device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
 
-// Where in the warp's part of C a thread's i-th row is, and its j-th column.
-__device__ __forceinline__ int row_of(int i, int lane) { return TileA::owned(i, lane_m(lane)); }
+// Where in the warp's part of C the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
 __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
 
 // Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
+    T alpha, T beta)
 {
-    // Where the vector belongs that begins with sum e of the share; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane), col = col_of((first + e) % THREAD_N, lane);
-        if (GUARD && (row >= rows || col >= cols)) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
+    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, lane_m(lane)); };
+    const auto col_at = [&](int e) { return col_of((first + e) % THREAD_N, lane); };
+    const auto inside = [&](int e) {
+        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
+    };
+    const auto place_of = [&](int e) {
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
     #pragma unroll
     for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
@@ -314,8 +321,8 @@ __device__ __forceinline__ void store(
     if (beta != T(0)) {
         #pragma unroll
         for (int e = 0; e < SHARE; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const auto old = *place;
+            if (inside(e)) {
+                const Vector<VEC_C> old = *place_of(e);
                 #pragma unroll
                 for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
             }
@@ -324,12 +331,10 @@ __device__ __forceinline__ void store(
     }
     #pragma unroll
     for (int e = 0; e < SHARE; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> made;
-            #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-            *place = made;
-        }
+        Vector<VEC_C> made;
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
+        if (inside(e)) *place_of(e) = made;
     }
 }
 
@@ -347,7 +352,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_epad(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_epad(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -434,7 +439,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
 // Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the
 // strip to the right of the matrix first, then the rows below it. Any grid and block along x.
 extern "C" __global__ void
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_epad_frame(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_epad_frame(
     T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
 {
     wait_for_previous();

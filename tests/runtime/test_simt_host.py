@@ -41,6 +41,15 @@ CONFIGS = {
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=6,cluster=1",
     "cluster, more shares than sums":
         "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,split_k=8,cluster=1,group_m=4",
+    "staged, pieces": "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,staged_c=1",
+    "staged, rows as wide as all banks":
+        "block_m=32,block_n=64,thread_m=8,thread_n=8,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=3,staged_c=1",
+    "staged, two rows at a time, k innermost":
+        "block_m=32,block_n=64,thread_m=8,thread_n=4,lanes_m=2,block_k=8,b_k_inner=1,staged_c=1",
+    "staged, slices with parts of a row":
+        "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,slices=8,split_k=2,staged_c=1",
+    "staged, more shared memory than the tiles":
+        "block_m=64,block_n=128,thread_m=2,thread_n=8,lanes_m=8,block_k=8,cp_async=1,stages=2,staged_c=1",
 }  # fmt: skip
 
 
@@ -150,6 +159,21 @@ def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:
     assert not kernel._workspaces
 
 
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "staged" in name])
+@pytest.mark.parametrize(("dtype", "vec"), [("float", 1), ("float", 2), ("double", 1)])
+def test_sums_that_pass_through_shared_memory_keep_their_bits(name: str, dtype: str, vec: int) -> None:
+    device = HostDevice()
+    problem = Problem.parse("67x70x43" if vec == 2 else "67x71x43", dtype, "tt")
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.random(s).astype(dtype) for s in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
+    values = dict(config_for(CONFIGS[name], dtype, "tt", vec).values) | {"vec_a": 1, "vec_b": 1}
+    results = set()
+    for staged in (0, 1):
+        kernel = prepare(device, problem, Config("simt", tuple((values | {"staged_c": staged}).items())))
+        results.add(run(device, kernel, a, b, c, 0.7, 0.3).tobytes())
+    assert len(results) == 1
+
+
 def test_what_the_grid_runs_keeps_every_rule() -> None:
     for text, dtype, trans, vec in product(CONFIGS.values(), ("float", "double"), TRANS, (1, 4)):
         config = config_for(text, dtype, trans, vec)
@@ -163,6 +187,10 @@ ASYNC = f"{PLAIN},cp_async=1,stages=3"
 WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
 GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
 CLUSTER = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=3,cluster=1"
+STAGED = "block_m=32,block_n=32,thread_m=4,thread_n=8,block_k=8,prefetch=1,staged_c=1"
+PIECES = "block_m=64,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,staged_c=1"
+STAGED_SLICES = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,slices=4,staged_c=1"
+UNFAULTED = (PLAIN, ASYNC, WHOLE, GROUPED, CLUSTER, STAGED, PIECES, STAGED_SLICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +223,8 @@ FAULTS = (
     Fault("guard of rows lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", ""),
     Fault("guard of many rows lost", "(ONE_OUTER || inside >> i & 1) && ", "", "block_m=32,block_n=16,thread_m=4"
           ",thread_n=4,block_k=16"),
-    Fault("guard of stored rows off by one", "row >= rows || col >= cols", "row > rows || col >= cols"),
-    Fault("guard of stored columns off by one", "|| col >= cols)) return", "|| col > cols)) return"),
+    Fault("guard of stored rows off by one", "row_at(e) < rows", "row_at(e) <= rows"),
+    Fault("guard of stored columns off by one", "col_at(e) < cols", "col_at(e) <= cols"),
     Fault("last barrier missing", "if (more) put(shared + reading);\n        __syncthreads();",
           "if (more) put(shared + reading);", "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8"),
     Fault("first barrier missing", "        put(shared);\n    }\n    __syncthreads();", "        put(shared);\n    }",
@@ -234,13 +262,23 @@ FAULTS = (
     Fault("slice of the cluster left out", "part < SLICES; ++part", "part < SLICES - 1; ++part", CLUSTER),
     Fault("blocks share out alike", "(split * SLICES + slice)", "slice", CLUSTER),
     Fault("share beyond the sums read", " && first + g >= GROUPS", " && false", CLUSTER),
+    Fault("sums put down over those of slices", "__syncthreads();  // no thread reads what", "// what",
+          STAGED_SLICES),
+    Fault("sums read before warps put them down", "    __syncwarp();\n    #pragma", "    #pragma", STAGED),
+    Fault("sums read before slices put them down", "= group;\n    }\n    __syncthreads();", "= group;\n    }",
+          STAGED_SLICES),
+    Fault("next piece put down too early", "if (begin > 0) __syncwarp();", "", PIECES),
+    Fault("turned sums written in other places", "lane) % WARP_N; };", "lane + 1) % WARP_N; };", STAGED),
+    Fault("each thread has the place of a warp", "threadIdx.x % SLICE_THREADS / 32 * PASSING", "threadIdx.x * PASSING",
+          STAGED),
+    Fault("bands overlap", "% PASSING * BAND + row", "% PASSING + row", STAGED),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
     faults = [*FAULTS]
-    for number, (config, trans) in enumerate(product((PLAIN, ASYNC, WHOLE, GROUPED, CLUSTER), ("nn", "tt"))):
+    for number, (config, trans) in enumerate(product(UNFAULTED, ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
     right = {name for name, outcome in found.items() if outcome == RIGHT}
