@@ -5,7 +5,7 @@ from collections.abc import Callable
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, deep_pays, is_deep
-from .epilogue import STAGED_C, STAGED_C_FITS, staged_elements
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic, staged_elements
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .tiling import (
@@ -181,6 +181,7 @@ _CONSTRAINTS = (
     _evenly("b"),
     *CLUSTER_FITS,
     STAGED_C_FITS,
+    *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -304,6 +305,7 @@ DMMA = Family(
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
+        ATOMIC,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -317,6 +319,7 @@ DMMA = Family(
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
     clustered=clustered,
+    atomic=atomic,
     scalar=scalar,
     tensor_cores=True,
 )

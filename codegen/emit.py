@@ -98,6 +98,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "splits": family.splits(config),
         "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
+        "atomic": family.atomic(config),
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,

@@ -101,6 +101,8 @@ class Family:
     """Blocks that share a tile of C."""
     clustered: Callable[[Config], bool] = lambda config: False
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
+    atomic: Callable[[Config], bool] = lambda config: False
+    """Whether those add up in one tile of device memory, in the order in which they come: never quite the same bits."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 
@@ -140,7 +142,7 @@ class Family:
     def split_group(self, config: Config) -> int:
         """Blocks that share a tile of C and whose sums one of them adds up: all, or where they are many about the
         square root of them, so that no block reads the sums of all."""
-        return grouped(self.splits(config))
+        return self.splits(config) if self.atomic(config) else grouped(self.splits(config))
 
     def split_counters(self, config: Config) -> int:
         """Counters of a tile of C: one for each group of the blocks that share it, and one for the groups."""
@@ -152,14 +154,15 @@ class Family:
         return self.splits(config) > 1 and not self.clustered(config)
 
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
-        """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each
-        and the counters of each tile of C; else 0."""
+        """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each,
+        or of all those of a tile of C by atomics, and the counters of each tile of C; else 0."""
         if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
         blocks = self.blocks(problem, config)
         counters = blocks // self.splits(config) * self.split_counters(config)
-        return blocks * tile_m * tile_n * problem.dtype.size_bytes + counters * 4
+        sums = blocks // self.splits(config) if self.atomic(config) else blocks
+        return sums * tile_m * tile_n * problem.dtype.size_bytes + counters * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""

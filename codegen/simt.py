@@ -5,7 +5,7 @@ from collections.abc import Callable
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
-from .epilogue import STAGED_C, STAGED_C_FITS
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .problem import DType, Problem
 from .simt_sizes import (
@@ -155,6 +155,7 @@ _CONSTRAINTS = (
     ),
     *CLUSTER_FITS,
     STAGED_C_FITS,
+    *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -307,6 +308,7 @@ SIMT = _Simt(
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
+        ATOMIC,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -323,5 +325,6 @@ SIMT = _Simt(
     alignment=alignment,
     splits=lambda config: config.number("split_k"),
     clustered=clustered,
+    atomic=atomic,
     scalar=scalar,
 )

@@ -202,6 +202,22 @@ def test_a_cluster_writes_its_own_sums() -> None:
     assert reasons("split_k=4,slices=2,staged_c=1") == []
 
 
+def test_atomics_are_for_blocks_that_share_tiles_in_memory() -> None:
+    assert reasons("atomic=1") == ["sums are added by atomics where blocks share out k: split_k 1 is above 1"]
+    assert reasons("atomic=1,split_k=4,cluster=1") == ["blocks of a cluster add up in shared memory, not by atomics"]
+    assert reasons("atomic=1,split_k=64,slices=2,staged_c=1") == []
+
+
+def test_atomics_take_one_tile_of_memory_and_say_that_bits_differ() -> None:
+    problem = Problem.parse("256x128x4096")
+    atomic, ordered = (render(problem, Config.parse(f"simt:split_k=64,atomic={each}"), SM_90) for each in (1, 0))
+    assert atomic.workspace_bytes == 8 * (64 * 64 * 4 + 4)
+    assert ordered.workspace_bytes == 64 * 8 * 64 * 64 * 4 + 8 * 9 * 4
+    sentence = "are not the same to the bit: blocks add their sums in the order in which they come"
+    assert (sentence in atomic.code, sentence in ordered.code) == (True, False)
+    assert "red.relaxed.gpu.global.add.v4.f32" in atomic.code
+
+
 def test_sums_that_pass_through_shared_memory_need_room_for_a_row_of_each_thread() -> None:
     text = "simt:block_m=64,block_n=128,thread_m=2,thread_n=8,block_k=8,staged_c={}"
     bytes_of = [SIMT.smem_bytes(DType.FLOAT, complete(Config.parse(text.format(staged)))) for staged in (0, 1)]
@@ -219,11 +235,12 @@ def some(problem: Problem, target: str) -> list[Config]:
     return combine(problem, ARCHES[target], SIMT, dict(choices.parameters) | few)[0]
 
 
-STAGED = (
+ENDINGS = (
     ("block_m=128,block_n=256,block_k=16,thread_m=16,thread_n=8,lanes_m=4,stages=3,cp_async=1,prefetch=1,staged_c=1",
      "float"),
     ("block_m=64,block_n=64,block_k=16,thread_m=8,thread_n=8,lanes_m=4,prefetch=1,staged_c=1", "float"),
     ("block_m=64,block_n=32,block_k=16,thread_m=4,thread_n=4,slices=4,split_k=4,staged_c=1", "double"),
+    ("block_m=64,block_n=64,block_k=16,thread_m=8,thread_n=8,lanes_m=4,prefetch=1,split_k=64,atomic=1", "float"),
 )  # fmt: skip
 
 
@@ -242,7 +259,7 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
     clustered = [each for each in some(Problem.parse("1024"), "sm_90a") if each["cluster"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
-    rows += [(f"simt:{text}", dtype, "nn") for text, dtype in STAGED]
+    rows += [(f"simt:{text}", dtype, "nn") for text, dtype in ENDINGS]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 
 

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_ebounds
+// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_at0_ebounds
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -15,11 +15,11 @@
 //   shared     49152 bytes, static
 //   cluster    (3, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 77df7641ff1f3074. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 8a1238149d9499bb. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=3, cluster=1, group_m=1, min_blocks=1,
-//        staged_c=0, edge=bounds"
+//        staged_c=0, atomic=0, edge=bounds"
 
 namespace {
 
@@ -43,6 +43,7 @@ constexpr int CLUSTER    = 1;      // 1 = they form a cluster, and add up in eac
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
+constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -77,6 +78,10 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 3");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!ATOMIC || SPLIT_K > 1,
+              "sums are added by atomics where blocks share out k: split_k 3 is above 1");
+static_assert(!ATOMIC || !CLUSTER,
+              "blocks of a cluster add up in shared memory, not by atomics");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -446,7 +451,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_ebounds(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z3_x1_g1_r1_sc0_at0_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_epad
+// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_at0_epad
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -10,17 +10,17 @@
 //
 //   sizes      m, n and k as padded: m to a multiple of 64, n of 64, k of 16;
 //              A and B lie in buffers of the padded sizes, their frames zeroed by the kernel
-//            gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_epad_frame
+//            gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_at0_epad_frame
 //   alignment  every pointer and leading dimension to one element, 8 bytes
 //   grid       ceil(m / 64) * ceil(n / 64) blocks along x
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 3f1a9df5baf183b5. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest c40479643b47a730. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3, vec_a=1,
 //        vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0, group_m=1, min_blocks=1,
-//        staged_c=0, edge=pad"
+//        staged_c=0, atomic=0, edge=pad"
 
 namespace {
 
@@ -44,6 +44,7 @@ constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in eac
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
+constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -78,6 +79,10 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!ATOMIC || SPLIT_K > 1,
+              "sums are added by atomics where blocks share out k: split_k 1 is above 1");
+static_assert(!ATOMIC || !CLUSTER,
+              "blocks of a cluster add up in shared memory, not by atomics");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -360,7 +365,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_epad(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_at0_epad(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -482,7 +487,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_s
 // Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the
 // strip to the right of the matrix first, then the rows below it. Any grid and block along x.
 extern "C" __global__ void
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_epad_frame(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc0_at0_epad_frame(
     T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
 {
     wait_for_previous();

@@ -20,6 +20,7 @@ VARIANTS = (
 SPECIAL = (
     ("cluster", "simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"),
     ("cluster", "dmma:split_k=3,cluster=1", "double"),
+    ("atomic", "simt:split_k=12,atomic=1", "float"),
     ("staged", "simt:staged_c=1", "float"),
     ("staged", "dmma:staged_c=1", "double"),
 )

@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_at0_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -14,11 +14,11 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 2d00902cac4f1a69. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 3b34995be49f5cad. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0, prefetch=0, slices=1,
-//        split_k=1, cluster=0, group_m=1, min_blocks=1, staged_c=0, edge=bounds"
+//        split_k=1, cluster=0, group_m=1, min_blocks=1, staged_c=0, atomic=0, edge=bounds"
 
 namespace {
 
@@ -45,6 +45,7 @@ constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in eac
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
+constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
 constexpr int THREADS    = 256;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -94,6 +95,10 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!ATOMIC || SPLIT_K > 1,
+              "sums are added by atomics where blocks share out k: split_k 1 is above 1");
+static_assert(!ATOMIC || !CLUSTER,
+              "blocks of a cluster add up in shared memory, not by atomics");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -350,7 +355,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_sc0_at0_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
