@@ -104,6 +104,11 @@ def commands() -> None:
     "--isolation/--no-isolation", default=True, show_default=True, help="Try variants in processes of their own."
 )
 @click.option(
+    "--nondeterministic",
+    is_flag=True,
+    help="Also try variants that add sums by atomics: their results differ in the last bits from run to run.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write every trial here as a Kernel Tuner cache file (.json or .json.gz), and as T4 JSON beside it.",
@@ -125,6 +130,7 @@ def tune_command(
     spaces: Path | None,
     keep: int,
     isolation: bool,
+    nondeterministic: bool,
     record: Path | None,
     json_file: Path | None,
     store: Path | None,
@@ -168,6 +174,7 @@ def tune_command(
                 spaces=spaces,
                 keep=keep,
                 record=record,
+                nondeterministic=nondeterministic,
                 progress=progress,
             )
         results.append(result)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, deep_pays, is_deep
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic, staged_elements
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .pack import PACK_FITS, pack, pack_pays, pack_worth
 from .problem import DType, Problem
@@ -67,11 +68,15 @@ def _fast(arch: Arch) -> bool:
 
 def _smem_elements(config: Config) -> int:
     """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; the slices'
-    sums come later, or those of a block of a cluster."""
+    sums come later, those of a block of a cluster, or those of a row of each thread."""
     m, n, k = (config.number(f"block_{side}") for side in "mnk")
-    stages = config.number("stages") * k * sum(side + (4 if side % 16 else 0) for side in (m, n))
-    adds_up = config.number("slices") > 1 or clustered(config)
-    return max(stages, config.number("slices") * m * n) if adds_up else stages
+    elements = config.number("stages") * k * sum(side + (4 if side % 16 else 0) for side in (m, n))
+    if config.number("slices") > 1 or clustered(config):
+        return max(elements, config.number("slices") * m * n)
+    warps_m, warps_n = _warps(config)
+    passing = staged_elements(warps_m * warps_n, 8, config.number("warp_n"), 2, 16)
+    # Asked last, for few need it: a space is pruned by what is known first.
+    return passing if passing > elements and config["staged_c"] == 1 else elements
 
 
 def _sums(config: Config) -> int:
@@ -102,8 +107,10 @@ def _registers(dtype: DType, config: Config) -> int:
     sums, bound = 2 * _sums(config), registers_held_to(config)
     if sums >= 128:
         return bound  # it takes what there is
-    copied = _copied(config, "a") + _copied(config, "b")
-    return min(48 + sums + 2 * _operand_registers(config) + copied, bound)
+    needed = 48 + sums + 2 * _operand_registers(config) + _copied(config, "a") + _copied(config, "b")
+    if needed < bound and config["staged_c"] == 1:
+        needed += 32
+    return min(needed, bound)
 
 
 def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
@@ -182,6 +189,8 @@ _CONSTRAINTS = (
     *CLUSTER_FITS,
     TAIL_FITS,
     PACK_FITS,
+    STAGED_C_FITS,
+    *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -322,6 +331,8 @@ DMMA = Family(
         TAIL,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
+        STAGED_C,
+        ATOMIC,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -337,6 +348,7 @@ DMMA = Family(
     tail=lambda config: config.number("tail"),
     clustered=clustered,
     packs=packs,
+    atomic=atomic,
     scalar=scalar,
     tensor_cores=True,
 )

@@ -103,6 +103,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "pack_tile": PACK_TILE,
         "pack_threads": PACK_THREADS,
         "packed_elements": PACKED_BYTES // problem.dtype.size_bytes,
+        "atomic": family.atomic(config),
         "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,

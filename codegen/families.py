@@ -160,13 +160,15 @@ def require(problem: Problem, config: Config, arch: Arch) -> None:
 def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Value, ...]) -> Config | None:
     """The (complete) config as it serves a problem: with the first of `edges` and the widest vectors that do.
 
-    The tiles stay. None where it cannot serve the problem.
+    The tiles stay. Sums pass through shared memory no more where that is hopeless for the problem. None where it
+    cannot serve the problem.
     """
     parameters = family_of(config).parameters
+    staged = {p.name: p.default for p in parameters if p.name == "staged_c" and not p.worth(problem, config[p.name])}
     vectors = [parameter for parameter in parameters if parameter.name.startswith("vec")]
     widths = sorted(itertools.product(*(parameter.choices for parameter in vectors)), key=_together, reverse=True)
     for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
-        changed = {"edge": edge, **{vector.name: width for vector, width in zip(vectors, chosen)}}
+        changed = {"edge": edge, **staged, **{vector.name: width for vector, width in zip(vectors, chosen)}}
         fit = Config(config.family, tuple((name, changed.get(name, value)) for name, value in config.values))
         if next(rejections(problem, fit, arch), None) is None:
             return fit

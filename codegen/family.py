@@ -107,6 +107,8 @@ class Family:
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
     packs: Callable[[Config], tuple[bool, bool]] = lambda config: (False, False)
     """Whether A and B are copied first, to rows of k that are aligned."""
+    atomic: Callable[[Config], bool] = lambda config: False
+    """Whether those add up in one tile of device memory, in the order in which they come: never quite the same bits."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 
@@ -154,7 +156,7 @@ class Family:
     def split_group(self, config: Config) -> int:
         """Blocks that share a tile of C and whose sums one of them adds up: all, or where they are many about the
         square root of them, so that no block reads the sums of all."""
-        return grouped(self.splits(config))
+        return self.splits(config) if self.atomic(config) else grouped(self.splits(config))
 
     def split_counters(self, config: Config) -> int:
         """Counters of a tile of C: one for each group of the blocks that share it, and one for the groups."""
@@ -166,13 +168,13 @@ class Family:
         return self.splits(config) > 1 and not self.clustered(config)
 
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
-        """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each
-        and the counters of each tile of C; else 0."""
+        """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each,
+        or of all those of a tile of C by atomics, and the counters of each tile of C; else 0."""
         if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
         shared = self.shared_tiles(problem, config)
-        sums = shared * self.splits(config) * tile_m * tile_n
+        sums = shared * (1 if self.atomic(config) else self.splits(config)) * tile_m * tile_n
         return sums * problem.dtype.size_bytes + shared * self.split_counters(config) * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:

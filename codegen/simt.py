@@ -6,6 +6,7 @@ from .apart import APART, APART_FITS, APART_PAYS, or_apart
 from .arch import Arch
 from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .pack import PACK_FITS, pack, pack_pays, pack_worth
 from .problem import DType, Problem
@@ -165,6 +166,8 @@ _CONSTRAINTS = (
     *CLUSTER_FITS,
     TAIL_FITS,
     PACK_FITS,
+    STAGED_C_FITS,
+    *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
         "registers of {min_blocks} blocks fit on a multiprocessor",
@@ -326,6 +329,8 @@ SIMT = _Simt(
         TAIL,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
+        STAGED_C,
+        ATOMIC,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -344,5 +349,6 @@ SIMT = _Simt(
     tail=lambda config: config.number("tail"),
     clustered=clustered,
     packs=packs,
+    atomic=atomic,
     scalar=scalar,
 )

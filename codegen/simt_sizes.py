@@ -4,6 +4,7 @@ from functools import cache
 
 from .apart import apart, gain
 from .config import Config
+from .epilogue import staged_elements
 from .problem import DType
 from .tiling import WIDE_BYTES, clustered, registers_held_to
 
@@ -62,15 +63,20 @@ def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def smem_elements(config: Config, pad: int) -> int:
-    """Elements of shared memory of a block: the tiles of all stages, or later the sums of the slices, or of
-    a block of a cluster."""
-    stages = config.number("stages") * sum(_tile_elements(config, pad))
+def smem_elements(config: Config, wide: int) -> int:
+    """Elements of shared memory of a block, of which a load takes `wide`: the tiles of all stages, or later the sums
+    of the slices, of a block of a cluster, or of a row of each thread."""
+    elements = config.number("stages") * sum(_tile_elements(config, wide))
     if apart(config):
-        stages *= config.number("slices")
-    if config.number("slices") == 1 and not clustered(config):
-        return stages
-    return max(stages, config.number("slices") * config.number("block_m") * config.number("block_n"))
+        elements *= config.number("slices")
+    if config.number("slices") > 1 or clustered(config):
+        return max(elements, config.number("slices") * config.number("block_m") * config.number("block_n"))
+    warps_m, warps_n = _warps(config)
+    lanes_m, chunk = config.number("lanes_m"), 1 if config.number("b_k_inner") else min(wide, config.number("thread_n"))
+    written_rows = min(lanes_m, 8 * wide // chunk // 2)
+    passing = staged_elements(warps_m * warps_n, lanes_m, warp_n(config), written_rows, 8 * wide)
+    # Asked last, for few need it: a space is pruned by what is known first.
+    return passing if passing > elements and config["staged_c"] == 1 else elements
 
 
 def copied(config: Config, operand: str) -> int:
@@ -133,8 +139,10 @@ def registers(dtype: DType, config: Config) -> int:
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
     splitting = 8 if config.number("split_k") > 1 else 0
-    needed = 60 + held + operands + splitting + _address_registers(config)
-    return min(max(64 + 8 * dtype.size_bytes, needed), bound)
+    needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting + _address_registers(config))
+    if needed < bound and config["staged_c"] == 1:
+        needed += 16
+    return min(needed, bound)
 
 
 def neighbours(dtype: DType, config: Config) -> int:

@@ -120,6 +120,25 @@ class TestTune:
         assert ran.status == 0, ran.err
         assert "0 compile processes" in ran.out
 
+    def test_tries_atomics_only_where_asked(self, run: Run, tmp_path: Path) -> None:
+        values = "block_m = [16]\nblock_n = [16]\nthread_m = [2]\nvec_a = [4]\nvec_b = [4]\nvec_c = [4]\nsplit_k = [4]"
+        (tmp_path / "simt.toml").write_text(f"family = 'simt'\n[parameters]\n{values}\nedge = ['exact']\n")
+        options = (
+            "--shape",
+            "16x16x256",
+            "--spaces",
+            str(tmp_path),
+            "--trials",
+            "9",
+            "--seconds",
+            "20",
+            "--no-isolation",
+        )
+        for flags, tried in ((), 1), (("--nondeterministic",), 2):
+            ran = run("tune", *options, *flags)
+            assert ran.status == 0, ran.err
+            assert f"tried {tried} variant" in ran.out
+
     def test_records_a_run_and_replays_it(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "run.json"
         assert run("tune", *SMALL, "--record", str(file)).status == 0

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..runtime.device import DeviceInfo
 from ..runtime.estimate import pays
 from .space import Dimension, Point, Space
 
-__all__ = ["Candidates", "Choices", "candidates", "read_spaces"]
+__all__ = ["Candidates", "Choices", "candidates", "read_spaces", "with_atomics"]
 
 ABSENT = "absent"
 FAMILY = "family"
@@ -37,6 +37,16 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     files = sorted((f for f in root.iterdir() if f.name.endswith(".toml")), key=lambda file: file.name)
     check(bool(files), f"no space files (*.toml) in {root}")
     return tuple(_read(file.name, file.read_text("utf-8")) for file in files)
+
+
+def with_atomics(spaces: tuple[Choices, ...]) -> tuple[Choices, ...]:
+    """The same spaces, and where blocks share out k also with sums that are added by atomics: the families that can."""
+    return tuple(
+        replace(choices, parameters=(*(pair for pair in choices.parameters if pair[0] != "atomic"), ("atomic", (0, 1))))
+        if any(parameter.name == "atomic" for parameter in FAMILIES[choices.family].parameters)
+        else choices
+        for choices in spaces
+    )
 
 
 def _read(name: str, text: str) -> Choices:

@@ -21,7 +21,7 @@ from ..runtime.device import DeviceInfo
 from ..runtime.record import Record, Status
 from ..runtime.store import Store
 from ..runtime.versions import versions_of
-from .configspace import Candidates, candidates, read_spaces
+from .configspace import Candidates, candidates, read_spaces, with_atomics
 from .decide import NAIVE, decided, judge
 from .evaluate import Evaluator, InProcess, Phases, Tried
 from .guess import ranked, recorded
@@ -85,12 +85,14 @@ def tune(
     keep: int = 5,
     seed: int = 0,
     record: Path | None = None,
+    nondeterministic: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
     trials and seconds override those of the effort. `keep` contenders meet in the final duel. With `record`, every
-    trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. Raises ConfigError,
+    trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. `nondeterministic` lets
+    the search try variants whose results differ in their last bits from run to run. Raises ConfigError,
     ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot be kept.
     """
     started = time.monotonic()
@@ -101,7 +103,8 @@ def tune(
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
     shelf = Store(store)
     versions = versions_of(info, compiler_for(info))
-    found = candidates(problem, info, read_spaces(spaces))
+    choices = read_spaces(spaces)
+    found = candidates(problem, info, with_atomics(choices) if nondeterministic else choices)
     search = _search(sampler, found, shelf, problem, info, versions, budget, seed)
     progress = progress or Silent()
     resumed = len(search.history)

@@ -91,7 +91,11 @@ static void change(Context& from, Context& to) { tilewright_switch(&from.stack_p
 // ---- The block that runs now -----------------------------------------------------------------------------------
 
 constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_CLUSTER = 8, NAMED = 16, NONE = ~0u;
+#ifdef TILEWRIGHT_ASAN
+constexpr size_t STACK = 512 << 10;  // each variable has its own place there, with gaps between them
+#else
 constexpr size_t STACK = 128 << 10;
+#endif
 constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
 constexpr size_t STACKS = MAX_THREADS * MAX_CLUSTER * STRIDE;
 

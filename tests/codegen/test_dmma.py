@@ -159,6 +159,13 @@ def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: 
     assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
 
 
+def test_sums_pass_through_shared_memory_only_where_rows_of_the_result_allow_no_vectors() -> None:
+    for shape, staged in (("1024x767x512", {0, 1}), ("1024x766x512", {0})):
+        assert {config["staged_c"] for config in space(Problem.parse(shape, "double"))[0]} == staged
+    reason = "blocks of a cluster write their own sums: others still read their shared memory"
+    assert reasons("split_k=4,cluster=1,staged_c=1") == [reason]
+
+
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 BEST = (
@@ -166,6 +173,9 @@ BEST = (
     "block_m=128,block_n=64,warp_m=64,warp_n=32,block_k=16,stages=3,prefetch=1,min_blocks=2",
     "block_m=64,block_n=64,warp_m=32,warp_n=32,block_k=16,stages=4,prefetch=1",
     "block_m=64,block_n=32,warp_m=32,warp_n=32,block_k=32,stages=4,slices=4,prefetch=1",
+    f"{LARGEST},stages=4,prefetch=1,staged_c=1",
+    "block_m=64,block_n=32,warp_m=32,warp_n=32,block_k=32,stages=4,slices=4,prefetch=1,split_k=4,staged_c=1",
+    "block_m=64,block_n=64,warp_m=32,warp_n=32,block_k=16,stages=4,prefetch=1,split_k=64,atomic=1",
 )
 """What large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
 

@@ -215,8 +215,17 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
     compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
 
 
+def test_tiles_to_which_atomics_add_begin_at_zero_and_the_header_says_that_bits_differ() -> None:
+    (_, kernel), (_, header) = emitted("simt:split_k=16,atomic=1", main=False).files
+    assert "cudaMemsetAsync(workspace, 0, sizeof(T) * sums + sizeof(unsigned) * counters, stream)" in kernel
+    assert "sums = std::size_t(tiles) * PER_BLOCK_M * PER_BLOCK_N" in kernel
+    assert "16384 bytes for each tile of C, 64 x 64 elements" in header
+    for text in (kernel, header):
+        assert "repeats    are not the same to the bit" in text
+
+
 @needs_nvcc
-@pytest.mark.parametrize("text", ["tiled:edge=pad", "simt:split_k=2"])
+@pytest.mark.parametrize("text", ["tiled:edge=pad", "simt:split_k=2", "simt:split_k=2,atomic=1"])
 def test_two_files_of_one_config_link(tmp_path: Path, text: str) -> None:
     paths = [emitted(text, name, main=False).write(tmp_path)[0] for name in ("gemm_one", "gemm_two")]
     user = tmp_path / "user.cu"

@@ -238,6 +238,42 @@ def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: 
     assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
 
 
+def test_sums_pass_through_shared_memory_only_where_rows_of_the_result_allow_no_vectors() -> None:
+    staged = {
+        shape: {c["staged_c"] for c in space(Problem.parse(shape))[0]} for shape in ("1024x767x512", "1024x766x512")
+    }
+    assert staged == {"1024x767x512": {0, 1}, "1024x766x512": {0}}
+
+
+def test_a_cluster_writes_its_own_sums() -> None:
+    reason = "blocks of a cluster write their own sums: others still read their shared memory"
+    assert reasons("split_k=4,cluster=1,staged_c=1") == [reason]
+    assert reasons("split_k=4,slices=2,staged_c=1") == []
+
+
+def test_atomics_are_for_blocks_that_share_tiles_in_memory() -> None:
+    assert reasons("atomic=1") == ["sums are added by atomics where blocks share out k: split_k 1 is above 1"]
+    assert reasons("atomic=1,split_k=4,cluster=1") == ["blocks of a cluster add up in shared memory, not by atomics"]
+    assert reasons("atomic=1,split_k=64,slices=2,staged_c=1") == []
+
+
+def test_atomics_take_one_tile_of_memory_and_say_that_bits_differ() -> None:
+    problem = Problem.parse("256x128x4096")
+    atomic, ordered = (render(problem, Config.parse(f"simt:split_k=64,atomic={each}"), SM_90) for each in (1, 0))
+    assert atomic.workspace_bytes == 8 * (64 * 64 * 4 + 4)
+    assert ordered.workspace_bytes == 64 * 8 * 64 * 64 * 4 + 8 * 9 * 4
+    sentence = "are not the same to the bit: blocks add their sums in the order in which they come"
+    assert (sentence in atomic.code, sentence in ordered.code) == (True, False)
+    assert "red.relaxed.gpu.global.add.v4.f32" in atomic.code
+
+
+def test_sums_that_pass_through_shared_memory_need_room_for_a_row_of_each_thread() -> None:
+    text = "simt:block_m=64,block_n=128,thread_m=2,thread_n=8,block_k=8,staged_c={}"
+    bytes_of = [SIMT.smem_bytes(DType.FLOAT, complete(Config.parse(text.format(staged)))) for staged in (0, 1)]
+    # 4 x 4 warps of 8 rows; each 32 wide and, so that four rows of a write meet in no bank, 8 spare.
+    assert bytes_of == [2 * 8 * (64 + 4 + 128 + 4) * 4, 16 * 8 * (32 + 8) * 4]
+
+
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 
@@ -247,6 +283,16 @@ def some(problem: Problem, target: str) -> list[Config]:
     (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
     few = {"block_m": (48, 64, 96, 128), "block_n": (64, 96, 128), "split_k": (1, 2, 4, 24)}
     return combine(problem, ARCHES[target], SIMT, dict(choices.parameters) | few)[0]
+
+
+ENDINGS = (
+    ("block_m=128,block_n=256,block_k=16,thread_m=16,thread_n=8,lanes_m=4,stages=3,cp_async=1,prefetch=1,staged_c=1",
+     "float"),
+    ("block_m=64,block_n=64,block_k=16,thread_m=8,thread_n=8,lanes_m=4,prefetch=1,staged_c=1", "float"),
+    ("block_m=64,block_n=32,block_k=16,thread_m=4,thread_n=4,slices=4,split_k=4,staged_c=1", "double"),
+    ("block_m=64,block_n=64,block_k=16,thread_m=8,thread_n=4,vec_b=4,vec_c=4,prefetch=1,split_k=64,atomic=1",
+     "float"),
+)  # fmt: skip
 
 
 def sample() -> list[tuple[str, str, str, str]]:
@@ -266,6 +312,7 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
     apart = [each for each in some(Problem.parse("512"), "sm_90a") if each["apart"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(apart, 6)]
+    rows += [(f"simt:{text}", dtype, "nn") for text, dtype in ENDINGS]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 
 

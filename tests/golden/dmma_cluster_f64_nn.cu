@@ -15,11 +15,11 @@
 //   shared     49152 bytes, static
 //   cluster    (3, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest eb4031a1b9190cd7. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 976aa8d064697581. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=3, cluster=1,
-//        tail=1, group_m=1, min_blocks=1, edge=bounds"
+//        tail=1, group_m=1, min_blocks=1, staged_c=0, atomic=0, edge=bounds"
 
 namespace {
 
@@ -45,6 +45,8 @@ constexpr int CLUSTER    = 1;      // 1 = they form a cluster, and add up in eac
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
+constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
+constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -81,6 +83,14 @@ static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 3, and add up in device memory, cluster 1");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
+static_assert(!STAGED_C || !CLUSTER,
+              "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!ATOMIC || SPLIT_K > 1,
+              "sums are added by atomics where blocks share out k: split_k 3 is above 1");
+static_assert(!ATOMIC || !CLUSTER,
+              "blocks of a cluster add up in shared memory, not by atomics");
+static_assert(!ATOMIC || TAIL == 1,
+              "sums are added by atomics where all tiles of C are shared, tail 1 is 1");
 static_assert(THREADS <= 1024,
               "a block has at most as many threads as the device allows");
 static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
@@ -389,21 +399,28 @@ __device__ __forceinline__ int add_cluster(T (&share)[SHARE], const T (&sum)[SUM
     return first * GROUP;
 }
 
-// Where in the warp's part of C a thread's i-th row is, and its j-th column.
-__device__ __forceinline__ int row_of(int i, int lane) { return lane / 4 + 8 * i; }
+// Which lane of a warp a lane is along the rows of C.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
+
+// Where in the warp's part of C the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
 // Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
+    T alpha, T beta)
 {
-    // Where the vector belongs that begins with sum e of the share; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        if (SHARE * SHARERS != SUMS && first + e >= SUMS) return nullptr;
-        const int row = row_of((first + e) / THREAD_N, lane), col = col_of((first + e) % THREAD_N, lane);
-        if (GUARD && (row >= rows || col >= cols)) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
+    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, lane_m(lane)); };
+    const auto col_at = [&](int e) { return col_of((first + e) % THREAD_N, lane); };
+    const auto inside = [&](int e) {
+        if (SHARE * SHARERS != SUMS && first + e >= SUMS) return false;
+        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
+    };
+    const auto place_of = [&](int e) {
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
     #pragma unroll
     for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
@@ -412,8 +429,8 @@ __device__ __forceinline__ void store(
     if (beta != T(0)) {
         #pragma unroll
         for (int e = 0; e < SHARE; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const auto old = *place;
+            if (inside(e)) {
+                const Vector<VEC_C> old = *place_of(e);
                 #pragma unroll
                 for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
             }
@@ -422,12 +439,10 @@ __device__ __forceinline__ void store(
     }
     #pragma unroll
     for (int e = 0; e < SHARE; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> made;
-            #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-            *place = made;
-        }
+        Vector<VEC_C> made;
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
+        if (inside(e)) *place_of(e) = made;
     }
 }
 

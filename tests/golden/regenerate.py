@@ -17,7 +17,7 @@ VARIANTS = (
     ("pad", "float", "nn"),
     ("bounds", "double", "tt"),
 )
-OTHERS = (
+SPECIAL = (
     ("cluster", "simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"),
     ("cluster", "dmma:split_k=3,cluster=1", "double"),
     (
@@ -25,8 +25,12 @@ OTHERS = (
         "simt:block_k=32,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,slices=4,apart=1,split_k=2,cluster=1",
         "float",
     ),
+    ("packed", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,cp_async=1,stages=3,split_k=4,tail=8", "float"),
+    ("atomic", "simt:split_k=12,atomic=1", "float"),
+    ("staged", "simt:staged_c=1", "float"),
+    ("staged", "dmma:staged_c=1", "double"),
 )
-"""What they show, config and type."""
+"""Name, config and type of what the defaults leave out."""
 
 
 def golden_files() -> dict[str, str]:
@@ -42,10 +46,10 @@ def golden_files() -> dict[str, str]:
                 problem = Problem.parse("1024x768x512", "double", trans)  # a family for double alone
             source = render(problem, config, arch)
             files[f"{golden}/{family}_{edge}_{problem.dtype.code}_{trans}.cu"] = source.code
-    for what, text, dtype in OTHERS:
+    for name, text, dtype in SPECIAL:
         problem = Problem.parse("1024x768x512", dtype)
         source = render(problem, complete(Config.parse(text)), arch)
-        files[f"{golden}/{text.partition(':')[0]}_{what}_{problem.dtype.code}_nn.cu"] = source.code
+        files[f"{golden}/{text.partition(':')[0]}_{name}_{problem.dtype.code}_nn.cu"] = source.code
     problem = Problem.parse("1024x768x512")
     for name, text in emit(problem, Config.parse("tiled:edge=pad"), arch, main=True).files:
         files[f"{golden}/{name}"] = text

@@ -22,7 +22,7 @@ from tilewright.runtime.elf import code_digest
 from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
 from tilewright.tuner.ahead import AskAhead
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.tuner.configspace import candidates, read_spaces, with_atomics
 from tilewright.tuner.evaluate import Tried
 from tilewright.tuner.guess import ranked, recorded
 from tilewright.tuner.recording import read_cache_file
@@ -75,6 +75,17 @@ def test_tiles_that_leave_multiprocessors_idle_are_not_tried() -> None:
     large = candidates(Problem(8192, 8192, 8192), INFO, spaces)
     assert {config["split_k"] for config in large.configs} == {1}
     assert min(config.number("block_m") * config.number("block_n") for config in large.configs) >= 2048
+
+
+def test_atomics_are_searched_only_where_asked_for() -> None:
+    spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "simt"))
+    problem = Problem(64, 64, 65536)
+    shared = {config["split_k"] for config in candidates(problem, INFO, spaces).configs if config.family == "simt"}
+    assert shared & {16, 24, 32, 64}
+    for widened, tried in ((spaces, {0}), (with_atomics(spaces), {0, 1}), (with_atomics(with_atomics(spaces)), {0, 1})):
+        found = candidates(problem, INFO, widened).configs
+        assert {config["atomic"] for config in found if config.family == "simt"} == tried
+        assert all(config.number("split_k") > 1 for config in found if dict(config.values).get("atomic") == 1)
 
 
 def test_shipped_spaces_hold_only_known_values(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""How sums come to C at the end of a kernel: parameters that families of tiles share."""
+
+from .config import Config, Value
+from .family import Constraint, Parameter
+from .problem import Problem
+from .tiling import clustered, widest
+
+__all__ = ["ATOMIC", "ATOMIC_FITS", "STAGED_C", "STAGED_C_FITS", "atomic", "staged_elements"]
+
+
+def _staged_pays(problem: Problem, value: Value) -> bool:
+    # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
+    return value == 0 or widest(problem, "c") == 1
+
+
+STAGED_C = Parameter(
+    "staged_c",
+    "sc",
+    (0, 1),
+    "1 = sums pass through shared memory, so that lanes write neighbours in C",
+    _staged_pays,
+    silent=True,
+)
+STAGED_C_FITS = Constraint(
+    "blocks of a cluster write their own sums: others still read their shared memory",
+    lambda problem, config, arch: config["staged_c"] == 0 or not clustered(config),
+    "!STAGED_C || !CLUSTER",
+)
+
+
+def staged_elements(warps: int, band: int, warp_n: int, written_rows: int, banks: int) -> int:
+    """Elements of shared memory through which sums pass, of each thread's at least a row at a time.
+
+    That is `band` rows of C for each of `warps`. Lanes put sums down in `written_rows` rows at a time, and `banks`
+    elements are as wide as all banks of shared memory.
+    """
+    return warps * band * (warp_n if warp_n % banks else warp_n + banks // written_rows)
+
+
+ATOMIC = Parameter(
+    "atomic", "at", (0, 1), "1 = they add up in one tile by atomics: never quite the same bits again", silent=True
+)
+"""Searched only where the user asks for it: no file of configs/spaces has it."""
+
+
+def atomic(config: Config) -> bool:
+    """Whether the blocks that share a tile of C add to one tile in memory, in the order in which they come."""
+    return config["atomic"] == 1
+
+
+ATOMIC_FITS = (
+    Constraint(
+        "sums are added by atomics where blocks share out k: split_k {split_k} is above 1",
+        lambda problem, config, arch: not atomic(config) or config.number("split_k") > 1,
+        "!ATOMIC || SPLIT_K > 1",
+    ),
+    Constraint(
+        "blocks of a cluster add up in shared memory, not by atomics",
+        lambda problem, config, arch: not atomic(config) or not clustered(config),
+        "!ATOMIC || !CLUSTER",
+    ),
+    Constraint(
+        "sums are added by atomics where all tiles of C are shared, tail {tail} is 1",
+        lambda problem, config, arch: not atomic(config) or config["tail"] == 1,
+        "!ATOMIC || TAIL == 1",
+    ),
+)
