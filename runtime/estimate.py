@@ -48,7 +48,7 @@ _NARROW = 0.045
 """How much longer a product takes for each operand that is copied in pieces of less than 16 bytes."""
 _EVENS_OUT = 0.97
 """Sharing out the last tiles of C alone has to save so much, by the model."""
-_TAILS = 2
+_TAILS = 3
 """Ways to share them out that are tried with each tile: the best by the model."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
 
@@ -210,6 +210,8 @@ def pays(
         size_bytes = tile_m * tile_n * problem.dtype.size_bytes
         ways = adds_up[split, tail]
         adding = min((_split_cycles(size_bytes, split, each == 1) for each in ways), default=math.inf)
+        if tail > 1:  # a multiprocessor may have several of the shares
+            adding *= -(-(-(-parts // tail) * split) // info.sm_count)
         return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
 
     def works(tile_m: int, tile_n: int, split: int, tail: int) -> bool:
@@ -234,7 +236,7 @@ def pays(
         cycles(tile_m, tile_n, *each)
         for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
         for each in shared(tile_m, tile_n)
-        if works(tile_m, tile_n, *each)
+        if each[1] == 1 and works(tile_m, tile_n, *each)
     )
     if not costs:
         return ()
