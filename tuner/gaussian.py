@@ -19,15 +19,20 @@ Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.intp]
 T = TypeVar("T", np.float32, np.float64)
 
-LENGTH, LENGTH_SPREAD = 0.0, 1.0
-"""Prior of the logarithm of a length scale, where a length of 1 is a parameter's whole range."""
+LENGTH, LENGTH_SPREAD = -0.25, 0.35
+"""Prior of the logarithm of a length scale, where a length of 1 is a parameter's whole range. It is narrow: some dozens
+of outcomes cannot tell the lengths of a dozen parameters, and lengths that follow them mislead."""
 
 NOISE, NOISE_SPREAD = math.log(1e-2), 1.0
 """Prior of the logarithm of the noise, as a share of the variance of the values told."""
 
-CLIP = math.log(3)
-"""Times beyond three times the best count as three times: how slow the slow ones are is of no use, and a model that
-follows them has nothing left to tell the fast ones apart with. A failure counts as one of these."""
+POWER = 2
+"""The model sees the share of the best's speed to this power: 1 for the best, little for the slow ones. How slow they
+are is of no use, and a model that follows them has nothing left to tell the fast ones apart with. A failure is 0."""
+
+MARGIN, FADES = 0.5, 30
+"""Improvement asked for, in standard deviations of the values, and the outcomes in which it falls to a third. A young
+model is too sure of itself, and the margin sends the search to what is not known."""
 
 SCORED = 2000
 """Points to score at a time, near the best and anywhere, at most: a random choice where there are more."""
@@ -139,12 +144,12 @@ class GaussianSampler(BaseSampler):
         self._steps = 0
 
     def choose(self) -> Point:
-        times = {point: math.log(time_us) for point, time_us in self._history if time_us is not None}
+        times = {point: time_us for point, time_us in self._history if time_us is not None}
         if not times or len(self.pending) + len(self._history) < START:
             return self.spread()
         best = min(times, key=times.__getitem__)
         rows = np.array([self.space.index(point) for point, _ in self._history])
-        values = np.array([min(times.get(point, math.inf) - times[best], CLIP) for point, _ in self._history])
+        values = -np.array([(times[best] / times.get(point, math.inf)) ** POWER for point, _ in self._history])
         if rows.size > REMEMBERED:
             order = np.argsort(values, kind="stable")
             others = self.random.choice(order[REMEMBERED // 2 :], REMEMBERED // 2, replace=False)
@@ -158,7 +163,7 @@ class GaussianSampler(BaseSampler):
         pending = np.array([self.space.index(point) for point in self.pending], dtype=np.intp)
         asked = self._asked(best)
         mean, deviation = self._process.predict(rows, values, pending, asked)
-        score = expected_improvement(mean, deviation, float(values.min()))
+        score = expected_improvement(mean, deviation, float(values.min()) - MARGIN * math.exp(-count / FADES))
         return self.space.points[int(asked[np.argmax(score)])]
 
     def _asked(self, best: Point) -> Rows:

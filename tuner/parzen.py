@@ -1,5 +1,6 @@
 """The densities behind TPE's score, over listed points: how the weights of kernels are chosen and added up."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .gaussian import CLIP
 from .space import Space
 
 __all__ = ["Densities", "improvements"]
@@ -17,6 +17,9 @@ NEXT = 0.3
 
 SINGLES = 0.3
 """Weight of the densities of single parameters, where the joint density has 1."""
+
+CLIP = math.log(3)
+"""Times beyond three times the best count as three times: how slow the slow ones are is of no use."""
 
 LEAST = 1e-3
 """Weight of a good point that improves on nothing, before scaling, so that there is something to divide by."""

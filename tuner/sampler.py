@@ -111,6 +111,10 @@ class BaseSampler:
     def learn(self, point: Point, time_us: float | None) -> None:
         """Take an outcome into the model, if there is one."""
 
+    def follow(self, other: "BaseSampler") -> None:
+        """From now on know what the other search knows, to choose for it; only the other is asked and told."""
+        self.unseen, self.pending, self._history = other.unseen, other.pending, other._history
+
     def spread(self) -> Point:
         """The one of some random unseen points that is farthest from all seen ones."""
         rows = self.random.permutation(np.flatnonzero(self.unseen))[:256]

@@ -25,6 +25,7 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import TrialState, create_trial
 
 from ..codegen.errors import ConfigError, StoreError
+from .gaussian import GaussianSampler
 from .parzen import Densities, improvements
 from .sampler import START, BaseSampler, Trials
 from .space import Mask, Point, Space
@@ -33,6 +34,10 @@ __all__ = ["GPSampler", "Journal", "TPESampler"]
 
 GOOD, GOOD_AT_MOST = 0.25, 25
 """Share of the outcomes that TPE takes for good, and how many at most."""
+
+HELPED = 4
+"""One in so many suggestions of TPE is a Gaussian process's, one in half as many while the best is stale: TPE alone may
+stay on a hill that is not the highest."""
 
 STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
@@ -67,7 +72,7 @@ class _ModelSampler(BaseSampler):
     seen. Listing the candidates for it keeps its model and its score and drops that waste.
     """
 
-    most: int
+    most = 4096
     """Candidates to score at a time, at most: a random choice of the unseen points where there are more."""
     first = START
     """Points spread over the space before the model is asked."""
@@ -81,8 +86,7 @@ class _ModelSampler(BaseSampler):
         self._numbers: dict[Point, int] = {}
         self._failed: list[Point] = []
         self._worst: float | None = None
-        self._steps = 0
-        self._since_best = 0
+        self._steps = self._since_best = 0
 
     def encoding(self, size: int, ordered: bool) -> BaseDistribution:
         """How the model sees a parameter of `size` choices."""
@@ -177,10 +181,9 @@ class _ModelSampler(BaseSampler):
 class TPESampler(_ModelSampler):
     """Optuna's tree-structured Parzen estimator over words, whose good points count by how much they improve.
 
-    Optuna's count alike, the best no more than the last that is just good enough.
+    Optuna's count alike, the best no more than the last. One suggestion in HELPED is a Gaussian process's.
     """
 
-    most = 4096
     first = 15
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -217,6 +220,15 @@ class TPESampler(_ModelSampler):
         sampler._parzen_estimator_cls = Estimator
         sampler._gamma = lambda trials: min(math.ceil(GOOD * trials), GOOD_AT_MOST)
         super().__init__(space, seed, sampler)
+        self._process = GaussianSampler(space, seed)
+        self._process.follow(self)
+        self._turns = 0
+
+    def choose(self) -> Point:
+        self._turns += 1
+        modelled = len(self.pending) + len(self._history) >= self.first
+        every = HELPED if self._since_best < STALE else HELPED // 2
+        return self._process.choose() if modelled and self._turns % every == 0 else super().choose()
 
     def encoding(self, size: int, ordered: bool) -> BaseDistribution:
         return CategoricalDistribution(range(size))
@@ -224,8 +236,6 @@ class TPESampler(_ModelSampler):
 
 class GPSampler(_ModelSampler):
     """Optuna's Gaussian process over positions; needs torch."""
-
-    most = 4096
 
     def __init__(self, space: Space, seed: int) -> None:
         try:
@@ -246,10 +256,8 @@ class GPSampler(_ModelSampler):
                 columns = []
                 for name in self.names:
                     place = next(i for i, d in enumerate(outer.space.dimensions) if d.name == name)
-                    dimension, column = (
-                        outer.space.dimensions[place],
-                        outer.space.matrix[outer.rows, place].astype(float),
-                    )
+                    dimension = outer.space.dimensions[place]
+                    column = outer.space.matrix[outer.rows, place].astype(float)
                     columns.append((column + 0.5) / len(dimension.choices) if dimension.ordered else column)
                 rows = np.stack(columns, axis=1)
                 score = np.concatenate([acqf.eval_acqf_no_grad(rows[i : i + 1024]) for i in range(0, len(rows), 1024)])

@@ -116,6 +116,30 @@ def test_the_model_finds_a_floor_sooner_than_chance(kind: type[BaseSampler]) -> 
     assert sorted(needed)[1] <= 60
 
 
+def test_some_suggestions_of_tpe_are_the_process_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
+    knew = []
+    choose = GaussianSampler.choose
+
+    def watched(self: GaussianSampler) -> Point:
+        knew.append((len(self.history), len(self.pending), int(self.unseen.sum())))
+        return choose(self)
+
+    monkeypatch.setattr(GaussianSampler, "choose", watched)
+    search = TPESampler(space, 0)
+    waits = search.ask()
+    assert waits is not None
+    for trial in range(60):
+        point = search.ask()
+        assert point is not None
+        search.tell(point, 100.0 - trial if trial < 32 else 100.0)
+    # One in four after the first 15, one in two from the 12th outcome on that is no new best.
+    expected = [*range(14, 44, 4), *range(44, 60, 2)]
+    assert knew == [(told, 1, 125 - told - 1) for told in expected]
+    search.tell(waits, None)
+    assert search.history[-1] == (waits, None)
+
+
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
     space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
     known = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
