@@ -48,6 +48,7 @@ _NARROW = 0.045
 """How much longer a product takes for each operand that is copied in pieces of less than 16 bytes."""
 _EVENS_OUT = 0.97
 """Sharing out the last tiles of C alone has to save so much, by the model."""
+_TAIL_LEEWAY = 1.05
 _TAILS = 3
 """Ways to share them out that are tried with each tile: the best by the model."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
@@ -228,10 +229,6 @@ def pays(
         found.sort(key=lambda each: cycles(tile_m, tile_n, *each))
         return [(split, 1) for split in worth["split_k"]] + found[:_TAILS]
 
-    @cache
-    def least(tile_m: int, tile_n: int) -> float:
-        return min(cycles(tile_m, tile_n, *each) for each in shared(tile_m, tile_n))
-
     costs = sorted(
         cycles(tile_m, tile_n, *each)
         for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
@@ -244,10 +241,15 @@ def pays(
 
     @cache
     def within(tile_m: int, tile_n: int) -> set[tuple[int, int]]:
-        return {each for each in shared(tile_m, tile_n) if cycles(tile_m, tile_n, *each) <= limit}
+        # Large tiles whose last ones are shared beat small ones that come out even by more than the model says.
+        return {
+            each
+            for each in shared(tile_m, tile_n)
+            if cycles(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
+        }
 
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-        return least(config.number("block_m"), config.number("block_n")) <= limit
+        return bool(within(config.number("block_m"), config.number("block_n")))
 
     def split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
         found = within(config.number("block_m"), config.number("block_n"))
