@@ -46,10 +46,10 @@ _PACK_CYCLES = 5000
 """From the launch of the kernel that packs to its end, where there is little to pack."""
 _NARROW = 0.045
 """How much longer a product takes for each operand that is copied in pieces of less than 16 bytes."""
-_EVENS_OUT = 0.97
+_EVENS_OUT = 0.95
 """Sharing out the last tiles of C alone has to save so much, by the model."""
 _TAIL_LEEWAY = 1.05
-_TAILS = 3
+_TAILS = 2
 """Ways to share them out that are tried with each tile: the best by the model."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
 

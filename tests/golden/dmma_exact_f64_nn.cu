@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 435bffaf82281f30. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest d8c7693d679b6249. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
@@ -325,14 +325,11 @@ __device__ __forceinline__ void store(
     T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
     T alpha, T beta)
 {
-    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
-    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, lane_m(lane)); };
-    const auto col_at = [&](int e) { return col_of((first + e) % THREAD_N, lane); };
-    const auto inside = [&](int e) {
-        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
-    };
-    const auto place_of = [&](int e) {
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
+    // Where the vector belongs that begins with sum e of the share; null outside of C.
+    const auto place_of = [&](int e) -> Vector<VEC_C>* {
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane)), col = col_of((first + e) % THREAD_N, lane);
+        if (GUARD && (row >= rows || col >= cols)) return nullptr;
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
     for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
@@ -341,8 +338,8 @@ __device__ __forceinline__ void store(
     if (beta != T(0)) {
         #pragma unroll
         for (int e = 0; e < SHARE; e += VEC_C) {
-            if (inside(e)) {
-                const Vector<VEC_C> old = *place_of(e);
+            if (const Vector<VEC_C>* place = place_of(e)) {
+                const auto old = *place;
                 #pragma unroll
                 for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
             }
@@ -351,10 +348,12 @@ __device__ __forceinline__ void store(
     }
     #pragma unroll
     for (int e = 0; e < SHARE; e += VEC_C) {
-        Vector<VEC_C> made;
-        #pragma unroll
-        for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-        if (inside(e)) *place_of(e) = made;
+        if (Vector<VEC_C>* place = place_of(e)) {
+            Vector<VEC_C> made;
+            #pragma unroll
+            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
+            *place = made;
+        }
     }
 }
 

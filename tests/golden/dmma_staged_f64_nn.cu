@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 919563984cdeca14. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest d7f1fdebac64fd73. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
@@ -394,14 +394,12 @@ __device__ __forceinline__ void store(
     T (&share)[SHARE], int begin, int first, T* c, int ldc, int rows, int cols, int lane,
     T alpha, T beta)
 {
-    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
+    // Whether sum e of the share lies inside of C, and where the vector belongs that begins with it.
     const auto row_at = [&](int e) {
         return row_of((first + e) / THREAD_N, turn_of(first + e, lane) / WARP_N);
     };
     const auto col_at = [&](int e) { return turn_of(first + e, lane) % WARP_N; };
-    const auto inside = [&](int e) {
-        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
-    };
+    const auto inside = [&](int e) { return !GUARD || (row_at(e) < rows && col_at(e) < cols); };
     const auto place_of = [&](int e) {
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 42dd29ba9d04235e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest f034accc5fa30f15. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -389,14 +389,12 @@ __device__ __forceinline__ void store(
     T (&share)[SHARE], int begin, int first, T* c, int ldc, int rows, int cols, int lane,
     T alpha, T beta)
 {
-    // Row and column of sum e of the share in the warp's part, whether they lie inside of C, and where.
+    // Whether sum e of the share lies inside of C, and where the vector belongs that begins with it.
     const auto row_at = [&](int e) {
         return row_of((first + e) / THREAD_N, turn_of(first + e, lane) / WARP_N);
     };
     const auto col_at = [&](int e) { return turn_of(first + e, lane) % WARP_N; };
-    const auto inside = [&](int e) {
-        return !GUARD || (row_at(e) < rows && col_at(e) < cols);
-    };
+    const auto inside = [&](int e) { return !GUARD || (row_at(e) < rows && col_at(e) < cols); };
     const auto place_of = [&](int e) {
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };

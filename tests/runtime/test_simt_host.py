@@ -256,8 +256,8 @@ FAULTS = (
     Fault("guard of rows lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", ""),
     Fault("guard of many rows lost", "(ONE_OUTER || inside >> i & 1) && ", "", "block_m=32,block_n=16,thread_m=4"
           ",thread_n=4,block_k=16"),
-    Fault("guard of stored rows off by one", "row_at(e) < rows", "row_at(e) <= rows"),
-    Fault("guard of stored columns off by one", "col_at(e) < cols", "col_at(e) <= cols"),
+    Fault("guard of stored rows off by one", "row >= rows || col >= cols", "row > rows || col >= cols"),
+    Fault("guard of stored columns off by one", "|| col >= cols)) return", "|| col > cols)) return"),
     Fault("last barrier missing", "if (more) put(shared + reading);\n        __syncthreads();",
           "if (more) put(shared + reading);", "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8"),
     Fault("first barrier missing", "        put(shared);\n    }\n    __syncthreads();", "        put(shared);\n    }",
