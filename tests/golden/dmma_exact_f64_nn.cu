@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest d8c7693d679b6249. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest a2956f296bf5211d. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
@@ -327,7 +327,8 @@ __device__ __forceinline__ void store(
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane)), col = col_of((first + e) % THREAD_N, lane);
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
+        const int col = col_of((first + e) % THREAD_N, lane);
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };

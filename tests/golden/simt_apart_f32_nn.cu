@@ -15,7 +15,7 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 2dcca19711673f0e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 0377c48d993ae804. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -454,7 +454,8 @@ __device__ __forceinline__ void store(
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         if (SHARE * SHARERS != SUMS && first + e >= SUMS) return nullptr;
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane)), col = col_of((first + e) % THREAD_N, lane);
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
+        const int col = col_of((first + e) % THREAD_N, lane);
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };

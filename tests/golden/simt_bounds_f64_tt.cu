@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     16896 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 7b7fcfb2ee894c61. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5daa9999061ffd9d. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -321,7 +321,8 @@ __device__ __forceinline__ void store(
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane)), col = col_of((first + e) % THREAD_N, lane);
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
+        const int col = col_of((first + e) % THREAD_N, lane);
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };

@@ -16,9 +16,10 @@
 //              of them, rounded up
 //   block      (256, 1, 1): 256 threads
 //   shared     13056 bytes, static
-//   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks, which must be 0 and are left 0
+//   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
+//              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 4176d94702c76624. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest b401a492fb78f871. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -314,11 +315,12 @@ using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 
 using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 
-// Adds up the sums of the SPLIT_K blocks that share a tile of C, always in the same order, so that every run gives
-// the same bits. Each block writes its own to the workspace, and the last one adds them up. True in that block.
+// Adds up the sums of the SPLIT_K blocks that share a tile of C, always in the same order, so that every
+// run gives the same bits. Each block writes its own to the workspace, and the last one adds them up. True
+// in that block.
 //
-// Blocks from `whole` on share tiles. The workspace holds a tile for each of them, then SPLIT_COUNTERS counters for
-// each tile of C that they share, 0 before and after.
+// Blocks from `whole` on share tiles. The workspace holds a tile for each of them, then SPLIT_COUNTERS
+// counters for each tile of C that they share, 0 before and after.
 __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* shared, unsigned whole)
 {
     constexpr int WIDTH = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;
@@ -327,7 +329,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
     constexpr int TILE = THREADS * GROUPS;    // of a block
     constexpr int WORDS = SHARE * int(sizeof(T)) / 4;
     constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // splits read at a time: more would take registers
-    const unsigned place = blockIdx.x - whole, places = gridDim.x - whole;  // among the blocks that share tiles
+    const unsigned place = blockIdx.x - whole, places = gridDim.x - whole;  // of those that share tiles
     const int split = int(place % SPLIT_K);
     unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(places) * THREADS * SHARE)
                              + Index(place / SPLIT_K) * SPLIT_COUNTERS;
@@ -416,7 +418,8 @@ __device__ __forceinline__ void store(
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane)), col = col_of((first + e) % THREAD_N, lane);
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
+        const int col = col_of((first + e) % THREAD_N, lane);
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
@@ -474,7 +477,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w
     // The block's tile of C. Blocks go down GROUP_M tiles, then one to the right: those that run at a time
     // share more of A and B in the cache than a row of tiles would.
     const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
-    // Blocks share out the k of the last tiles alone: what is over when each of the others has a block is small then.
+    // Blocks share out the k of the last tiles alone: what is over when each of the others has a block is
+    // small then.
     const unsigned parts = (unsigned(m - 1) / BLOCK_M + 1) * blocks_n;
     const unsigned whole = parts - ((parts - 1) / TAIL + 1);
     const bool alone = blockIdx.x < whole;
@@ -493,7 +497,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w
     // What this block covers of k.
     const int depth = alpha == T(0) ? 0 : k;
     const int all_tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-    const int split = int((blockIdx.x - whole) % SPLIT_K), over = all_tiles % SPLIT_K;  // the first take one more
+    const int split = int((blockIdx.x - whole) % SPLIT_K);
+    const int over = all_tiles % SPLIT_K;  // the first take one more
     const int first_tile = alone ? 0 : all_tiles / SPLIT_K * split + min(split, over);
     const int tiles = alone ? all_tiles : all_tiles / SPLIT_K + (split < over);
     const Index k_begin = Index(first_tile) * BLOCK_K;
