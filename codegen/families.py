@@ -157,18 +157,22 @@ def require(problem: Problem, config: Config, arch: Arch) -> None:
         raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")
 
 
+_FOR_ROWS = ("pack_a", "pack_b", "staged_c")
+"""What a config has for rows that are not aligned, or that run along k."""
+
+
 def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Value, ...]) -> Config | None:
     """The (complete) config as it serves a problem: with the first of `edges` and the widest vectors that do.
 
-    The tiles stay. Sums pass through shared memory no more where that is hopeless for the problem. None where it
-    cannot serve the problem.
+    The tiles stay. Operands are packed and sums pass through shared memory no more where that is hopeless for the
+    problem. None where it cannot serve the problem.
     """
     parameters = family_of(config).parameters
-    staged = {p.name: p.default for p in parameters if p.name == "staged_c" and not p.worth(problem, config[p.name])}
+    hopeless = {p.name: p.default for p in parameters if p.name in _FOR_ROWS and not p.worth(problem, config[p.name])}
     vectors = [parameter for parameter in parameters if parameter.name.startswith("vec")]
     widths = sorted(itertools.product(*(parameter.choices for parameter in vectors)), key=_together, reverse=True)
     for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
-        changed = {"edge": edge, **staged, **{vector.name: width for vector, width in zip(vectors, chosen)}}
+        changed = {"edge": edge, **hopeless, **{vector.name: width for vector, width in zip(vectors, chosen)}}
         fit = Config(config.family, tuple((name, changed.get(name, value)) for name, value in config.values))
         if next(rejections(problem, fit, arch), None) is None:
             return fit

@@ -49,6 +49,7 @@ _NARROW = 0.045
 _EVENS_OUT = 0.95
 """Sharing out the last tiles of C alone has to save so much, by the model."""
 _TAIL_LEEWAY = 1.05
+"""How far beyond the limit of other ways to share out the work those of the last tiles may be."""
 _TAILS = 2
 """Ways to share them out that are tried with each tile: the best by the model."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)

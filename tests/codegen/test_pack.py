@@ -5,7 +5,7 @@ import re
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import complete, rejections
+from tilewright.codegen.families import complete, fitted, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.tiling import alignment, scalar
@@ -58,6 +58,18 @@ def test_the_kernel_reads_copies_as_they_are_packed() -> None:
     plain = render(Problem.parse("64"), Config.parse("simt"), ARCHES["sm_90a"])
     assert (plain.pack, plain.packs) == (None, (False, False))
     assert "_pack" not in plain.code
+
+
+@pytest.mark.parametrize(
+    ("shape", "packs", "vectors"), [("2051", 1, (4, 4)), ("1020x1024x1024", 0, (1, 4)), ("515x513x1025", 0, (1, 1))]
+)
+def test_a_winner_packs_no_more_where_that_is_hopeless(shape: str, packs: int, vectors: tuple[int, int]) -> None:
+    winner = complete(Config.parse(f"{SIMT},block_m=64,block_n=64,staged_c=1"))
+    fit = fitted(winner, Problem.parse(shape), ARCHES["sm_90a"], ("exact", "bounds"))
+    assert fit is not None
+    assert (fit["pack_a"], fit["pack_b"]) == (packs, packs)
+    assert (fit["vec_a"], fit["vec_b"]) == vectors
+    assert (fit["block_m"], fit["edge"]) == (64, "bounds")
 
 
 def test_rows_of_copies_begin_at_multiples_of_128_bytes() -> None:
