@@ -45,6 +45,7 @@ APART_FITS = (
     Constraint(
         "only one of several slices can go apart, not with slices {slices}",
         lambda problem, config, arch: not apart(config) or config.number("slices") > 1,
+        "!APART || SLICES > 1",
     ),
     Constraint(f"a block has barriers for {_BARRIERS} slices of several warps, not for {{slices}}", _barriers_do),
     Constraint(

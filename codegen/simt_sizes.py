@@ -79,9 +79,10 @@ def smem_elements(config: Config, wide: int) -> int:
     return passing if passing > elements and config["staged_c"] == 1 else elements
 
 
-def copied(config: Config, operand: str) -> int:
-    """Most elements of an operand that a thread copies for a tile, whichever way its rows run."""
-    extent, vec = config.number("block_m" if operand == "a" else "block_n"), config.number(f"vec_{operand}")
+def copied(config: Config, operand: str, vec: int = 0) -> int:
+    """Most elements of an operand that a thread copies for a tile, whichever way its rows run: in the config's vectors,
+    or in those of `vec` elements."""
+    extent, vec = config.number("block_m" if operand == "a" else "block_n"), vec or config.number(f"vec_{operand}")
     team, depth = _team(config)
     fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
     return vec * -(-extent * depth // (vec * fewest))
@@ -110,11 +111,11 @@ def sum_registers(dtype: DType, config: Config) -> int:
     return dtype.size_bytes // 4 * config.number("thread_m") * config.number("thread_n")
 
 
-def _staged_registers(dtype: DType, config: Config) -> int:
+def _staged_registers(dtype: DType, config: Config, vec: int = 0) -> int:
     """Registers of the tiles that pass through registers."""
     if config.number("cp_async"):
         return 0
-    return dtype.size_bytes // 4 * (copied(config, "a") + copied(config, "b"))
+    return dtype.size_bytes // 4 * (copied(config, "a", vec) + copied(config, "b", vec))
 
 
 def _address_registers(config: Config) -> int:
@@ -126,7 +127,9 @@ def _address_registers(config: Config) -> int:
 
 def least_registers(dtype: DType, config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
-    held = sum_registers(dtype, config) + max(0, _staged_registers(dtype, config) - 4)
+    # Its scalar twin, which copies element by element, has to fit as well.
+    staged = max(_staged_registers(dtype, config), _staged_registers(dtype, config, vec=1))
+    held = sum_registers(dtype, config) + max(0, staged - 4)
     splitting = 12 if config.number("split_k") > 1 else 0
     return 40 + held + splitting + (5 + config.number("prefetch")) * _operand_registers(dtype, config) // 4
 

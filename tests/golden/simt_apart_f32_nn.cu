@@ -15,7 +15,7 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 0377c48d993ae804. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a06b2f86dcfb91ad. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -97,6 +97,8 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "thread_m 8 * thread_n 8 sums are whole vectors for each of 4 slices");
 static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
+static_assert(!APART || SLICES > 1,
+              "only one of several slices can go apart, not with slices 4");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 2");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),

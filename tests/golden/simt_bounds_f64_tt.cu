@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     16896 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 5daa9999061ffd9d. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest c346d817dedf8765. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -96,6 +96,8 @@ static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
               "thread_m 4 * thread_n 4 sums are whole vectors for each of 1 slices");
 static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
               "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
+static_assert(!APART || SLICES > 1,
+              "only one of several slices can go apart, not with slices 1");
 static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
