@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 from .arch import Arch
 from .config import Config, Value
@@ -16,7 +16,7 @@ from .problem import Problem
 __all__ = ["combine", "may_hold"]
 
 
-class _Chosen(dict[str, Value]):
+class _Chosen(dict[str, Any]):
     """The values chosen so far: rules read it as they read a Config, and get a KeyError for what is still open."""
 
     def __init__(self, family: str) -> None:
@@ -24,7 +24,8 @@ class _Chosen(dict[str, Value]):
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a number."""
-        return self[name]  # type: ignore[return-value]  # it is called millions of times
+        value: int = self[name]  # no cast: it is called millions of times
+        return value
 
     def word(self, name: str) -> str:
         """The value of a parameter that is a word."""

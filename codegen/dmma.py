@@ -1,13 +1,11 @@
 """The `dmma` family: double precision on the fp64 tensor cores."""
 
-from collections.abc import Callable
-
 from .arch import Arch
-from .config import Config, Value
+from .config import Config
 from .deep import DEEP_SMALL, deep_pays, is_deep
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic, staged_elements
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
-from .pack import PACK_FITS, pack, pack_pays, pack_worth
+from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .problem import DType, Problem
 from .tiling import (
     CLUSTER,
@@ -24,16 +22,18 @@ from .tiling import (
     alignment,
     block_worth,
     clustered,
-    packed,
     packs,
     read_along_k,
     registers_held_to,
     reuse,
     scalar,
     split_worth,
+    splits,
+    tail,
     tile,
     tiles,
     widest,
+    widest_copy,
 )
 
 __all__ = ["DMMA"]
@@ -111,13 +111,6 @@ def _registers(dtype: DType, config: Config) -> int:
     if needed < bound and config["staged_c"] == 1:
         needed += 32
     return min(needed, bound)
-
-
-def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
-    """The widest vector that divides the stored rows, and for packed operands the widest."""
-    return lambda problem, value: (
-        value == widest(problem, operand) or (value == 2 and pack_worth(problem, operand, turns=False))
-    )
 
 
 def _evenly(operand: str) -> Constraint:
@@ -249,9 +242,7 @@ _ADVICE = (
     pack_pays(turns=False),
     Constraint(
         "packed operands are copied two elements at a time, others as their rows allow",
-        lambda problem, config, arch: all(
-            config.number(f"vec_{each}") == (2 if packed(config, each) else widest(problem, each)) for each in "ab"
-        ),
+        lambda problem, config, arch: all(config[f"vec_{each}"] == widest_copy(problem, config, each) for each in "ab"),
     ),
     Constraint("small parts of C are for results that have few of them", _area_pays),
     Constraint(
@@ -310,8 +301,8 @@ DMMA = Family(
         Parameter("stages", "s", (3, 2, 4, 5), "tiles that shared memory holds at a time"),
         pack("a", turns=False),
         pack("b", turns=False),
-        Parameter("vec_a", "va", (1, 2), "elements of A that one copy moves", _vec_worth("a")),
-        Parameter("vec_b", "vb", (1, 2), "elements of B that one copy moves", _vec_worth("b")),
+        Parameter("vec_a", "va", (1, 2), "elements of A that one copy moves", vec_worth("a", turns=False)),
+        Parameter("vec_b", "vb", (1, 2), "elements of B that one copy moves", vec_worth("b", turns=False)),
         Parameter(
             "vec_c",
             "vc",
@@ -344,8 +335,8 @@ DMMA = Family(
     smem_loads=_smem_loads,
     advice=_ADVICE,
     alignment=alignment,
-    splits=lambda config: config.number("split_k"),
-    tail=lambda config: config.number("tail"),
+    splits=splits,
+    tail=tail,
     clustered=clustered,
     packs=packs,
     atomic=atomic,

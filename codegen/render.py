@@ -86,7 +86,6 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
         launch=launch,
         template=family.template,
         frame=f"{name}_frame" if padded else None,
-        pack=f"{name}_pack" if any(family.packs(config)) else None,
         packs=family.packs(config),
         multiples=family.multiples(config) if padded else (1, 1, 1),
         alignment=family.alignment(config),

@@ -8,7 +8,7 @@ from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
-from .pack import PACK_FITS, pack, pack_pays, pack_worth
+from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .problem import DType, Problem
 from .simt_sizes import (
     copied,
@@ -41,7 +41,6 @@ from .tiling import (
     alignment,
     block_worth,
     clustered,
-    packed,
     packs,
     read_along_k,
     registers_held_to,
@@ -49,9 +48,12 @@ from .tiling import (
     runs_along_k,
     scalar,
     split_worth,
+    splits,
+    tail,
     tile,
     tiles,
     widest,
+    widest_copy,
 )
 
 __all__ = ["SIMT"]
@@ -64,16 +66,6 @@ def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
     """Whether cp.async has to transpose."""
     along = read_along_k(problem, config, operand)
     return bool(config.number("cp_async")) and along and not config.number(f"{operand}_k_inner")
-
-
-def _vec_worth(operand: str) -> Callable[[Problem, Value], bool]:
-    def worth(problem: Problem, value: Value) -> bool:
-        # Where rows run along k, cp.async may have to transpose them: then element by element.
-        # Packed operands take the widest.
-        wide = WIDE_BYTES // problem.dtype.size_bytes if pack_worth(problem, operand, turns=True) else 0
-        return value in (widest(problem, operand), wide) or (value == 1 and runs_along_k(problem, operand))
-
-    return worth
 
 
 def _inner_worth(operand: str) -> Callable[[Problem, Value], bool]:
@@ -177,10 +169,8 @@ _CONSTRAINTS = (
 
 
 def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
-    wide = WIDE_BYTES // problem.dtype.size_bytes
     reads = all(
-        config.number(f"vec_{operand}") == (wide if packed(config, operand) else widest(problem, operand))
-        or _turned_in_flight(problem, config, operand)
+        config[f"vec_{operand}"] == widest_copy(problem, config, operand) or _turned_in_flight(problem, config, operand)
         for operand in "ab"
     )
     vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
@@ -310,8 +300,8 @@ SIMT = _Simt(
         Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
         pack("a", turns=True),
         pack("b", turns=True),
-        Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", _vec_worth("a")),
-        Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", _vec_worth("b")),
+        Parameter("vec_a", "va", (1, 2, 4), "elements of A that one copy moves", vec_worth("a", turns=True)),
+        Parameter("vec_b", "vb", (1, 2, 4), "elements of B that one copy moves", vec_worth("b", turns=True)),
         Parameter(
             "vec_c",
             "vc",
@@ -345,8 +335,8 @@ SIMT = _Simt(
     ahead=lambda config: config.number("stages") - 1,
     advice=_ADVICE,
     alignment=alignment,
-    splits=lambda config: config.number("split_k"),
-    tail=lambda config: config.number("tail"),
+    splits=splits,
+    tail=tail,
     clustered=clustered,
     packs=packs,
     atomic=atomic,

@@ -53,12 +53,8 @@ class KernelSource:
     frame: str | None = None
     """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
     int padded_rows, int padded_cols. None where the edge is not `pad`."""
-    pack: str | None = None
-    """Name of the kernel that copies A, B or both before, for threads of (256, 1, 1) and any number of blocks; its
-    arguments are const T* X, int ld, T* copy, int copy_ld for each of them, then int m, int n, int k. None where the
-    kernel reads A and B as they are given; else it reads those copies, k x m and k x n."""
     packs: tuple[bool, bool] = (False, False)
-    """Whether A and B are copied."""
+    """Whether A and B are copied before by the kernel `pack`, to k x m and k x n, which this one then reads."""
     multiples: tuple[int, int, int] = (1, 1, 1)
     """What m, n and k are padded to where the edge is `pad`."""
     alignment: tuple[int, int, int] = (1, 1, 1)
@@ -67,8 +63,19 @@ class KernelSource:
     """Memory of the kernel's own for the problem it was rendered for: its pointer is the last argument where this is
     not 0. Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
 
-    def packed_ld(self, extent: int, size_bytes: int) -> int:
-        """Leading dimension of a copy whose rows hold `extent` elements: rows begin at multiples of 128 bytes."""
+    @property
+    def pack(self) -> str | None:
+        """Name of the kernel that copies operands, None where none is copied.
+
+        A block of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
+        const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k.
+        """
+        return f"{self.name}_pack" if any(self.packs) else None
+
+    @staticmethod
+    def packed_ld(extent: int, size_bytes: int) -> int:
+        """Leading dimension, in elements of `size_bytes` bytes, of a copy whose rows hold `extent` of them: rows begin
+        at multiples of PACKED_BYTES."""
         return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
 
     @property

@@ -32,10 +32,13 @@ __all__ = [
     "runs_along_k",
     "scalar",
     "split_worth",
+    "splits",
     "stored_row",
+    "tail",
     "tile",
     "tiles",
     "widest",
+    "widest_copy",
 ]
 
 WIDE_BYTES = 16
@@ -68,17 +71,32 @@ def widest(problem: Problem, operand: str) -> int:
 
 def packed(config: Config, operand: str) -> bool:
     """Whether A or B is copied first, to k rows that are aligned."""
-    return family_in(config).packs(config)["ab".index(operand)]
+    return config[f"pack_{operand}"] == 1
 
 
 def packs(config: Config) -> tuple[bool, bool]:
     """Whether A and B are."""
-    return config["pack_a"] == 1, config["pack_b"] == 1
+    return packed(config, "a"), packed(config, "b")
 
 
 def read_along_k(problem: Problem, config: Config, operand: str) -> bool:
     """Whether a row of A or B runs along k where tiles are copied from."""
     return runs_along_k(problem, operand) and not packed(config, operand)
+
+
+def widest_copy(problem: Problem, config: Config, operand: str) -> int:
+    """The widest vector in which tiles of A or B can be copied."""
+    return WIDE_BYTES // problem.dtype.size_bytes if packed(config, operand) else widest(problem, operand)
+
+
+def splits(config: Config) -> int:
+    """Blocks that share a tile of C."""
+    return config.number("split_k")
+
+
+def tail(config: Config) -> int:
+    """They share the tiles of the last one of so many parts of all."""
+    return config.number("tail")
 
 
 def tile(config: Config) -> tuple[int, int, int]:
@@ -104,7 +122,8 @@ def alignment(config: Config) -> tuple[int, int, int]:
 
 def scalar(config: Config) -> Config:
     """The config with vectors of one element where the caller's matrices are read or written."""
-    own = {f"vec_{each}" for each in "ab" if packed(config, each)}
+    packs = family_in(config).packs(config)
+    own = {f"vec_{each}" for each, copied in zip("ab", packs) if copied}
     changed = ((name, 1 if name.startswith("vec") and name not in own else v) for name, v in config.values)
     return Config(config.family, tuple(changed))
 

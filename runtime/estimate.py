@@ -90,7 +90,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     narrow = sum(
         not packs and widest(problem, operand) * dtype.size_bytes < WIDE_BYTES
         for operand, packs in zip("ab", family.packs(config))
-        if "vec_a" in dict(config.values)
+        if any(each.name == f"pack_{operand}" for each in family.parameters)
     )
     cycles *= 1 + _NARROW * narrow
     cycles += _LAUNCH_CYCLES + family.tail_cycles(config)

@@ -3,17 +3,16 @@
 import re
 
 import pytest
+from stored import INFO
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete, fitted, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.tiling import alignment, scalar
-from tilewright.runtime.device import DeviceInfo
 from tilewright.runtime.estimate import estimate_us
 from tilewright.tuner.configspace import candidates, read_spaces
 
-H200 = DeviceInfo("NVIDIA H200", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 1 << 25, 4800.0, "CUDA 13.0")
 SIMT = "simt:cp_async=1,stages=3,vec_a=4,vec_b=4,pack_a=1,pack_b=1"
 DMMA = "dmma:vec_a=2,vec_b=2,pack_a=1,pack_b=1"
 
@@ -94,7 +93,7 @@ def test_rows_of_copies_begin_at_multiples_of_128_bytes() -> None:
 def test_searches_pack_what_is_not_aligned_or_must_be_turned_where_it_is_used_often(
     shape: str, dtype: str, trans: str, tried: set[tuple[int, int]]
 ) -> None:
-    configs = candidates(Problem.parse(shape, dtype, trans), H200, read_spaces()).configs
+    configs = candidates(Problem.parse(shape, dtype, trans), INFO, read_spaces()).configs
     large = [config for config in configs if config.family in ("simt", "dmma")]
     assert {(config["pack_a"], config["pack_b"]) for config in large} == tried
     for config in large:
@@ -106,5 +105,5 @@ def test_the_model_counts_what_packing_costs_and_gains() -> None:
     packed, plain = (complete(Config.parse(f"simt:cp_async=1,{each}")) for each in (
         "pack_a=1,pack_b=1,vec_a=4,vec_b=4", "vec_a=1,vec_b=1"))  # fmt: skip
     large, small = Problem.parse("4097"), Problem.parse("129")
-    assert estimate_us(large, packed, H200) < estimate_us(large, plain, H200)
-    assert estimate_us(small, packed, H200) > estimate_us(small, plain, H200) + 1
+    assert estimate_us(large, packed, INFO) < estimate_us(large, plain, INFO)
+    assert estimate_us(small, packed, INFO) > estimate_us(small, plain, INFO) + 1

@@ -5,7 +5,7 @@
 //
 //   op(A) is m x k; A is stored m x k, lda elements from row to row
 //   op(B) is k x n; B is stored k x n, ldb elements from row to row
-//   A and B are copied first, by gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds_pack:
+//   A and B are copied first, by the kernel whose name ends in _pack:
 //   k x m and k x n, rows at multiples of 128 bytes; then the kernel is given the copies
 //   C is m x n, ldc elements from row to row; it is not read where beta is 0
 //   A and B are not read where alpha is 0
@@ -19,7 +19,7 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 1139d71d675c2c66. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a83534136b61287f. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -607,8 +607,8 @@ __device__ __forceinline__ void pack_tile(
 
 }  // namespace
 
-// Copies A and B to where gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds reads them: k rows, with zeros
-// from the end of the matrix to the end of the row. A block copies PACK_TILE x PACK_TILE elements at a time.
+// Copies A and B to k rows, as the kernel above reads them, with zeros from the end of the matrix to the
+// end of the row. A block copies PACK_TILE x PACK_TILE elements at a time.
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds_pack(
     const T* __restrict__ A, int lda, T* __restrict__ packed_a, int packed_lda,
