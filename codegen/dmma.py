@@ -5,6 +5,7 @@ from .config import Config
 from .deep import DEEP_SMALL, deep_pays, is_deep
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic, staged_elements
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
+from .overlap import WARM_L2, WARM_L2_FITS, WARM_L2_PAYS, early
 from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .problem import DType, Problem
 from .tiling import (
@@ -183,6 +184,7 @@ _CONSTRAINTS = (
     TAIL_FITS,
     PACK_FITS,
     STAGED_C_FITS,
+    WARM_L2_FITS,
     *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
@@ -264,6 +266,7 @@ _ADVICE = (
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
+    WARM_L2_PAYS,
     EDGES_PAY,
 )
 
@@ -324,6 +327,7 @@ DMMA = Family(
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
         ATOMIC,
+        WARM_L2,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -340,6 +344,7 @@ DMMA = Family(
     clustered=clustered,
     packs=packs,
     atomic=atomic,
+    early=early,
     scalar=scalar,
     tensor_cores=True,
 )

@@ -16,7 +16,7 @@ from .families import complete, family_of
 from .problem import Problem
 from .render import render
 from .reserved import PREFIXES, RESERVED
-from .source import PACKED_BYTES, KernelSource, identifier
+from .source import MOST_SPREAD, PACKED_BYTES, SMEM_STEP, KernelSource, identifier
 
 __all__ = ["Emitted", "emit"]
 
@@ -100,6 +100,8 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
         "packs": source.packs,
+        "most_spread": MOST_SPREAD,
+        "smem_step": SMEM_STEP,
         "packed_elements": PACKED_BYTES // problem.dtype.size_bytes,
         "atomic": family.atomic(config),
         "edge": config["edge"],

@@ -109,6 +109,9 @@ class Family:
     """Whether A and B are copied first, to rows of k that are aligned."""
     atomic: Callable[[Config], bool] = lambda config: False
     """Whether those add up in one tile of device memory, in the order in which they come: never quite the same bits."""
+    early: Callable[[Config], bool] = lambda config: False
+    """Whether the next kernel on the stream may come up while this one ends. It is launched then with so much shared
+    memory that a multiprocessor holds no more of its blocks than it needs to."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 

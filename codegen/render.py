@@ -85,6 +85,7 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
         code=code,
         launch=launch,
         template=family.template,
+        early=family.early(config),
         frame=f"{name}_frame" if padded else None,
         packs=family.packs(config),
         multiples=family.multiples(config) if padded else (1, 1, 1),

@@ -8,6 +8,7 @@ from .config import Config, Value
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
+from .overlap import WARM_L2, WARM_L2_FITS, WARM_L2_PAYS, early
 from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .problem import DType, Problem
 from .simt_sizes import (
@@ -159,6 +160,7 @@ _CONSTRAINTS = (
     TAIL_FITS,
     PACK_FITS,
     STAGED_C_FITS,
+    WARM_L2_FITS,
     *ATOMIC_FITS,
     RESIDENT_FITS,
     Constraint(
@@ -260,6 +262,7 @@ _ADVICE = (
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
+    WARM_L2_PAYS,
     EDGES_PAY,
 )
 
@@ -321,6 +324,7 @@ SIMT = _Simt(
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
         ATOMIC,
+        WARM_L2,
         EDGE,
     ),
     constraints=_CONSTRAINTS,
@@ -340,5 +344,6 @@ SIMT = _Simt(
     clustered=clustered,
     packs=packs,
     atomic=atomic,
+    early=early,
     scalar=scalar,
 )

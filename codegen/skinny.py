@@ -122,5 +122,6 @@ SKINNY = _Skinny(
     advice=ADVICE,
     alignment=lambda config: (config.number("vec"), 1, 1) if config.number("short_n") else (1, config.number("vec"), 1),
     splits=lambda config: config.number("split_k"),
+    early=lambda config: True,
     scalar=scalar,
 )

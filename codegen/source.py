@@ -1,11 +1,21 @@
 """Rendered CUDA text, how it is launched, and the kernel name that can be read back."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .arch import Arch
 from .errors import ConfigError, check
 
-__all__ = ["PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "KernelSource", "LaunchConfig", "identifier"]
+__all__ = [
+    "MOST_SPREAD",
+    "PACKED_BYTES",
+    "PACK_THREADS",
+    "PACK_TILE",
+    "SMEM_STEP",
+    "KernelSource",
+    "LaunchConfig",
+    "identifier",
+]
 
 PACKED_BYTES = 128
 """Rows of a packed operand begin at multiples of so many bytes."""
@@ -13,6 +23,10 @@ PACK_THREADS = 256
 """Threads of a block of the kernel that packs."""
 PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
+MOST_SPREAD = 16
+"""Blocks of a multiprocessor from which on it does not matter where they are."""
+SMEM_STEP = 128
+"""Bytes of shared memory that are handed out at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,17 @@ class LaunchConfig:
     """Shared memory passed at launch."""
     static_smem_bytes: int = 0
     """Shared memory that the kernel declares."""
+
+    def spread(self, arch: Arch, sm_count: int) -> "LaunchConfig":
+        """This launch with so much shared memory that one of `sm_count` multiprocessors holds no more blocks than it
+        has to: those that come up while another kernel ends would crowd on the first multiprocessors that are free."""
+        blocks = -(-self.grid[0] // sm_count)
+        if "griddepcontrol" not in arch.instructions or blocks > MOST_SPREAD:
+            return self
+        # As little as lets one block more not fit.
+        smem = (arch.smem_per_sm_bytes // (blocks + 1) - arch.smem_reserved_bytes) // SMEM_STEP * SMEM_STEP + SMEM_STEP
+        more = min(smem, arch.smem_per_block_bytes) - self.static_smem_bytes
+        return replace(self, dynamic_smem_bytes=max(more, self.dynamic_smem_bytes))
 
     @property
     def threads(self) -> int:
@@ -50,6 +75,8 @@ class KernelSource:
     """Grid and block for the problem it was rendered for."""
     template: str
     """Template it came from."""
+    early: bool = False
+    """Whether the next kernel may come up while this one ends, so that `launch` has to be spread over a device."""
     frame: str | None = None
     """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
     int padded_rows, int padded_cols. None where the edge is not `pad`."""

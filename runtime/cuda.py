@@ -170,13 +170,13 @@ class CudaFunction:
         self._module = module
         self._function = module.get_function(name)
         self._overlapping = OverlappingLaunch(self._function.ptr) if overlaps else None
-        self._smem_allowed = _DEFAULT_SMEM_BYTES
+        self._smem_allowed = 0
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
         """Put it on CuPy's current stream."""
         smem = launch.dynamic_smem_bytes
         with _translated(f"launching {self.name}"):
-            if smem > self._smem_allowed:
+            if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
             if self._overlapping is None:

@@ -42,6 +42,8 @@ class Kernel:
         self.binary = binary
         self._function = device.load(binary, source.name)
         self._frame: Function | None = device.load(binary, source.frame) if source.frame else None
+        spread = source.launch.spread(device.info.arch, device.info.sm_count)
+        self._launch_config = spread if source.early else source.launch
         self._scalar = np.dtype(problem.dtype.numpy_name).type
         self._pack: Function | None = device.load(binary, source.pack) if source.pack else None
         self._copies: dict[tuple[int, int], Buffer] = {}
@@ -106,7 +108,7 @@ class Kernel:
             np.int32(problem.m), np.int32(problem.n), np.int32(problem.k),
             self._scalar(alpha), self._scalar(beta), *self._workspace(),
         )  # fmt: skip
-        self._function.launch(self.source.launch, arguments)
+        self._function.launch(self._launch_config, arguments)
 
     def _workspace(self) -> tuple[np.uint64, ...]:
         """The argument for the kernel's own memory, none where it takes none."""

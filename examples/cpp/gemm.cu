@@ -1,6 +1,6 @@
 // gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
 //
-// Written by tilewright, file digest 7c0b922189a1e9b4. To write it again:
+// Written by tilewright, file digest b0b6f2ff72489a66. To write it again:
 //   tilewright emit --shape 300x200x100 --dtype float --trans nn
 //       --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --arch sm_90a --name gemm
 
@@ -145,7 +145,6 @@ cudaError_t launch_product(
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(unsigned(blocks));
     launch.blockDim = dim3(16, 16, 1);
-    launch.dynamicSmemBytes = 0;
     launch.stream = stream;
 
     // It comes up while the kernel before it ends, and waits by itself before it touches memory.

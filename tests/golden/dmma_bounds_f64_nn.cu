@@ -14,11 +14,11 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest ca65ed227c31c1ed. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 484e29b175d17df3. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
-//        tail=1, group_m=1, min_blocks=1, staged_c=0, atomic=0, edge=bounds"
+//        tail=1, group_m=1, min_blocks=1, staged_c=0, atomic=0, warm_l2=0, edge=bounds"
 
 namespace {
 
@@ -46,6 +46,7 @@ constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go r
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
 constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
+constexpr int WARM_L2    = 0;      // 1 = a block asks for its first tiles while earlier kernels end
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -84,6 +85,8 @@ static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!WARM_L2 || (!PACK_A && !PACK_B),
+              "packed operands are written by the kernel before: none are asked for with warm_l2 0");
 static_assert(!ATOMIC || SPLIT_K > 1,
               "sums are added by atomics where blocks share out k: split_k 1 is above 1");
 static_assert(!ATOMIC || !CLUSTER,
@@ -100,6 +103,14 @@ __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
+__device__ __forceinline__ void let_next_come()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -415,6 +426,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_e
     int reading = 0;                     // where the stage begins that is multiplied
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     wait_for_previous();
+    let_next_come();
 
     // Starts to copy the next tile to `stage`.
     const auto fetch = [&](T* stage) {

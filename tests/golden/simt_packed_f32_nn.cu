@@ -19,12 +19,12 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest a83534136b61287f. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest cfdbfa533e4e48bc. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
 //        prefetch=0, slices=1, apart=0, split_k=4, cluster=0, tail=8, group_m=1, min_blocks=1,
-//        staged_c=0, atomic=0, edge=bounds"
+//        staged_c=0, atomic=0, warm_l2=0, edge=bounds"
 
 namespace {
 
@@ -56,6 +56,7 @@ constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go r
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
 constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
+constexpr int WARM_L2    = 0;      // 1 = a block asks for its first tiles while earlier kernels end
 constexpr int THREADS    = 256;    // threads of a block
 constexpr bool TRANS_A   = true;   // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -113,6 +114,8 @@ static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!WARM_L2 || (!PACK_A && !PACK_B),
+              "packed operands are written by the kernel before: none are asked for with warm_l2 0");
 static_assert(!ATOMIC || SPLIT_K > 1,
               "sums are added by atomics where blocks share out k: split_k 4 is above 1");
 static_assert(!ATOMIC || !CLUSTER,

@@ -16,12 +16,12 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 7b744e8cbb911329. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 1c5fe7b9f1a6a3a4. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
 //        prefetch=0, slices=1, apart=0, split_k=1, cluster=0, tail=1, group_m=1, min_blocks=1,
-//        staged_c=0, atomic=0, edge=pad"
+//        staged_c=0, atomic=0, warm_l2=0, edge=pad"
 
 namespace {
 
@@ -53,6 +53,7 @@ constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go r
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
 constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
+constexpr int WARM_L2    = 0;      // 1 = a block asks for its first tiles while earlier kernels end
 constexpr int THREADS    = 256;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k
@@ -108,6 +109,8 @@ static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge pad");
 static_assert(!STAGED_C || !CLUSTER,
               "blocks of a cluster write their own sums: others still read their shared memory");
+static_assert(!WARM_L2 || (!PACK_A && !PACK_B),
+              "packed operands are written by the kernel before: none are asked for with warm_l2 0");
 static_assert(!ATOMIC || SPLIT_K > 1,
               "sums are added by atomics where blocks share out k: split_k 1 is above 1");
 static_assert(!ATOMIC || !CLUSTER,
@@ -124,6 +127,14 @@ __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
+__device__ __forceinline__ void let_next_come()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -411,6 +422,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
     const T* b_share = shared + TileA::SIZE + TileB::share(warp_n, lane_n(lane));
     int reading = 0;  // where the stage begins that is multiplied
     wait_for_previous();
+    let_next_come();
 
     // Starts to load the next tile to registers.
     const auto fetch = [&] {

@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     16384 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest f6005aa881c4d9e7. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest be4df3d9e8c76f8a. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=bounds"
@@ -71,6 +71,14 @@ __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
+__device__ __forceinline__ void let_next_come()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -316,6 +324,7 @@ gemm_skinny_f64_tt_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_ebounds(
 
     Vector<VEC> part[LOADS];
     wait_for_previous();
+    let_next_come();
     large.load(part);
     stage_small(0);
     __syncthreads();

@@ -16,7 +16,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     8192 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest a55c4d7c6f995333. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest ec0df6ef0760d9b0. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, edge=pad"
@@ -74,6 +74,14 @@ __device__ __forceinline__ void wait_for_previous()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
+__device__ __forceinline__ void let_next_come()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -332,6 +340,7 @@ gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_epad(
 
     Vector<VEC> part[LOADS];
     wait_for_previous();
+    let_next_come();
     large.load(part);
     stage_small(0);
     __syncthreads();

@@ -29,6 +29,9 @@ CONFIGS = (
     "dmma:edge=bounds",
     "dmma:edge=exact,split_k=2",
     "dmma:edge=bounds,split_k=3,cluster=1",
+    "simt:edge=exact,block_m=32,block_n=32,cp_async=1,stages=3,vec_b=4,warm_l2=1",
+    "simt:edge=bounds,split_k=3,tail=4",
+    "dmma:edge=bounds,warm_l2=1",
 )
 
 
