@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ..codegen.arch import Arch
-from ..codegen.combine import may_hold
+from ..codegen.combine import combine, may_hold
 from ..codegen.config import Config, Value
 from ..codegen.families import family_of
 from ..codegen.family import Constraint, Family, grouped
@@ -38,7 +38,7 @@ _WARPS_PER_CYCLE = 4
 _HALF_WARPS = 0.5
 """So many warps of a scheduler keep it busy half the time."""
 _OVER_BEST = 1.3
-_TILINGS = 24
+_TILINGS = 16
 """Tiles and splits are worth trying with which the device could be done in so many times what the best take, and of
 those so many."""
 
@@ -46,12 +46,18 @@ _PACK_CYCLES = 5000
 """From the launch of the kernel that packs to its end, where there is little to pack."""
 _NARROW = 0.045
 """How much longer a product takes for each operand that is copied in pieces of less than 16 bytes."""
+_ORDERS_TILES = frozenset(
+    ("block_m", "block_n", "thread_m", "thread_n", "warp_m", "warp_n", "lanes_m", "vec_a", "vec_b", "vec_c", "edge")
+)
+"""Parameters on which it depends how tiles compare."""
+_JUDGED_BY = 2
+"""Configs of a tile by which it is judged."""
 _EVENS_OUT = 0.95
 """Sharing out the last tiles of C alone has to save so much, by the model."""
 _TAIL_LEEWAY = 1.05
 """How far beyond the limit of other ways to share out the work those of the last tiles may be."""
-_TAILS = 2
-"""Ways to share them out that are tried with each tile: the best by the model."""
+_NEARLY = 1.02
+"""Of ways to share them out that are so near to the best by the model, the one with fewest blocks is tried."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
 
 
@@ -147,6 +153,38 @@ def _tensor_cycles(
     return max(busiest / together * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
 
 
+def _typical(
+    problem: Problem, info: DeviceInfo, family: Family, values: Mapping[str, Sequence[Value]]
+) -> dict[tuple[int, int], list[Config]]:
+    """For each tile of C a few configs by which it can be judged: the best by the model of those that have it, a block
+    for each tile of C and common values of what hardly changes the order of tiles."""
+    copies = "cp.async" in info.arch.instructions
+    common: dict[str, tuple[Value, ...]] = {
+        "block_k": (16, 32, 64),
+        "slices": (1, 4, 8),
+        "cp_async": (int(copies),),
+        "stages": (3, 4) if copies else (2,),
+        "prefetch": (0, 1, 2),
+        "group_m": (1, 4, 8),
+    }
+    left = {}
+    for parameter in family.parameters:
+        given = values.get(parameter.name, (parameter.default,))
+        if parameter.name in _ORDERS_TILES:
+            left[parameter.name] = given
+        else:
+            some = common.get(parameter.name, (parameter.default,))
+            left[parameter.name] = [value for value in given if value in some] or given
+    found: dict[tuple[int, int], list[tuple[float, int, Config]]] = {}
+    for place, config in enumerate(combine(problem, info.arch, family, left)[0]):
+        found.setdefault(family.tile(config)[:2], []).append((estimate_us(problem, config, info), place, config))
+    return {tile: [config for _, _, config in sorted(configs)[:_JUDGED_BY]] for tile, configs in found.items()}
+
+
+def _changed(config: Config, values: Mapping[str, Value]) -> Config:
+    return Config(config.family, tuple((name, values.get(name, value)) for name, value in config.values))
+
+
 def _busiest(tiles: int, sm_count: int, splits: int, tail: int) -> float:
     """Tiles of C that the multiprocessor with most of them computes, of some of which it has a part."""
     whole = tiles - -(-tiles // tail)
@@ -192,7 +230,7 @@ def pays(
             ),
             _ALL_SHARED,
         )
-    rate = family.fma_per_cycle(problem.dtype, info.arch)
+    typical = _typical(problem, info, family, values)
 
     def possible(**sizes: int) -> bool:
         # Those that the family advises against, long or too small, are not counted: the others have to be enough.
@@ -205,16 +243,10 @@ def pays(
     }
 
     @cache
-    def cycles(tile_m: int, tile_n: int, split: int, tail: int) -> float:
-        parts = -(-problem.m // tile_m) * -(-problem.n // tile_n)
-        work = _busiest(parts, info.sm_count, split, tail) * tile_m * tile_n * problem.k
-        cached = work * (1 / tile_m + 1 / tile_n) * problem.dtype.size_bytes / _L2_BYTES_PER_CYCLE
-        size_bytes = tile_m * tile_n * problem.dtype.size_bytes
-        ways = adds_up[split, tail]
-        adding = min((_split_cycles(size_bytes, split, each == 1) for each in ways), default=math.inf)
-        if tail > 1:  # a multiprocessor may have several of the shares
-            adding *= -(-(-(-parts // tail) * split) // info.sm_count)
-        return _LAUNCH_CYCLES + _slowest(1.3 * work / rate, cached) + adding
+    def us(tile_m: int, tile_n: int, split: int, tail: int) -> float:
+        shares = ({"split_k": split, "tail": tail, "cluster": each} for each in adds_up[split, tail])
+        configs = itertools.product(typical.get((tile_m, tile_n), ()), shares)
+        return min((estimate_us(problem, _changed(config, share), info) for config, share in configs), default=math.inf)
 
     def works(tile_m: int, tile_n: int, split: int, tail: int) -> bool:
         sizes = {"block_m": tile_m, "block_n": tile_n, "split_k": split, "tail": tail}
@@ -224,17 +256,19 @@ def pays(
     def shared(tile_m: int, tile_n: int) -> list[tuple[int, int]]:
         """Splits and tails that are worth trying with a tile: all splits of all tiles of C, and the best of the last
         ones where that evens out what they leave over."""
-        tails = [each for each in itertools.product(worth["split_k"], worth["tail"]) if each[1] > 1]
-        alone = cycles(tile_m, tile_n, 1, 1)
-        found = [each for each in tails if cycles(tile_m, tile_n, *each) <= _EVENS_OUT * alone]
-        found.sort(key=lambda each: cycles(tile_m, tile_n, *each))
-        return [(split, 1) for split in worth["split_k"]] + found[:_TAILS]
+        found = [(split, 1) for split in worth["split_k"]]
+        limit = _EVENS_OUT * us(tile_m, tile_n, 1, 1)
+        for tail in (each for each in worth["tail"] if each > 1 and limit < math.inf):
+            best = min(us(tile_m, tile_n, split, tail) for split in worth["split_k"])
+            near = (each for each in sorted(worth["split_k"]) if us(tile_m, tile_n, each, tail) <= _NEARLY * best)
+            found += [(next(near), tail)] if best <= limit else []
+        return found
 
     costs = sorted(
-        cycles(tile_m, tile_n, *each)
+        us(tile_m, tile_n, *each)
         for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
         for each in shared(tile_m, tile_n)
-        if each[1] == 1 and works(tile_m, tile_n, *each)
+        if each[1] == 1 and (tile_m, tile_n) in typical and works(tile_m, tile_n, *each)
     )
     if not costs:
         return ()
@@ -246,7 +280,7 @@ def pays(
         return {
             each
             for each in shared(tile_m, tile_n)
-            if cycles(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
+            if us(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
         }
 
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:
