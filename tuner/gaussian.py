@@ -10,18 +10,18 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .sampler import START, BaseSampler
+from .sampler import BaseSampler
 from .space import Mask, Point, Space
 
-__all__ = ["GaussianProcess", "GaussianSampler", "expected_improvement"]
+__all__ = ["GaussianProcess", "GaussianSampler"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.intp]
 T = TypeVar("T", np.float32, np.float64)
 
-LENGTH, LENGTH_SPREAD = -0.25, 0.35
-"""Prior of the logarithm of a length scale, where a length of 1 is a parameter's whole range. It is narrow: some dozens
-of outcomes cannot tell the lengths of a dozen parameters, and lengths that follow them mislead."""
+LENGTH, LENGTH_SPREAD = -0.25, 0.5
+"""Prior of the logarithm of a length scale, where a length of 1 is a parameter's whole range. It is narrow:
+some dozens of outcomes cannot tell the lengths of a dozen parameters, and lengths that follow them mislead."""
 
 NOISE, NOISE_SPREAD = math.log(1e-2), 1.0
 """Prior of the logarithm of the noise, as a share of the variance of the values told."""
@@ -30,9 +30,12 @@ POWER = 2
 """The model sees the share of the best's speed to this power: 1 for the best, little for the slow ones. How slow they
 are is of no use, and a model that follows them has nothing left to tell the fast ones apart with. A failure is 0."""
 
-MARGIN, FADES = 0.5, 30
-"""Improvement asked for, in standard deviations of the values, and the outcomes in which it falls to a third. A young
-model is too sure of itself, and the margin sends the search to what is not known."""
+FIRST = 8
+"""Points spread over the space before the model is asked."""
+
+BOLD = 3.0
+"""The bound of a point is its mean less so many standard deviations. The model is too sure of itself, and fewer keep
+the search on the first hill that it climbs."""
 
 SCORED = 2000
 """Points to score at a time, near the best and anywhere, at most: a random choice where there are more."""
@@ -125,17 +128,8 @@ class GaussianProcess:
         return found
 
 
-def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """How far below `best` a value is expected to fall, counting 0 where it does not."""
-    gain = (best - mean) / deviation
-    below = 0.5 * (1 + np.array([math.erf(g) for g in gain / math.sqrt(2)]))
-    density = np.exp(-0.5 * gain**2) / math.sqrt(2 * math.pi)
-    improvement: Floats = deviation * (gain * below + density)
-    return improvement
-
-
 class GaussianSampler(BaseSampler):
-    """Takes the unseen point with the largest expected improvement, every other time near the best point."""
+    """Takes the unseen point with the lowest bound, every other time of those near the best point."""
 
     def __init__(self, space: Space, seed: int) -> None:
         super().__init__(space, seed)
@@ -145,7 +139,7 @@ class GaussianSampler(BaseSampler):
 
     def choose(self) -> Point:
         times = {point: time_us for point, time_us in self._history if time_us is not None}
-        if not times or len(self.pending) + len(self._history) < START:
+        if not times or len(self.pending) + len(self._history) < FIRST:
             return self.spread()
         best = min(times, key=times.__getitem__)
         rows = np.array([self.space.index(point) for point, _ in self._history])
@@ -163,8 +157,7 @@ class GaussianSampler(BaseSampler):
         pending = np.array([self.space.index(point) for point in self.pending], dtype=np.intp)
         asked = self._asked(best)
         mean, deviation = self._process.predict(rows, values, pending, asked)
-        score = expected_improvement(mean, deviation, float(values.min()) - MARGIN * math.exp(-count / FADES))
-        return self.space.points[int(asked[np.argmax(score)])]
+        return self.space.points[int(asked[np.argmin(mean - BOLD * deviation)])]
 
     def _asked(self, best: Point) -> Rows:
         """Rows of the points to score. Tile shapes are good in pairs, so near means up to two changes."""

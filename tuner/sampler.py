@@ -32,7 +32,7 @@ SAMPLERS = ("auto", "tpe", "gp", "optuna-gp", "random", "exhaustive")
 """Names that `make_sampler` knows."""
 
 START = 10
-"""Points spread over the space before a model is asked; TPE has more."""
+"""Points spread over the space before a model is asked; TPE has more, our own process fewer."""
 
 GP_BUDGET = 1000
 """Trials up to which the Gaussian process suggests faster than TPE, and at least as well."""

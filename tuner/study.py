@@ -36,8 +36,8 @@ GOOD, GOOD_AT_MOST = 0.25, 25
 """Share of the outcomes that TPE takes for good, and how many at most."""
 
 HELPED = 4
-"""One in so many suggestions of TPE is a Gaussian process's, one in half as many while the best is stale: TPE alone may
-stay on a hill that is not the highest."""
+"""One in so many suggestions of TPE is a Gaussian process's, twice as often for each STALE outcomes without a new best:
+TPE alone may stay on a hill that is not the highest."""
 
 STALE = 12
 """Outcomes without a new best after which the steps around the best grow."""
@@ -181,7 +181,7 @@ class _ModelSampler(BaseSampler):
 class TPESampler(_ModelSampler):
     """Optuna's tree-structured Parzen estimator over words, whose good points count by how much they improve.
 
-    Optuna's count alike, the best no more than the last. One suggestion in HELPED is a Gaussian process's.
+    Optuna's count alike, the best no more than the last. At least one suggestion in HELPED is a Gaussian process's.
     """
 
     first = 15
@@ -227,7 +227,7 @@ class TPESampler(_ModelSampler):
     def choose(self) -> Point:
         self._turns += 1
         modelled = len(self.pending) + len(self._history) >= self.first
-        every = HELPED if self._since_best < STALE else HELPED // 2
+        every = max(1, HELPED >> self._since_best // STALE)
         return self._process.choose() if modelled and self._turns % every == 0 else super().choose()
 
     def encoding(self, size: int, ordered: bool) -> BaseDistribution:

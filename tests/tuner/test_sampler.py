@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from tilewright.codegen.errors import ConfigError
-from tilewright.tuner.gaussian import GaussianProcess, GaussianSampler, expected_improvement
+from tilewright.tuner.gaussian import FIRST, GaussianProcess, GaussianSampler
 from tilewright.tuner.parzen import Densities, improvements
 from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler, make_sampler
 from tilewright.tuner.space import Dimension, Point, Space
@@ -133,8 +133,8 @@ def test_some_suggestions_of_tpe_are_the_process_s(monkeypatch: pytest.MonkeyPat
         point = search.ask()
         assert point is not None
         search.tell(point, 100.0 - trial if trial < 32 else 100.0)
-    # One in four after the first 15, one in two from the 12th outcome on that is no new best.
-    expected = [*range(14, 44, 4), *range(44, 60, 2)]
+    # One in four after the first 15, one in two from the 12th outcome on that is no new best, then all from the 24th.
+    expected = [*range(14, 44, 4), *range(44, 56, 2), *range(56, 60)]
     assert knew == [(told, 1, 125 - told - 1) for told in expected]
     search.tell(waits, None)
     assert search.history[-1] == (waits, None)
@@ -182,11 +182,23 @@ def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
         assert difference / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-def test_improvement_is_expected_where_the_mean_is_low_or_unsure() -> None:
-    score = expected_improvement(np.array([0.0, 1.0, 1.0, -50.0]), np.array([1.0, 1.0, 0.01, 1.0]), 0.0)
-    assert score[0] == pytest.approx(0.3989, abs=1e-4)
-    assert score[0] > score[1] > score[2] >= 0.0
-    assert score[3] == pytest.approx(50.0)
+def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = GaussianSampler(SPACE, 0)
+    for step in range(FIRST):
+        point = sampler.ask()
+        assert point is not None
+        sampler.tell(point, 1.0 + step)
+    sure, doubted = np.flatnonzero(sampler.space.around(sampler.history[0][0], 1) & sampler.unseen)[:2]
+    doubt = 1.0
+
+    def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = asked[-1]
+        return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1)
+
+    monkeypatch.setattr(GaussianProcess, "predict", predict)
+    assert sampler.choose() == SPACE.points[doubted]
+    doubt = 0.1
+    assert sampler.choose() == SPACE.points[sure]
 
 
 def test_good_points_weigh_what_they_improve_on_the_others() -> None:
