@@ -16,6 +16,7 @@ from .space import Mask, Point, Space
 __all__ = ["GaussianProcess", "GaussianSampler"]
 
 Floats: TypeAlias = NDArray[np.float64]
+Singles: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.intp]
 T = TypeVar("T", np.float32, np.float64)
 
@@ -42,6 +43,10 @@ SCORED = 2000
 
 REMEMBERED = 256
 """Outcomes in the model, at most, because its cost grows with their cube: the best half of these and any others."""
+
+AT_ONCE = 4
+"""Suggestions from one look at the model once it holds all that it can: a look takes as long as a GPU needs for a
+variant then, and one outcome more changes little."""
 
 STEPS = 10
 """Steps of a fit; the first takes three times as many."""
@@ -88,23 +93,36 @@ class GaussianProcess:
             step = self._parameters - rate * np.sign(before)
             self._parameters = np.clip(step, self._prior - 4 * self._spread, self._prior + 4 * self._spread)
 
-    def predict(self, rows: Rows, values: Floats, pending: Rows, asked: Rows) -> tuple[Floats, Floats]:
+    def predict(self, rows: Rows, values: Floats, pending: Rows, asked: Rows) -> tuple[Singles, Singles, Singles]:
         """Mean and standard deviation at the asked rows; what is pending is taken to come out as expected.
 
-        That leaves the mean as it is and lowers the deviation around the pending points.
+        That leaves the mean as it is and lowers the deviation around the pending points. Last a vector for each asked
+        row: products of them are what is known of the rows' covariances.
         """
-        scale = np.exp(-self._parameters[:-2])[self._of]
-        known = self._features[np.concatenate([rows, pending])] * scale
+        known = self._scaled(np.concatenate([rows, pending]))
         inner = self._kernel(known, known) + math.exp(self._parameters[-1]) * np.eye(len(known))
         # Single precision is enough for a choice, and this is where the time goes.
         single = np.float32
-        outer = self._kernel((self._features[asked] * scale).astype(single), known.astype(single))
+        outer = self._kernel(self._scaled(asked).astype(single), known.astype(single))
         told = rows.size
-        mean = outer[:, :told] @ np.linalg.solve(inner[:told, :told], values).astype(single)
+        mean: Singles = outer[:, :told] @ np.linalg.solve(inner[:told, :told], values).astype(single)
         # The root of the inverse, not the inverse, whose large entries would cancel.
         root = np.linalg.inv(np.linalg.cholesky(inner)).astype(single)
-        explained = ((outer @ root.T) ** 2).sum(axis=1)
-        return mean, np.sqrt(np.maximum(math.exp(self._parameters[-2]) - explained, 1e-12))
+        vectors: Singles = outer @ root.T
+        variance: Singles = math.exp(self._parameters[-2]) - (vectors**2).sum(axis=1)
+        return mean, np.sqrt(np.maximum(variance, 1e-12)), vectors
+
+    def narrow(self, asked: Rows, deviation: Singles, vectors: Singles, place: int) -> Singles:
+        """The deviations once the asked row at `place` is pending too."""
+        prior = self._kernel(self._scaled(asked), self._scaled(asked[[place]]))[:, 0]
+        shared = prior - vectors @ vectors[place]
+        told = shared**2 / (deviation[place] ** 2 + math.exp(self._parameters[-1]))
+        left: Singles = np.sqrt(np.maximum(deviation**2 - told, 1e-12)).astype(np.float32)
+        return left
+
+    def _scaled(self, rows: Rows) -> Floats:
+        scaled: Floats = self._features[rows] * np.exp(-self._parameters[:-2])[self._of]
+        return scaled
 
     def _kernel(self, left: NDArray[T], right: NDArray[T]) -> NDArray[T]:
         squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
@@ -136,8 +154,13 @@ class GaussianSampler(BaseSampler):
         self._process = GaussianProcess(space)
         self._fitted = 0
         self._steps = 0
+        self._next: list[Point] = []
 
     def choose(self) -> Point:
+        while self._next:
+            point = self._next.pop(0)
+            if self.unseen[self.space.index(point)]:
+                return point
         times = {point: time_us for point, time_us in self._history if time_us is not None}
         if not times or len(self.pending) + len(self._history) < FIRST:
             return self.spread()
@@ -156,8 +179,14 @@ class GaussianSampler(BaseSampler):
             self._fitted = count
         pending = np.array([self.space.index(point) for point in self.pending], dtype=np.intp)
         asked = self._asked(best)
-        mean, deviation = self._process.predict(rows, values, pending, asked)
-        return self.space.points[int(asked[np.argmin(mean - BOLD * deviation)])]
+        mean, deviation, vectors = self._process.predict(rows, values, pending, asked)
+        lowest = [int(np.argmin(mean - BOLD * deviation))]
+        while len(lowest) < min(AT_ONCE if count > REMEMBERED else 1, asked.size):
+            mean[lowest[-1]] = math.inf
+            deviation = self._process.narrow(asked, deviation, vectors, lowest[-1])
+            lowest.append(int(np.argmin(mean - BOLD * deviation)))
+        first, *self._next = (self.space.points[int(asked[place])] for place in lowest)
+        return first
 
     def _asked(self, best: Point) -> Rows:
         """Rows of the points to score. Tile shapes are good in pairs, so near means up to two changes."""

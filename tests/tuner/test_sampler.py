@@ -148,14 +148,15 @@ def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() 
     process.fit(known, values, 40)
     nothing = np.arange(0)
     asked = np.array([space.index((a, 5)) for a in range(8)])
-    mean, deviation = process.predict(known, values, nothing, asked)
+    mean, deviation, _ = process.predict(known, values, nothing, asked)
     assert np.abs(mean - np.sin(np.arange(8) * 0.7) * 1.4).max() < 0.1
     few = known[::7]
-    _, wide = process.predict(few, values[::7], nothing, asked)
+    _, wide, vectors = process.predict(few, values[::7], nothing, asked)
     assert (wide >= deviation).all()
-    same, after = process.predict(few, values[::7], asked[3:4], asked)
+    same, after, _ = process.predict(few, values[::7], asked[3:4], asked)
     assert after[3] < wide[3]
     assert np.allclose(same, process.predict(few, values[::7], nothing, asked)[0], atol=1e-5)
+    assert np.allclose(process.narrow(asked, wide, vectors, 3), after, atol=1e-3)
 
 
 def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
@@ -191,9 +192,9 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
     sure, doubted = np.flatnonzero(sampler.space.around(sampler.history[0][0], 1) & sampler.unseen)[:2]
     doubt = 1.0
 
-    def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, ...]:
         rows = asked[-1]
-        return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1)
+        return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1), np.zeros((rows.size, 1))
 
     monkeypatch.setattr(GaussianProcess, "predict", predict)
     assert sampler.choose() == SPACE.points[doubted]
@@ -225,7 +226,7 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
     sizes = []
     predict = GaussianProcess.predict
 
-    def watched(self: GaussianProcess, rows: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def watched(self: GaussianProcess, rows: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
         sizes.append(rows.size)
         return predict(self, rows, *rest)
 
@@ -237,6 +238,7 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
     asked = [search.ask() for _ in range(5)]
     assert len(set(asked) - set(space.points[:400])) == 5
     assert max(sizes) == 256
+    assert len(sizes) == 2  # four suggestions at once
 
 
 def test_names() -> None:
