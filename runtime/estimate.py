@@ -163,7 +163,7 @@ def _typical(
         "block_k": (16, 32, 64),
         "slices": (1, 4, 8),
         "cp_async": (int(copies),),
-        "stages": (3, 4) if copies else (2,),
+        "stages": (3,) if copies else (2,),
         "prefetch": (0, 1, 2),
         "group_m": (1, 4, 8),
     }
