@@ -29,6 +29,7 @@ SPECIAL = (
     ("atomic", "simt:split_k=12,atomic=1", "float"),
     ("staged", "simt:staged_c=1", "float"),
     ("staged", "dmma:staged_c=1", "double"),
+    ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),
 )
 """Name, config and type of what the defaults leave out."""
 
