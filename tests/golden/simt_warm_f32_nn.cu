@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     13056 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 0c4c2ec005598b39. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 2dffc50b72ce02b4. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -181,8 +181,8 @@ struct alignas(COUNT * sizeof(T)) Vector {
     T x[COUNT];
 };
 
-// Asks for a part of a stored matrix: it comes to the L2 cache and no nearer, where what earlier kernels write
-// meanwhile replaces it. `rows` and `cols` are left of the matrix from `x` on.
+// Asks for a part of a stored matrix: it comes to the L2 cache and no nearer, where what earlier kernels
+// write meanwhile replaces it. `rows` and `cols` are left of the matrix from `x` on.
 template <int ROWS, int COLS>
 __device__ __forceinline__ void warm_l2(const T* x, int ld, int rows, int cols)
 {
@@ -460,7 +460,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
     int reading = 0;  // where the stage begins that is multiplied
     constexpr int WARM_K = (STAGES - 1) * BLOCK_K;  // steps of k that are on their way at a time
     const int warm_k = min(depth - int(k_begin), tiles * BLOCK_K);
-    const int rows_left = int(min(m - row0, Index(BLOCK_M))), cols_left = int(min(n - col0, Index(BLOCK_N)));
+    const int rows_left = int(min(m - row0, Index(BLOCK_M)));
+    const int cols_left = int(min(n - col0, Index(BLOCK_N)));
     warm_l2<BLOCK_M, WARM_K>(A + row0 * lda + k_begin, lda, rows_left, warm_k);
     warm_l2<WARM_K, BLOCK_N>(B + k_begin * ldb + col0, ldb, warm_k, cols_left);
     wait_for_previous();
