@@ -18,7 +18,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 FIRST = "pip install -e . && tune --shape 1024x768x512"
-TESTS = "pip install -e '.[test]' && pytest"
+TESTS = "pip install -e '.[test]' && pytest -n auto"
 
 
 def blocks(path: Path, language: str | None = None) -> list[str]:
