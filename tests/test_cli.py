@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,8 @@ class TestTune:
         assert "naive:block_m=8,block_n=32,edge=bounds,unroll=4" in tuned.out
         assert "tried 4 variants in" in tuned.out
         assert "4 ok; ended by trials" in tuned.out
+        spent = ", ".join(rf"{phase} [\d.]+" for phase in ("compile", "verify", "time", "sampler", "idle"))
+        assert re.search(f"seconds: {spent}$", tuned.out, re.MULTILINE)
 
     def test_prints_plain_lines_where_nobody_watches(self, tuned: Tuned) -> None:
         assert "\x1b" not in tuned.out
@@ -111,6 +114,10 @@ class TestTune:
         results = json.loads(file.read_text())
         assert [[result["problem"][name] for name in "mnk"] for result in results] == [[8, 9, 7], [6, 6, 6]]
         assert all(result["best"]["status"] == "ok" for result in results)
+        for result in results:
+            spent = [result[f"{phase}_s"] for phase in ("compile", "verify", "time", "sampler", "idle")]
+            assert all(0 <= each <= result["seconds"] for each in spent)
+            assert result["idle_s"] + result["verify_s"] + result["time_s"] <= result["seconds"]
         assert "--trans tn" in ran.out
         assert "trans_a=True, trans_b=False" in ran.out
         assert [record.problem.shape for record in Store().records(HOST)] == ["6x6x6", "8x9x7"]
@@ -119,6 +126,7 @@ class TestTune:
         ran = run("tune", "--shape", "5", "--trials", "1", "--seconds", "10", "--no-isolation", "--effort", "quick")
         assert ran.status == 0, ran.err
         assert "0 compile processes" in ran.out
+        assert "idle" not in ran.out
 
     def test_tries_atomics_only_where_asked(self, run: Run, tmp_path: Path) -> None:
         values = "block_m = [16]\nblock_n = [16]\nthread_m = [2]\nvec_a = [4]\nvec_b = [4]\nvec_c = [4]\nsplit_k = [4]"

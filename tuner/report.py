@@ -102,11 +102,12 @@ def summary(result: Result) -> list[str]:
     counts = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
     phases = result.phases
     busy = "" if result.busy_share is None else f", measuring {result.busy_share:.0%} of the time after 10 s"
+    idle = "" if result.idle_s is None else f", idle {result.idle_s:.1f}"
     lines = [
         f"tried {new} variants in {result.seconds:.1f} s ({new / result.seconds:.1f} a second, "
         f"{result.compilers} compile processes{busy}): {counts}; ended by {result.stopped}",
         f"seconds: compile {phases.compile_s:.1f}, verify {phases.verify_s:.1f}, time {phases.time_s:.1f}, "
-        f"sampler {result.sampler_s:.1f}",
+        f"sampler {result.sampler_s:.1f}{idle}",
     ]
     if math.isfinite(result.guessed_us):
         lines.append(f"the best of the first 16 guesses took {result.guessed_us:,.2f} us")
@@ -160,6 +161,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "time_s": result.phases.time_s,
         "sampler_s": result.sampler_s,
         "busy_share": result.busy_share,
+        "idle_s": result.idle_s,
         "compile_processes": result.compilers,
         "variants_per_second": (result.trials - result.resumed) / result.seconds,
         "best_of_first_16_us": result.guessed_us if math.isfinite(result.guessed_us) else None,

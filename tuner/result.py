@@ -54,6 +54,8 @@ class Result:
     """Wall time."""
     busy_share: float | None
     """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
+    idle_s: float | None
+    """Seconds in which it had nothing in hand. None without a worker."""
     compilers: int
     """Compile processes."""
     guessed_us: float

@@ -131,7 +131,7 @@ def tune(
             progress.duelling(finalists)
             duelled = time.monotonic()
             duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds)
-        busy = _busy_share(evaluator, time.monotonic() - duelled)
+        busy, idle_s = _use(evaluator, time.monotonic() - duelled)
         compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
     finally:
         evaluator.close()
@@ -152,6 +152,7 @@ def tune(
         sampler_s=tally.sampler_s,
         seconds=time.monotonic() - started,
         busy_share=busy,
+        idle_s=idle_s,
         compilers=compilers,
         guessed_us=min((tally.times.get(config, math.inf) for config in tally.order[:16]), default=math.inf),
         stopped=stopped,
@@ -255,12 +256,15 @@ def _duellists(
     raise AssertionError
 
 
-def _busy_share(evaluator: Evaluator, duel_s: float) -> float | None:
+def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | None]:
+    """The share of the time after ten seconds in which the worker was busy, and the seconds in which it was idle."""
     if not isinstance(evaluator, Isolated):
-        return None
-    late_s = time.monotonic() - evaluator.usage.started - 10.0
-    # The duel waits for the variants under way, which are counted already: hence the limit.
-    return min(1.0, (evaluator.usage.busy_late_s + duel_s) / late_s) if late_s > 1.0 else None
+        return None, None
+    whole_s = time.monotonic() - evaluator.usage.started
+    # The duel waits for the variants under way, which are counted already: hence the limits.
+    idle_s = max(0.0, whole_s - evaluator.usage.busy_s - duel_s)
+    late_s = whole_s - 10.0
+    return min(1.0, (evaluator.usage.busy_late_s + duel_s) / late_s) if late_s > 1.0 else None, idle_s
 
 
 @contextmanager
