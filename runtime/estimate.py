@@ -58,6 +58,8 @@ _TAIL_LEEWAY = 1.05
 """How far beyond the limit of other ways to share out the work those of the last tiles may be."""
 _NEARLY = 1.02
 """Of ways to share them out that are so near to the best by the model, the one with fewest blocks is tried."""
+_NOT_IN_TURN = ("split_k", "slices", "prefetch", "stages", "group_m", "min_blocks")
+"""What helps threads that run at the same time."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
 
 
@@ -153,6 +155,14 @@ def _tensor_cycles(
     return max(busiest / together * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
 
 
+def _least(name: str, given: Sequence[Value]) -> Constraint:
+    least = min(value for value in given if isinstance(value, int))
+    return Constraint(
+        f"the processor runs one thread after the other, and gains nothing from {name} {{{name}}}",
+        lambda problem, config, arch: config[name] == least,
+    )
+
+
 def _typical(
     problem: Problem, info: DeviceInfo, family: Family, values: Mapping[str, Sequence[Value]]
 ) -> dict[tuple[int, int], list[Config]]:
@@ -229,6 +239,7 @@ def pays(
                 ),
             ),
             _ALL_SHARED,
+            *(_least(name, values[name]) for name in _NOT_IN_TURN if name in values),
         )
     typical = _typical(problem, info, family, values)
 

@@ -50,6 +50,16 @@ def test_the_processor_tries_powers_of_two_alone() -> None:
     assert not keep(problem, host, "simt:block_m=64,block_n=48")
 
 
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_the_processor_tries_little_that_helps_threads_side_by_side(dtype: str) -> None:
+    host = replace(H200, arch=ARCHES["host"])
+    configs = candidates(Problem.parse("1024x768x512", dtype), host, read_spaces()).configs
+    assert {config.family for config in configs} == {"naive", "tiled", "simt", *(["dmma"] * (dtype == "double"))}
+    assert len(configs) < 2500
+    for name in ("split_k", "slices", "prefetch"):
+        assert len({config[name] for config in configs if config.family == "simt"}) == 1
+
+
 def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
     # 64 tiles occupy half of 132 multiprocessors, 128 of them nearly all.
     assert not keep(Problem.parse("1024"), H200, "simt:block_m=128,block_n=128")
