@@ -255,7 +255,7 @@ def pays(
 
     @cache
     def us(tile_m: int, tile_n: int, split: int, tail: int) -> float:
-        shares = ({"split_k": split, "tail": tail, "cluster": each} for each in adds_up[split, tail])
+        shares = ({"split_k": split, "tail": tail, "cluster": each} for each in adds_up.get((split, tail), ()))
         configs = itertools.product(typical.get((tile_m, tile_n), ()), shares)
         return min((estimate_us(problem, _changed(config, share), info) for config, share in configs), default=math.inf)
 

@@ -50,6 +50,15 @@ def test_the_processor_tries_powers_of_two_alone() -> None:
     assert not keep(problem, host, "simt:block_m=64,block_n=48")
 
 
+def test_a_space_may_lack_the_plain_way_to_share_out_the_work() -> None:
+    problem, family = Problem.parse("1024x768x512"), FAMILIES["simt"]
+    found = pays(problem, H200, family, {**VALUES["simt"], "split_k": (2, 3)})
+    shared = complete(Config.parse("simt:block_m=64,block_n=96,split_k=2"))
+    alone = complete(Config.parse("simt:block_m=64,block_n=96,split_k=1"))
+    assert all(rule.holds(problem, shared, H200.arch) for rule in found)
+    assert not all(rule.holds(problem, alone, H200.arch) for rule in found)
+
+
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_the_processor_tries_little_that_helps_threads_side_by_side(dtype: str) -> None:
     host = replace(H200, arch=ARCHES["host"])
