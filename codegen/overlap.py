@@ -1,9 +1,8 @@
 """How a kernel and those before and after it on a stream overlap: parameters and rules that families of tiles share."""
 
 from .config import Config, Value
-from .family import Constraint, Parameter
+from .family import Constraint, Parameter, family_in
 from .problem import Problem
-from .tiling import tiles
 
 __all__ = ["WARM_L2", "WARM_L2_FITS", "WARM_L2_PAYS", "early"]
 
@@ -25,7 +24,7 @@ def _worth(problem: Problem, value: Value) -> bool:
 
 
 WARM_L2 = Parameter(
-    "warm_l2", "wl", (0, 1), "1 = a block asks for its first tiles while earlier kernels end", _worth, silent=True
+    "warm_l2", "wm", (0, 1), "1 = a block asks for its first tiles while earlier kernels end", _worth, silent=True
 )
 WARM_L2_FITS = Constraint(
     "packed operands are written by the kernel before: none are asked for with warm_l2 {warm_l2}",
@@ -38,8 +37,8 @@ WARM_L2_PAYS = Constraint(
         config["warm_l2"] == 0
         or (
             "griddepcontrol" in arch.instructions
-            and early(config)
-            and tiles(problem, config) * config.number("split_k") <= _AT_ONCE
+            and family_in(config).early(config)
+            and family_in(config).blocks(problem, config) <= _AT_ONCE
         )
     ),
 )

@@ -208,11 +208,16 @@ def _nearly_square(ratio: int, m: int, n: int) -> bool:
     return max(m, n) <= ratio * min(m, n)
 
 
+def _writes_mostly(problem: Problem) -> bool:
+    """Whether C takes longer to write than to compute: long parts of its rows are written better then."""
+    return problem.k <= 32 and 16 * problem.k <= min(problem.m, problem.n)
+
+
 def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     m, n = warp_m(config), warp_n(config)
     # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
     narrow = 4 < min(problem.m, problem.n) <= 32
-    return _nearly_square(2, m, n) or (
+    return _nearly_square(2, m, n) or (_writes_mostly(problem) and m < n <= 8 * m) or (
         narrow
         and _nearly_square(4, m, n)
         and config.number("block_k") >= SHALLOW
@@ -233,7 +238,8 @@ _ADVICE = (
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
     Constraint(
-        "a warp's part of C is at most twice as long as wide, or four times where C is narrow and tiles are deep",
+        "a warp's part of C is at most twice as long as wide, or four times where C is narrow and tiles are deep, or has "
+        "long rows where k is so short that C takes longest to write",
         _warp_shape_pays,
     ),
     SHAPE_PAYS,
@@ -245,9 +251,9 @@ _ADVICE = (
         lambda problem, config, arch: threads(config) <= 512,
     ),
     Constraint(
-        "operands are read ahead where a thread has at least 32 multiply-adds a step",
+        "operands are read ahead where a thread has at least 16 multiply-adds a step",
         lambda problem, config, arch: (
-            not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 32
+            not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 16
         ),
     ),
     or_apart(DEEP_SMALL),

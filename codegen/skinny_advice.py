@@ -3,6 +3,7 @@
 from .arch import Arch
 from .config import Config, Value
 from .family import Constraint
+from .overlap import WARM_L2_PAYS
 from .problem import Problem
 from .skinny_sizes import (
     along_k,
@@ -140,5 +141,6 @@ ADVICE = (
     Constraint("blocks fill the device, and add up few sums in the end", _split_pays),
     Constraint("the small operand is staged at one go if there is room", _staged_pays),
     Constraint("the compiler is held to the registers that let most blocks run", _residency_pays),
+    WARM_L2_PAYS,
     EDGES_PAY,
 )
