@@ -213,6 +213,14 @@ def _writes_mostly(problem: Problem) -> bool:
     return problem.k <= 32 and 16 * problem.k <= min(problem.m, problem.n)
 
 
+def _order_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    # How often a multiply-add has to read all its operands anew is the compiler's luck in small parts of C.
+    m, n = config.number("thread_m"), config.number("thread_n")
+    if m > n:
+        return config["rows_first"] == 1
+    return config["rows_first"] == 0 or (m * n == 64 and config["prefetch"] == 1)
+
+
 def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     m, n = warp_m(config), warp_n(config)
     # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
@@ -256,6 +264,7 @@ _ADVICE = (
             not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 16
         ),
     ),
+    Constraint("a thread with many sums multiplies in one order or the other", _order_pays),
     or_apart(DEEP_SMALL),
     Constraint(
         "deep tiles are filled by cp.async",
@@ -321,6 +330,9 @@ SIMT = _Simt(
         Parameter("a_k_inner", "ka", (0, 1), "1 = k stays innermost in the tiles of A, 0 = m is", _inner_worth("a")),
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
+        Parameter(
+            "rows_first", "rf", (0, 1), "a thread multiplies: 1 = row after row, 0 = column after column", silent=True
+        ),
         Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         APART,
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),

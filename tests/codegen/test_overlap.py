@@ -25,6 +25,7 @@ CONFIGS = (
     "dmma:edge=bounds,warm_l2=1",
     "simt:edge=bounds,warm_l2=1,split_k=2,tail=4",
     "simt:edge=exact,warm_l2=1,cp_async=1,stages=3,vec_b=4",
+    "skinny:edge=bounds,warm_l2=1",
 )
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
 TOUCHES = re.compile(
@@ -95,14 +96,33 @@ def test_it_asks_for_tiles_before_it_waits(family: str, trans: str, parts: tuple
     assert "warm_l2<" not in render(problem, plain, ARCH).code
 
 
+@pytest.mark.parametrize("trans", ["nn", "nt"])
+def test_skinny_asks_for_parts_before_it_waits(trans: str) -> None:
+    problem = Problem.parse("4x4096x4096", "float", trans)
+    body, plain = (
+        BODY.findall(render(problem, complete(Config.parse(f"skinny:warm_l2={warm}")), ARCH).code)[0] for warm in (1, 0)
+    )
+    assert body.index("large.ask();") < body.index("wait_for_previous();")
+    assert "large.ask();" not in plain
+
+
+def test_a_kernel_that_packs_lets_the_product_come() -> None:
+    text, problem = "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,cp_async=1,stages=3", Problem.parse("1024x768x512")
+    for tail, early in (("", True), (",split_k=2,tail=4", False)):
+        packing = BODY.findall(render(problem, complete(Config.parse(text + tail)), ARCH).code)[1]
+        assert ("let_next_come();" in packing) == early
+        assert packing.index("wait_for_previous();") < packing.index("let_next_come();" if early else "pack_tile<")
+
+
 def test_searches_ask_for_tiles_first_where_products_are_short_and_all_blocks_run_at_once() -> None:
-    def tried(shape: str, arch: str = "sm_90a") -> set[tuple[int, bool]]:
+    def tried(shape: str, arch: str = "sm_90a", family: str = "simt") -> set[tuple[int, bool]]:
         info = replace(INFO, arch=ARCHES[arch])
         configs = candidates(Problem.parse(shape), info, read_spaces()).configs
-        found = [config for config in configs if config.family == "simt"]
-        return {(config.number("warm_l2"), config["tail"] == 1) for config in found}
+        found = [dict(config.values) for config in configs if config.family == family]
+        return {(values["warm_l2"], values.get("tail", 1) == 1) for values in found}
 
     assert {(0, True), (1, True)} <= tried("512")
+    assert {(0, True), (1, True)} <= tried("1x4096x4096", family="skinny")
     assert (1, False) not in tried("1023x769x511")
     assert {warm for warm, _ in tried("2048")} == {warm for warm, _ in tried("512", "sm_80")} == {0}
 

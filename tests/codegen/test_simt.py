@@ -183,6 +183,25 @@ def test_slices_go_apart_where_each_has_steps_enough(shape: str) -> None:
     assert all(c["apart"] == c["cp_async"] for c in many) or not apart
 
 
+def test_long_rows_of_a_result_that_is_mostly_written_are_tried() -> None:
+    def long(shape: str) -> bool:
+        configs = space(Problem.parse(shape))[0]
+        return any(config["lanes_m"] == 2 and config["thread_m"] == config["thread_n"] for config in configs)
+
+    assert long("8192x8192x16")
+    assert not long("4096x4096x64")
+
+
+def test_large_parts_of_c_are_multiplied_row_after_row() -> None:
+    """That leaves half as many multiply-adds with three operands to read, in the compiler's code for 16 x 8 sums."""
+    tried = {
+        (config["thread_m"], config["thread_n"], config["rows_first"], config["prefetch"])
+        for config in space(Problem.parse("4096"))[0]
+    }
+    assert {(16, 8, 1, 0), (16, 8, 1, 1), (8, 8, 0, 0), (8, 8, 0, 1), (8, 8, 1, 1)} <= tried
+    assert all(rows == (m > n) for m, n, rows, _ in tried if (m, n) != (8, 8))
+
+
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
     for dtype, trans in (("float", "nn"), ("double", "nt"), ("float", "tn")):
         configs, _ = space(Problem.parse("1024", dtype, trans), usual(dtype))

@@ -30,6 +30,8 @@ SPECIAL = (
     ("staged", "simt:staged_c=1", "float"),
     ("staged", "dmma:staged_c=1", "double"),
     ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),
+    ("rows", "simt:thread_m=16,thread_n=8,lanes_m=4,rows_first=1,cp_async=1,stages=3,prefetch=1", "float"),
+    ("warm", "skinny:cp_async=1,stages=4,warm_l2=1", "float"),
 )
 """Name, config and type of what the defaults leave out."""
 

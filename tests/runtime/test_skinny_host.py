@@ -28,7 +28,7 @@ CONFIGS = {
     "splits, several rounds of the warps": "count=16,span=4,depth=4,lanes_k=2,warps_l=2,warps_k=4,staged=128,split_k=3",
     "cp.async": "count=4,span=4,depth=4,lanes_k=8,warps_k=2,cp_async=1,stages=2,staged=128",
     "cp.async, all of it":
-        "count=8,span=4,depth=4,lanes_k=4,warps_l=2,warps_k=2,cp_async=1,stages=4,staged=128,split_k=2",
+        "count=8,span=4,depth=4,lanes_k=4,warps_l=2,warps_k=2,cp_async=1,stages=4,staged=128,split_k=2,warm_l2=1",
 }  # fmt: skip
 
 
