@@ -56,7 +56,7 @@ CONFIGS = {
     "slices=8,split_k=3,staged_c=1,atomic=1,group_m=4",
     "staged, pieces": "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,staged_c=1",
     "rows first, long warps":
-        "block_m=16,block_n=128,thread_m=8,thread_n=8,lanes_m=2,block_k=8,prefetch=1,rows_first=1",
+        "block_m=16,block_n=128,thread_m=4,thread_n=8,lanes_m=2,block_k=8,prefetch=1,rows_first=1",
     "staged, rows as wide as all banks":
         "block_m=32,block_n=64,thread_m=8,thread_n=8,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=3,staged_c=1",
     "staged, two rows at a time, k innermost":
