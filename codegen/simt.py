@@ -246,8 +246,8 @@ _ADVICE = (
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
     Constraint(
-        "a warp's part of C is at most twice as long as wide, four times where C is narrow and tiles are deep, or has long "
-        "rows where k is so short that C takes longest to write",
+        "a warp's part of C is at most twice as long as wide, four times where C is narrow and tiles are deep, or has "
+        "long rows where k is short and C takes longest to write",
         _warp_shape_pays,
     ),
     SHAPE_PAYS,
