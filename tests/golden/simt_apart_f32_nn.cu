@@ -15,7 +15,7 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 91bb040105433919. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 623bf7ecd3e5b930. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -463,7 +463,7 @@ __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, 
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
     T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
-    T alpha, T beta)
+    T beta)
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
@@ -473,8 +473,6 @@ __device__ __forceinline__ void store(
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
-    #pragma unroll
-    for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
     // All of C is read before any of it is written, else each read would wait for the write before it; but
     // not all at a time, which would take as many registers again.
     if (beta != T(0)) {
@@ -603,11 +601,16 @@ gemm_simt_f32_nn_bm64_bn64_bk32_tm8_tn8_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p1_w4_ap1_z
         multiply(sum, a_part[1], b_part[1]);
     }
 
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
+    // of the loop would meet operands in a bank of registers there.
+    #pragma unroll
+    for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
+
     T share[SHARE];
     const int first = add_cluster(share, sum, shared);  // of the thread's sums, row after row
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, beta);
     wait_cluster();
 }

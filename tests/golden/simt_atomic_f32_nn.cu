@@ -16,7 +16,7 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e754f5e4bd5e607f. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 2d82ef02fc47fe6c. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -392,7 +392,7 @@ __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, 
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
     T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
-    T alpha, T beta)
+    T beta)
 {
     // Where the vector belongs that begins with sum e of the share; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
@@ -401,8 +401,6 @@ __device__ __forceinline__ void store(
         if (GUARD && (row >= rows || col >= cols)) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
-    #pragma unroll
-    for (int e = 0; e < SHARE; ++e) share[e] *= alpha;
     // All of C is read before any of it is written, else each read would wait for the write before it; but
     // not all at a time, which would take as many registers again.
     if (beta != T(0)) {
@@ -521,11 +519,16 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0
         __syncthreads();
     }
 
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
+    // of the loop would meet operands in a bank of registers there.
+    #pragma unroll
+    for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
+
     T (&share)[SHARE] = sum;
     const int first = 0;
     if (!add_splits(share, workspace, shared)) return;
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, beta);
 }

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 6efb81199b05a56c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a52078a178b6a24d. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -401,7 +401,7 @@ __device__ __forceinline__ void line_up(T (&share)[SHARE], int begin, int first,
 // `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
     T (&share)[SHARE], int begin, int first, T* c, int ldc, int rows, int cols, int lane,
-    T alpha, T beta)
+    T beta)
 {
     // Whether sum e of the share lies inside of C, and where the vector belongs that begins with it.
     const auto row_at = [&](int e) {
@@ -412,8 +412,6 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) {
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
-    #pragma unroll
-    for (int e = begin; e < begin + PIECE; ++e) share[e] *= alpha;
     // All of a piece is read before any of it is written, else each read would wait for the write before it.
     if (beta != T(0)) {
         #pragma unroll
@@ -526,6 +524,11 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
         __syncthreads();
     }
 
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
+    // of the loop would meet operands in a bank of registers there.
+    #pragma unroll
+    for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
+
     T (&share)[SHARE] = sum;
     const int first = 0;
 
@@ -535,6 +538,6 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
     #pragma unroll
     for (int begin = 0; begin < SHARE; begin += PIECE) {
         line_up(share, begin, first, shared, lane);
-        store(share, begin, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+        store(share, begin, first, C + row * ldc + col, ldc, rows, cols, lane, beta);
     }
 }
