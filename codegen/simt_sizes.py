@@ -164,13 +164,14 @@ def smem_loads(config: Config) -> float:
 
 def overhead(dtype: DType, config: Config) -> float:
     """Reads of operands, copies of tiles, and some 40 instructions that a thread has for each tile of k; clocks
-    lost where no operand is read ahead, or only one tile is on its way, and gained where slices go apart."""
+    lost where no operand is read ahead, or only one tile is on its way and a thread has few sums, and gained where
+    slices go apart."""
     m, n, wide = config.number("thread_m"), config.number("thread_n"), WIDE_BYTES // dtype.size_bytes
     reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
     copy = 1.5 if config.number("cp_async") else 2.5
     copies = copy / (config.number("vec_a") * config.number("block_n"))
     copies += copy / (config.number("vec_b") * config.number("block_m"))
-    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2) - gain(config)
+    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2 and m * n < 128) - gain(config)
     return 0.1 + waits + reads + copies + 40 * config.number("slices") / (m * n * config.number("block_k"))
 
 

@@ -250,7 +250,8 @@ SHAPES = ((66, 35, 27), (64, 32, 96), (1, 1, 1))
 FAULTS = (
     Fault("sums not set", "T sum[SUMS] = {};", "T sum[SUMS];"),
     Fault("C read where beta is 0", "if (beta != T(0)) {", "if (true) {"),
-    Fault("alpha ignored", "share[e] *= alpha", "share[e] *= T(1)"),
+    Fault("alpha ignored", "sum[e] *= alpha", "sum[e] *= T(1)"),
+    Fault("alpha ignored by slices", "share[e] *= alpha", "share[e] *= T(1)", APART),
     Fault("A and B read where alpha is 0", "alpha == T(0) ? 0 : k", "k"),
     Fault("ld of A and B swapped", "A, int lda, const T* __restrict__ B, int ldb",
           "A, int ldb, const T* __restrict__ B, int lda"),
