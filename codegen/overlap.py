@@ -24,7 +24,7 @@ def _worth(problem: Problem, value: Value) -> bool:
 
 
 WARM_L2 = Parameter(
-    "warm_l2", "wm", (0, 1), "1 = a block asks for its first tiles while earlier kernels end", _worth, silent=True
+    "warm_l2", "wa", (0, 1), "1 = a block asks for its first tiles while earlier kernels end", _worth, silent=True
 )
 WARM_L2_FITS = Constraint(
     "packed operands are written by the kernel before: none are asked for with warm_l2 {warm_l2}",

@@ -15,7 +15,7 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 623bf7ecd3e5b930. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest d32ace439c5edf6d. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -601,8 +601,8 @@ gemm_simt_f32_nn_bm64_bn64_bk32_tm8_tn8_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p1_w4_ap1_z
         multiply(sum, a_part[1], b_part[1]);
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

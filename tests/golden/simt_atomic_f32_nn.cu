@@ -16,7 +16,7 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 2d82ef02fc47fe6c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 6193c9f9ffe19b46. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -519,8 +519,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest be8d9046977d7b78. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 3c6c7159f7230fef. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -455,8 +455,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

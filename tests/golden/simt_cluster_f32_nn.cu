@@ -15,7 +15,7 @@
 //   shared     32768 bytes, static
 //   cluster    (4, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d32c3226b6a360e2. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest f2dd2030786d9c01. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0, b_k_inner=0,
@@ -550,8 +550,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc4_ka0_kb0_p0_w2_z4_x1_
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

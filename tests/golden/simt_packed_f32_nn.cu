@@ -19,7 +19,7 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 48edf0c4a86291ab. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 45b793a0d46d03e1. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -555,8 +555,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

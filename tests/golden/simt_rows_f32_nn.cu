@@ -14,7 +14,7 @@
 //   block      (32, 1, 1): 32 threads
 //   shared     13056 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d158957865773d8b. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest fc69d9cb372fb8e2. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=16, thread_n=8, lanes_m=4, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -486,8 +486,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf1_w1_z
         multiply(sum, a_part[1], b_part[1]);
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_wm1_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_wa1_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     13056 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 13f734b224b82f53. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5404e7e75e8b2761. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -417,7 +417,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_wm1_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_wa1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -503,8 +503,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want it. Those
-    // of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
+    // it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 
