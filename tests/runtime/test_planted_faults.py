@@ -5,10 +5,7 @@ that a crash or an endless loop ends only that one.
 """
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headers import QuickCompiler
 from numpy.typing import NDArray
+from planted import BROKEN, REFUSED, RIGHT, WRONG, judge, judged
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
@@ -26,12 +25,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import parse_kernel_name, render
 from tilewright.codegen.source import KernelSource, LaunchConfig
 from tilewright.runtime.device import Binary
-from tilewright.runtime.host import HostCompiler, HostDevice, HostFunction
-
-RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
-"""How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
-
-CPU_LIMIT_S = 3
+from tilewright.runtime.host import HostDevice, HostFunction
 
 CONFIGS = {"naive": "naive:block_m=4,block_n=8,unroll=2", "tiled": "tiled:tile_width=4,unroll=2"}
 
@@ -133,25 +127,13 @@ def test_there_are_at_least_eight_faults_a_family() -> None:
 
 def _check_all(kernels: dict[str, KernelSource], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    compiler = HostCompiler(sanitize=True)
+    compiler = QuickCompiler(sanitize=True)
     jobs = []
     for number, (name, source) in enumerate(kernels.items()):
         place = folder / str(number)
         place.mkdir()
         jobs.append((name, source.name, compiler.build(source, str(place)).path))
-    environment = os.environ | {
-        "LD_PRELOAD": compiler.sanitizer_library(),
-        "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
-        "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    outcomes: dict[str, int] = json.loads(done.stdout)
-    return outcomes
+    return judged(Path(__file__), jobs, compiler)
 
 
 # ---- In the child ----------------------------------------------------------------------------------------------
@@ -230,24 +212,5 @@ def _check(name: str, path: str) -> int:
     return RIGHT
 
 
-def _main() -> None:
-    outcomes = {}
-    for title, name, path in json.load(sys.stdin):
-        child = os.fork()
-        if child == 0:
-            # The signal's own action ends the process, inside an endless loop too.
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
-            print(f"---- {title}", file=sys.stderr, flush=True)
-            outcome = BROKEN
-            try:
-                outcome = _check(name, path)
-            finally:
-                sys.stderr.flush()
-                os._exit(outcome)
-        outcomes[title] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    json.dump(outcomes, sys.stdout)
-
-
 if __name__ == "__main__":
-    _main()
+    judge(_check, json.load(sys.stdin))
