@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headers import precompiled
+from quick import precompiled
 from tilewright.runtime import host_compiler
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headers import QuickCompiler
 from numpy.typing import NDArray
-from planted import BROKEN, REFUSED, RIGHT, WRONG, judge, judged
+from planted import BROKEN, REFUSED, RIGHT, WRONG, built, judge, judged
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
@@ -127,13 +126,12 @@ def test_there_are_at_least_eight_faults_a_family() -> None:
 
 def _check_all(kernels: dict[str, KernelSource], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    compiler = QuickCompiler(sanitize=True)
-    jobs = []
-    for number, (name, source) in enumerate(kernels.items()):
-        place = folder / str(number)
-        place.mkdir()
-        jobs.append((name, source.name, compiler.build(source, str(place)).path))
-    return judged(Path(__file__), jobs, compiler)
+    paths = built(list(kernels.values()), folder)
+    jobs = [
+        (title, source.name, number, path)
+        for number, ((title, source), path) in enumerate(zip(kernels.items(), paths, strict=True))
+    ]
+    return judged(Path(__file__), jobs)
 
 
 # ---- In the child ----------------------------------------------------------------------------------------------
@@ -191,11 +189,11 @@ def _pointer(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _check(name: str, path: str) -> int:
+def _check(name: str, number: int, path: str) -> int:
     config, dtype, trans = parse_kernel_name(name)
     # Aligned to one element, so that every matrix ends where the guard page begins.
     device = HostDevice(sanitize=True, alignment=dtype.size_bytes)
-    function = device.load(Binary(Path(path).read_bytes(), path), name)
+    function = device.load(Binary(Path(path).read_bytes(), path), f"{name}_{number}")
     # Three by three blocks with ragged edges, whole tiles, and a single element.
     for m, n, k in ((11, 18, 7), (8, 16, 8), (1, 1, 1)):
         for (alpha, beta), skip in product(((1, 0), (2, 3), (0, 2), (0, 0)), (0, 1)):
