@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from stored import INFO
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import combine
@@ -230,30 +232,28 @@ def _compiled(rows: list[tuple[str, str, str, str]]) -> list[list[int]]:
 # ---- Where copies go, as dmma_tile.cu.jinja computes it from each thread's first ---------------------------------
 
 
+Numbers = NDArray[np.int64]
+
+
 def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> int:
     """Copies of a tile that do not go to where their row and column of it are read."""
     spare = 4 if extent % 16 else 0
     width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
     per_row = width // vec
 
-    def swap(row: int) -> int:
+    def swap(row: Numbers) -> Numbers:
         if along:
             return row // 2 % 2 * 4 if depth == 8 else row % 4 * 4
-        return 0 if spare else row % 4 * 4
+        return 0 * row if spare else row % 4 * 4
 
-    wrong = 0
-    for thread in range(threads):
-        row, col = thread // per_row, thread % per_row * vec
-        place = row * pitch + (col ^ swap(row))
-        for i in range(-(-height * per_row // threads)):
-            number = thread + i * threads
-            if number >= height * per_row:
-                break
-            further, right = i * threads // per_row, i * threads % per_row * vec
-            to = (place ^ swap(further)) + further * pitch + right
-            own, at = number // per_row, number % per_row * vec
-            wrong += to != own * pitch + (at ^ swap(own))
-    return wrong
+    number = np.arange(height * per_row)  # of the copies, each thread's from its own number on
+    thread = number % threads
+    row, col = thread // per_row, thread % per_row * vec
+    place = row * pitch + (col ^ swap(row))
+    further, right = (number - thread) // per_row, (number - thread) % per_row * vec
+    to = (place ^ swap(further)) + further * pitch + right
+    own, at = number // per_row, number % per_row * vec
+    return int(np.count_nonzero(to != own * pitch + (at ^ swap(own))))
 
 
 def test_copies_go_where_they_are_read() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted import BROKEN, PARTS, RIGHT, Planted, outcomes
-from products import exact, integers, run
+from products import exact, integers, prepared, run
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
@@ -69,14 +69,17 @@ def test_edge_grid(name: str, trans: str) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name])
     tile_m, tile_n, tile_k = FAMILIES["dmma"].tile(config)
+    kernel = prepare(device, Problem.parse(f"{tile_m}x{tile_n}x{tile_k}", "double", trans), config)
     sizes = list(product(*((1, tile - 1, tile, tile + 1, 2 * tile + 3) for tile in (tile_m, tile_n, tile_k))))
     # Half for each of the transposes: together they meet all.
     for case, (m, n, k) in enumerate(sizes[trans[1] == "t" :: 2]):
         # Scalars and strides turn round and round: every one meets every size somewhere.
-        kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", "double", trans), config)
-        check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
-    for k, (alpha, beta) in product((0, 2), SCALARS):
-        check(prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", "double", trans), config), alpha, beta, 7)
+        check(prepared(kernel, Problem.parse(f"{m}x{n}x{k}", "double", trans)), *SCALARS[case % 4], (0, 1, 7)[case % 3])
+    for k in (0, 2):
+        other = prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", "double", trans), config)
+        assert other.source == prepared(kernel, other.problem).source
+        for alpha, beta in SCALARS:
+            check(other, alpha, beta, 7)
 
 
 @pytest.mark.parametrize(("name", "trans"), NAMES)
