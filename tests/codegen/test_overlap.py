@@ -12,7 +12,8 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.tuner.configspace import candidates
+from variants import settled
 
 ARCH = ARCHES["sm_90a"]
 CONFIGS = (
@@ -96,10 +97,11 @@ def test_it_asks_for_tiles_before_it_waits(family: str, trans: str, parts: tuple
 
 
 def test_searches_ask_for_tiles_first_where_products_are_short_and_all_blocks_run_at_once() -> None:
+    spaces = settled("simt", warm_l2=(0, 1), block_m=(64,), block_n=(32, 64))
+
     def tried(shape: str, arch: str = "sm_90a") -> set[tuple[int, bool]]:
         info = replace(INFO, arch=ARCHES[arch])
-        configs = candidates(Problem.parse(shape), info, read_spaces()).configs
-        found = [config for config in configs if config.family == "simt"]
+        found = candidates(Problem.parse(shape), info, spaces).configs
         return {(config.number("warm_l2"), config["tail"] == 1) for config in found}
 
     assert {(0, True), (1, True)} <= tried("512")
