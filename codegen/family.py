@@ -35,6 +35,8 @@ class Parameter:
     """False for a value that a search need not combine with others for a problem: it works, but is hopeless."""
     silent: bool = False
     """Whether a kernel's name leaves it out where it has its default: what is rarely used makes no name longer."""
+    constant: bool = True
+    """Whether the text has it as a constant; otherwise it only decides what the template writes."""
 
     @property
     def default(self) -> Value:
@@ -210,5 +212,6 @@ EDGE = Parameter(
     "e",
     ("bounds", "exact", "pad"),
     "outside the matrix: bounds = guarded, exact = never reached, pad = operands lie in zero-framed buffers",
+    constant=False,
 )
 """What a kernel does at the edges of the matrices; every family has it."""

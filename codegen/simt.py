@@ -331,7 +331,12 @@ SIMT = _Simt(
         Parameter("b_k_inner", "kb", (0, 1), "1 = k stays innermost in the tiles of B, 0 = n is", _inner_worth("b")),
         Parameter("prefetch", "p", (0, 1), "1 = registers hold the operands of the next step too"),
         Parameter(
-            "rows_first", "rf", (0, 1), "a thread multiplies: 1 = row after row, 0 = column after column", silent=True
+            "rows_first",
+            "rf",
+            (0, 1),
+            "a thread multiplies: 1 = row after row, 0 = column after column",
+            silent=True,
+            constant=False,
         ),
         Parameter("slices", "w", (1, 2, 4, 8, 16), "groups of warps that share out the k of each tile"),
         APART,

@@ -4,6 +4,8 @@ One side of C is short, m or n: of the other operand there is little, and each e
 that often. What counts is how many bytes are on their way from memory at a time.
 """
 
+from dataclasses import replace
+
 from .arch import Arch
 from .config import Config
 from .family import EDGE, Constraint, Family, Parameter
@@ -109,7 +111,7 @@ SKINNY = _Skinny(
         Parameter("staged", "y", (256, 128, 512, 1024, 2048, 4096), "steps of k of the small operand held at a time"),
         Parameter("split_k", "z", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), "blocks that share out k", split_worth),
         Parameter("min_blocks", "r", MIN_BLOCKS, "blocks that the registers must allow on a multiprocessor"),
-        WARM_L2,
+        replace(WARM_L2, constant=False),
         EDGE,
     ),
     constraints=_CONSTRAINTS,

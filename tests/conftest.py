@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from quick import precompiled
+from tilewright.runtime import host_compiler
 
 
 class _PlainRoot:
@@ -24,7 +26,21 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of compiled kernels for the whole run: what one test compiled, the next one finds."""
-    return tmp_path_factory.mktemp("cache")
+    return run_folder(tmp_path_factory) / "cache"
+
+
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the whole run: what is written there, its other processes find."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What every kernel includes is read by the compiler once; processes that tests start read it as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_compiler, "_HEADERS", precompiled(run_folder(tmp_path_factory) / "headers"))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from stored import INFO
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import combine
@@ -19,6 +21,7 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.tuner.configspace import candidates, read_spaces
+from variants import settled
 
 DMMA = FAMILIES["dmma"]
 SM_90 = ARCHES["sm_90a"]
@@ -30,6 +33,12 @@ def space(problem: Problem, arch: str = "sm_90a") -> tuple[list[Config], Counter
     """What the shipped space holds for a problem."""
     (choices,) = (choices for choices in read_spaces() if choices.family == "dmma")
     return combine(problem, ARCHES[arch], DMMA, dict(choices.parameters))
+
+
+def some(problem: Problem, arch: str = "sm_90a", split_k: tuple[int, ...] = (1, 2)) -> list[Config]:
+    """What the space holds for few ways to share out k: every tile and every vector."""
+    (choices,) = settled("dmma", split_k=split_k, tail=(1,))
+    return combine(problem, ARCHES[arch], DMMA, dict(choices.parameters))[0]
 
 
 def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str = "sm_90a") -> list[str]:
@@ -60,11 +69,12 @@ def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None
     assert any(reason in each for each in given), given
 
 
-@pytest.mark.parametrize(("shape", "some"), [("1024x768x512", False), ("2048", False), ("512", True), ("256", True)])
-def test_deep_tiles_are_for_results_of_few_small_tiles(shape: str, some: bool) -> None:
-    configs, _ = space(Problem.parse(shape, "double"))
+@pytest.mark.parametrize(("shape", "tried"), [("1024x768x512", False), ("2048", False), ("512", True), ("256", True)])
+def test_deep_tiles_are_for_results_of_few_small_tiles(shape: str, tried: bool) -> None:
+    configs = some(Problem.parse(shape, "double"), split_k=(1, 2, 4, 16))
+    assert len(configs) >= 50
     deep = [config for config in configs if config.number("block_k") > 32]
-    assert bool(deep) == some
+    assert bool(deep) == tried
     assert all(config in deep for config in configs if config.number("slices") > 4)
     assert all(config.number("block_m") * config.number("block_n") <= 32 * 64 for config in deep)
 
@@ -89,8 +99,8 @@ def test_each_device_has_its_instructions(arch: str, sizes: list[int]) -> None:
 
 def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
     cube = Problem.parse("1024", "double")
-    assert {(config["mma_k"], config["prefetch"]) for config in space(cube)[0]} == set(product((8, 16), (1, 2)))
-    assert {config["mma_k"] for config in space(cube, "sm_80")[0]} == {4}
+    assert {(config["mma_k"], config["prefetch"]) for config in some(cube)} == set(product((8, 16), (1, 2)))
+    assert {config["mma_k"] for config in some(cube, "sm_80")} == {4}
     assert space(cube, "sm_75")[0] == []
 
 
@@ -111,7 +121,7 @@ def test_the_space_is_large_enough_to_search_and_small_enough_to_list(trans: str
 
 @pytest.mark.parametrize("shape", ["1", "100", "2047", "16x4096x4096", "64x64x65536", "8192", "8192x8192x16"])
 def test_every_shape_has_something_to_try(shape: str) -> None:
-    assert len(space(Problem.parse(shape, "double"))[0]) >= 50
+    assert len(some(Problem.parse(shape, "double"), split_k=(1, 2, 4, 16))) >= 50  # of more in the whole space
 
 
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
@@ -158,15 +168,15 @@ def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
 
 @pytest.mark.parametrize(("arch", "cluster"), [("sm_120", 1), ("sm_80", 0)])
 def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: str, cluster: int) -> None:
-    configs, _ = space(Problem.parse("256x256x16384", "double"), arch)
-    of_two = [config for config in configs if (config["split_k"], config["tail"]) == (2, 1)]
+    configs = some(Problem.parse("256x256x16384", "double"), arch, (1, 2, 3, 8, 32))
+    of_two = [config for config in configs if config["split_k"] == 2]
     assert {config["cluster"] for config in of_two} == {cluster}
     assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
 
 
 def test_sums_pass_through_shared_memory_only_where_rows_of_the_result_allow_no_vectors() -> None:
     for shape, staged in (("1024x767x512", {0, 1}), ("1024x766x512", {0})):
-        assert {config["staged_c"] for config in space(Problem.parse(shape, "double"))[0]} == staged
+        assert {config["staged_c"] for config in some(Problem.parse(shape, "double"))} == staged
     reason = "blocks of a cluster write their own sums: others still read their shared memory"
     assert reasons("split_k=4,cluster=1,staged_c=1") == [reason]
 
@@ -230,30 +240,28 @@ def _compiled(rows: list[tuple[str, str, str, str]]) -> list[list[int]]:
 # ---- Where copies go, as dmma_tile.cu.jinja computes it from each thread's first ---------------------------------
 
 
+Numbers = NDArray[np.int64]
+
+
 def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> int:
     """Copies of a tile that do not go to where their row and column of it are read."""
     spare = 4 if extent % 16 else 0
     width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
     per_row = width // vec
 
-    def swap(row: int) -> int:
+    def swap(row: Numbers) -> Numbers:
         if along:
             return row // 2 % 2 * 4 if depth == 8 else row % 4 * 4
-        return 0 if spare else row % 4 * 4
+        return 0 * row if spare else row % 4 * 4
 
-    wrong = 0
-    for thread in range(threads):
-        row, col = thread // per_row, thread % per_row * vec
-        place = row * pitch + (col ^ swap(row))
-        for i in range(-(-height * per_row // threads)):
-            number = thread + i * threads
-            if number >= height * per_row:
-                break
-            further, right = i * threads // per_row, i * threads % per_row * vec
-            to = (place ^ swap(further)) + further * pitch + right
-            own, at = number // per_row, number % per_row * vec
-            wrong += to != own * pitch + (at ^ swap(own))
-    return wrong
+    number = np.arange(height * per_row)  # of the copies, each thread's from its own number on
+    thread = number % threads
+    row, col = thread // per_row, thread % per_row * vec
+    place = row * pitch + (col ^ swap(row))
+    further, right = (number - thread) // per_row, (number - thread) % per_row * vec
+    to = (place ^ swap(further)) + further * pitch + right
+    own, at = number // per_row, number % per_row * vec
+    return int(np.count_nonzero(to != own * pitch + (at ^ swap(own))))
 
 
 def test_copies_go_where_they_are_read() -> None:
@@ -261,7 +269,7 @@ def test_copies_go_where_they_are_read() -> None:
     ways = set()
     for shape, trans in product(("1024", "1023x769x511", "64x64x65536", "16x4096x4096"), ("nn", "tt")):
         problem = Problem.parse(shape, "double", trans)
-        for config in space(problem)[0]:
+        for config in some(problem):
             threads, depth = DMMA.threads(config), config.number("block_k")
             for side, along in (("a", trans == "nn"), ("b", trans == "tt")):
                 extent = config.number("block_m" if side == "a" else "block_n")

@@ -12,7 +12,8 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.tuner.configspace import candidates
+from variants import settled
 
 ARCH = ARCHES["sm_90a"]
 CONFIGS = (
@@ -115,9 +116,11 @@ def test_a_kernel_that_packs_lets_the_product_come() -> None:
 
 
 def test_searches_ask_for_tiles_first_where_products_are_short_and_all_blocks_run_at_once() -> None:
+    spaces = settled("simt", "skinny", warm_l2=(0, 1), block_m=(64,), block_n=(32, 64))
+
     def tried(shape: str, arch: str = "sm_90a", family: str = "simt") -> set[tuple[int, bool]]:
         info = replace(INFO, arch=ARCHES[arch])
-        configs = candidates(Problem.parse(shape), info, read_spaces()).configs
+        configs = candidates(Problem.parse(shape), info, spaces).configs
         found = [dict(config.values) for config in configs if config.family == family]
         return {(values["warm_l2"], values.get("tail", 1) == 1) for values in found}
 

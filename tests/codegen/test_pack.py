@@ -11,7 +11,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.tiling import alignment, scalar
 from tilewright.runtime.estimate import estimate_us
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.tuner.configspace import candidates
+from variants import settled
 
 SIMT = "simt:cp_async=1,stages=3,vec_a=4,vec_b=4,pack_a=1,pack_b=1"
 DMMA = "dmma:vec_a=2,vec_b=2,pack_a=1,pack_b=1"
@@ -93,8 +94,7 @@ def test_rows_of_copies_begin_at_multiples_of_128_bytes() -> None:
 def test_searches_pack_what_is_not_aligned_or_must_be_turned_where_it_is_used_often(
     shape: str, dtype: str, trans: str, tried: set[tuple[int, int]]
 ) -> None:
-    configs = candidates(Problem.parse(shape, dtype, trans), INFO, read_spaces()).configs
-    large = [config for config in configs if config.family in ("simt", "dmma")]
+    large = candidates(Problem.parse(shape, dtype, trans), INFO, settled("simt", "dmma", split_k=(1, 2))).configs
     assert {(config["pack_a"], config["pack_b"]) for config in large} == tried
     for config in large:
         for operand in "ab":

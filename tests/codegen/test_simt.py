@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.device import DeviceInfo
 from tilewright.runtime.estimate import pays
-from tilewright.tuner.configspace import read_spaces
-from variants import most_spilled_bytes
+from tilewright.tuner.configspace import Choices, read_spaces
+from variants import most_spilled_bytes, settled
 
 SIMT = FAMILIES["simt"]
 SM_90 = ARCHES["sm_90a"]
@@ -31,12 +31,23 @@ DEEP = 4
 """Variants of deep tiles."""
 
 
-def space(problem: Problem, arch: str = "sm_90a") -> tuple[list[Config], Counter[str]]:
-    """What the shipped space holds for a problem on a device of 132 multiprocessors."""
-    (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
+def space(
+    problem: Problem, arch: str = "sm_90a", spaces: tuple[Choices, ...] | None = None
+) -> tuple[list[Config], Counter[str]]:
+    """What the shipped space, or another, holds for a problem on a device of 132 multiprocessors."""
+    (choices,) = (choices for choices in spaces or read_spaces() if choices.family == "simt")
     info = DeviceInfo("NVIDIA X", "cuda:0", ARCHES[arch], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
     values = dict(choices.parameters)
     return combine(problem, info.arch, SIMT, values, pays(problem, info, SIMT, values))
+
+
+FEW_TILES = {"block_m": (64,), "block_n": (64, 128), "split_k": (1, 2)}
+
+
+@lru_cache(maxsize=16)
+def tried(problem: Problem, arch: str = "sm_90a", **values: tuple[int, ...]) -> list[Config]:
+    """What the space holds of tiles, vectors and ways to share them out, or of fewer of them."""
+    return space(problem, arch, settled("simt", **values))[0]
 
 
 def usual(dtype: str) -> str:
@@ -127,12 +138,16 @@ def test_the_space_is_large_enough_to_search_and_small_enough_to_list(dtype: str
 
 def test_double_is_left_to_faster_tensor_cores() -> None:
     cube = Problem.parse("1024", "double")
-    assert [arch for arch in ARCHES if not some(cube, arch)] == ["sm_80", "sm_90a"]
+    few = {"block_m": (64,), "block_n": (64,), "split_k": (1,)}
+    (choices,) = settled("simt", **few)
+    left = [arch for arch in ARCHES if not combine(cube, ARCHES[arch], SIMT, dict(choices.parameters))[0]]
+    assert left == ["sm_80", "sm_90a"]
+    assert not any(some(cube, arch) for arch in left)
 
 
 @pytest.mark.parametrize("shape", ["1", "100", "1023x769x511", "16x4096x4096", "64x64x65536", "8192", "1x4096x4096"])
 def test_every_shape_has_something_to_try(shape: str) -> None:
-    assert len(space(Problem.parse(shape))[0]) >= 10
+    assert len(tried(Problem.parse(shape))) >= 10
 
 
 def is_deep(config: Config) -> bool:
@@ -148,7 +163,8 @@ def is_larger(config: Config) -> bool:
 
 @pytest.mark.parametrize("shape", ["1024x768x512", "2048", "4096", "5124x700x2048", "8192x8192x16", "100"])
 def test_large_and_shallow_results_try_no_deep_tiles(shape: str) -> None:
-    configs, _ = space(Problem.parse(shape))
+    configs = tried(Problem.parse(shape), split_k=(1, 2, 4))
+    assert len(configs) >= 10
     assert not any(c.number("stages") > 4 or c.number("slices") > 8 for c in configs)
     assert not any(is_deep(c) and c["apart"] == 0 for c in configs)
 
@@ -156,7 +172,7 @@ def test_large_and_shallow_results_try_no_deep_tiles(shape: str) -> None:
 @pytest.mark.parametrize("shape", ["16x4096x4096", "4096x16x4096", "35x700x2048", "64x64x65536", "256", "512"])
 def test_results_of_few_small_tiles_try_deep_ones_that_keep_much_on_its_way(shape: str) -> None:
     problem = Problem.parse(shape)
-    configs, _ = space(problem)
+    configs = tried(problem)
     deep = [config for config in configs if is_deep(config) and not is_larger(config)]
     assert 0.05 * len(configs) < len(deep) < 0.5 * len(configs)
     assert {config["slices"] for config in deep} >= {4, 8, 16}
@@ -170,7 +186,7 @@ def test_results_of_few_small_tiles_try_deep_ones_that_keep_much_on_its_way(shap
 @pytest.mark.parametrize("shape", ["512", "1024x768x512", "1024", "64x4096x4096", "16x4096x4096", "4096"])
 def test_slices_go_apart_where_each_has_steps_enough(shape: str) -> None:
     problem = Problem.parse(shape)
-    configs, _ = space(problem)
+    configs = tried(problem)
     apart = [config for config in configs if config["apart"] == 1]
     assert bool(apart) == (shape not in ("16x4096x4096", "4096"))
     assert all(config.number("block_k") >= 8 * config.number("slices") and config["cp_async"] == 1 for config in apart)
@@ -204,7 +220,7 @@ def test_large_parts_of_c_are_multiplied_row_after_row() -> None:
 
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
     for dtype, trans in (("float", "nn"), ("double", "nt"), ("float", "tn")):
-        configs, _ = space(Problem.parse("1024", dtype, trans), usual(dtype))
+        configs = tried(Problem.parse("1024", dtype, trans), usual(dtype), **FEW_TILES)
         odd = Problem.parse("1021x1019x1013", dtype, trans)
         for config in random.Random(2).sample(configs, 300):
             twin = SIMT.scalar(Config("simt", tuple((n, "bounds" if n == "edge" else v) for n, v in config.values)))
@@ -252,7 +268,8 @@ def test_a_cluster_adds_up_in_shared_memory_without_a_workspace() -> None:
 
 @pytest.mark.parametrize(("arch", "cluster"), [("sm_120", 1), ("sm_80", 0)])
 def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: str, cluster: int) -> None:
-    configs, _ = space(Problem.parse("512", "float"), arch)
+    few = {"block_m": (32, 64, 96), "block_n": (32, 64, 128), "split_k": (1, 2, 3)}
+    configs = tried(Problem.parse("512", "float"), arch, **few)
     of_two = [config for config in configs if (config["split_k"], config["tail"]) == (2, 1)]
     assert {config["cluster"] for config in of_two} == {cluster}
     assert {config["cluster"] for config in configs if config["split_k"] != 2} == {0}
@@ -260,7 +277,8 @@ def test_two_blocks_that_share_a_tile_form_a_cluster_where_there_are_some(arch: 
 
 def test_sums_pass_through_shared_memory_only_where_rows_of_the_result_allow_no_vectors() -> None:
     staged = {
-        shape: {c["staged_c"] for c in space(Problem.parse(shape))[0]} for shape in ("1024x767x512", "1024x766x512")
+        shape: {c["staged_c"] for c in tried(Problem.parse(shape), **FEW_TILES)}
+        for shape in ("1024x767x512", "1024x766x512")
     }
     assert staged == {"1024x767x512": {0, 1}, "1024x766x512": {0}}
 

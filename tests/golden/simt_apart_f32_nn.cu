@@ -15,7 +15,7 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d32ace439c5edf6d. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 127ec16b7b99463e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -43,7 +43,6 @@ constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0 = m is
 constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
 constexpr int PREFETCH   = 1;      // 1 = registers hold the operands of the next step too
-constexpr int ROWS_FIRST = 0;      // a thread multiplies: 1 = row after row, 0 = column after column
 constexpr int SLICES     = 4;      // groups of warps that share out the k of each tile
 constexpr int APART      = 1;      // 1 = each copies its own steps of k, and waits for its own threads alone
 constexpr int SPLIT_K    = 2;      // blocks that share out k

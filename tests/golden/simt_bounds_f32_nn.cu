@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 3c6c7159f7230fef. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 6038d95da8aa1bed. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -42,7 +42,6 @@ constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0 = m is
 constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
 constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the next step too
-constexpr int ROWS_FIRST = 0;      // a thread multiplies: 1 = row after row, 0 = column after column
 constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
 constexpr int APART      = 0;      // 1 = each copies its own steps of k, and waits for its own threads alone
 constexpr int SPLIT_K    = 1;      // blocks that share out k

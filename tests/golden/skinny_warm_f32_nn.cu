@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     36992 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 4f96b4784aca20e7. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 5502073838bd6724. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=1, stages=4, staged=256, split_k=1, min_blocks=1, warm_l2=1, edge=bounds"
@@ -37,7 +37,6 @@ constexpr int STAGES     = 4;      // parts of the large operand on their way at
 constexpr int STAGED     = 256;    // steps of k of the small operand held at a time
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
-constexpr int WARM_L2    = 1;      // 1 = a block asks for its first tiles while earlier kernels end
 constexpr int THREADS    = 128;    // threads of a block
 constexpr bool TRANS_A   = false;  // A is stored k x m
 constexpr bool TRANS_B   = false;  // B is stored n x k

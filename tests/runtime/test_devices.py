@@ -61,10 +61,14 @@ class Conformance:
         tile_m, tile_n, tile_k = FAMILIES[config.family].tile(config)
         exact = config["edge"] == "exact"
         sizes = [sorted({0, t, 2 * t, 3 * t}) if exact else sizes_around(t) for t in (tile_m, tile_n, max(tile_k, 3))]
+        whole = Problem(tile_m, tile_n, max(tile_k, 3), dtype, trans[0] == "t", trans[1] == "t")
+        kernel = prepare(device, whole, config)
         for m, n, k in itertools.product(*sizes):
-            problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
+            problem = products.sized(whole, m, n, k)
             if not list(rejections(problem, config, device.info.arch)):
-                yield prepare(device, problem, config), problem
+                yield products.prepared(kernel, problem), problem
+        largest = products.sized(whole, *(max(each) for each in sizes))
+        assert prepare(device, largest, config).source == products.prepared(kernel, largest).source
 
     @pytest.mark.parametrize("text", CONFIGS)
     def test_edge_grid_is_exact(self, device: Device, text: str) -> None:

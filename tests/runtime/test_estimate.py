@@ -14,6 +14,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
 from tilewright.runtime.estimate import estimate_us, pays
 from tilewright.tuner.configspace import candidates, read_spaces
+from variants import settled
 
 H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 SLOW_DOUBLE = replace(H200, name="NVIDIA X", arch=ARCHES["sm_120"])
@@ -78,17 +79,16 @@ def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_clusters_are_tried_where_the_device_has_them(dtype: str) -> None:
     problem = Problem.parse("512", dtype)
-    tried = {info.arch.name: candidates(problem, info, read_spaces()).configs for info in (H200, OLDER)}
-    for name, clusters in (("sm_90a", {0, 1}), ("sm_80", {0})):
-        assert {c["cluster"] for c in tried[name] if c.family in ("simt", "dmma")} == clusters
+    spaces = settled("simt", "dmma", block_m=(64,), block_n=(32, 64))
+    for info, clusters in ((H200, {0, 1}), (OLDER, {0})):
+        assert {config["cluster"] for config in candidates(problem, info, spaces).configs} == clusters
 
 
 def test_narrow_results_may_have_long_tiles() -> None:
     for shape, allowed in (("4096x16x4096", True), ("4096x512x4096", False)):
         ratios = {
             config.number("block_m") / config.number("block_n")
-            for config in candidates(Problem.parse(shape, "double"), H200, read_spaces()).configs
-            if config.family == "dmma"
+            for config in candidates(Problem.parse(shape, "double"), H200, settled("dmma")).configs
         }
         assert (max(ratios) > 4) == allowed
 
@@ -105,8 +105,8 @@ def test_narrow_results_may_have_long_tiles() -> None:
 )
 def test_tiles_are_left_that_the_family_advises(shape: str, dtype: str, info: DeviceInfo) -> None:
     """Where small tiles share out the work best, or as well as large ones, they must not crowd out all others."""
-    configs = candidates(Problem.parse(shape, dtype), info, read_spaces()).configs
-    tiles = {family_of(config).tile(config)[:2] for config in configs if config.family in ("simt", "dmma")}
+    configs = candidates(Problem.parse(shape, dtype), info, settled("simt", "dmma")).configs
+    tiles = {family_of(config).tile(config)[:2] for config in configs}
     assert len(tiles) >= 5
 
 

@@ -5,10 +5,7 @@ that a crash or an endless loop ends only that one.
 """
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planted import BROKEN, REFUSED, RIGHT, WRONG, built, judge, judged
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
@@ -26,12 +24,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import parse_kernel_name, render
 from tilewright.codegen.source import KernelSource, LaunchConfig
 from tilewright.runtime.device import Binary
-from tilewright.runtime.host import HostCompiler, HostDevice, HostFunction
-
-RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
-"""How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
-
-CPU_LIMIT_S = 3
+from tilewright.runtime.host import HostDevice, HostFunction
 
 CONFIGS = {"naive": "naive:block_m=4,block_n=8,unroll=2", "tiled": "tiled:tile_width=4,unroll=2"}
 
@@ -133,25 +126,12 @@ def test_there_are_at_least_eight_faults_a_family() -> None:
 
 def _check_all(kernels: dict[str, KernelSource], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    compiler = HostCompiler(sanitize=True)
-    jobs = []
-    for number, (name, source) in enumerate(kernels.items()):
-        place = folder / str(number)
-        place.mkdir()
-        jobs.append((name, source.name, compiler.build(source, str(place)).path))
-    environment = os.environ | {
-        "LD_PRELOAD": compiler.sanitizer_library(),
-        "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
-        "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    outcomes: dict[str, int] = json.loads(done.stdout)
-    return outcomes
+    paths = built(list(kernels.values()), folder)
+    jobs = [
+        (title, source.name, number, path)
+        for number, ((title, source), path) in enumerate(zip(kernels.items(), paths, strict=True))
+    ]
+    return judged(Path(__file__), jobs)
 
 
 # ---- In the child ----------------------------------------------------------------------------------------------
@@ -209,11 +189,11 @@ def _pointer(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _check(name: str, path: str) -> int:
+def _check(name: str, number: int, path: str) -> int:
     config, dtype, trans = parse_kernel_name(name)
     # Aligned to one element, so that every matrix ends where the guard page begins.
     device = HostDevice(sanitize=True, alignment=dtype.size_bytes)
-    function = device.load(Binary(Path(path).read_bytes(), path), name)
+    function = device.load(Binary(Path(path).read_bytes(), path), f"{name}_{number}")
     # Three by three blocks with ragged edges, whole tiles, and a single element.
     for m, n, k in ((11, 18, 7), (8, 16, 8), (1, 1, 1)):
         for (alpha, beta), skip in product(((1, 0), (2, 3), (0, 2), (0, 0)), (0, 1)):
@@ -230,24 +210,5 @@ def _check(name: str, path: str) -> int:
     return RIGHT
 
 
-def _main() -> None:
-    outcomes = {}
-    for title, name, path in json.load(sys.stdin):
-        child = os.fork()
-        if child == 0:
-            # The signal's own action ends the process, inside an endless loop too.
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
-            print(f"---- {title}", file=sys.stderr, flush=True)
-            outcome = BROKEN
-            try:
-                outcome = _check(name, path)
-            finally:
-                sys.stderr.flush()
-                os._exit(outcome)
-        outcomes[title] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    json.dump(outcomes, sys.stdout)
-
-
 if __name__ == "__main__":
-    _main()
+    judge(_check, json.load(sys.stdin))

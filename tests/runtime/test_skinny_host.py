@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import BROKEN, RIGHT, Planted, outcomes
-from products import exact, integers, run
+from planted import BROKEN, PARTS, RIGHT, Planted, outcomes
+from products import exact, integers, prepared, run
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
@@ -54,15 +54,18 @@ def test_edge_grid(name: str, dtype: str, trans: str, short_n: int) -> None:
     device = HostDevice()
     config = config_for(CONFIGS[name], short_n)
     tile_m, tile_n, tile_k = FAMILIES["skinny"].tile(config)
+    kernel = prepare(device, Problem.parse(f"{tile_m}x{tile_n}x{tile_k}", dtype, trans), config)
     sizes = list(product(*(sorted({1, tile, tile + 1, 2 * tile + 3}) for tile in (tile_m, tile_n, tile_k))))
     # A third for each of the transposes: together they meet all.
     for case, (m, n, k) in enumerate(sizes[TRANS.index(trans) % 3 :: 3]):
         # Scalars and strides turn round and round: every one meets every size somewhere.
-        kernel = prepare(device, Problem.parse(f"{m}x{n}x{k}", dtype, trans), config)
-        check(kernel, *SCALARS[case % 4], extra=(0, 1, 7)[case % 3])
+        check(prepared(kernel, Problem.parse(f"{m}x{n}x{k}", dtype, trans)), *SCALARS[case % 4], (0, 1, 7)[case % 3])
     # Nothing to add up, less than a vector, and more than what is staged of the small operand at a time.
-    for k, (alpha, beta) in product((0, 2, 700), SCALARS):
-        check(prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", dtype, trans), config), alpha, beta, 7)
+    for k in (0, 2, 700):
+        other = prepare(device, Problem.parse(f"{tile_m + 1}x3x{k}", dtype, trans), config)
+        assert other.source == prepared(kernel, other.problem).source
+        for alpha, beta in SCALARS:
+            check(other, alpha, beta, 7)
 
 
 @pytest.mark.parametrize("short_n", [0, 1])
@@ -230,12 +233,13 @@ FAULTS = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", ["float", "double"])
-def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, tmp_path: Path) -> None:
+def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, part: int, tmp_path: Path) -> None:
     faults = [*FAULTS]
     for number, (config, trans, vec) in enumerate(product((PLAIN, ASYNC, WHOLE), ("nn", "nt"), (1, 2))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec))
-    found = outcomes([fault.plant(dtype) for fault in faults], tmp_path)
+    found = outcomes([fault.plant(dtype) for fault in faults[part::PARTS]], tmp_path)
     right = {name for name, outcome in found.items() if outcome == RIGHT}
     assert right == {name for name in found if name.startswith("unfaulted")}, found
     assert BROKEN not in found.values(), found

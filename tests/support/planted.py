@@ -9,13 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from products import exact, integers, run
+from products import exact, integers, resized, run
+from quick import QuickCompiler, numbered, together
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
@@ -24,13 +27,21 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import Binary
-from tilewright.runtime.host import HostCompiler, HostDevice
+from tilewright.runtime.host import HostDevice, host_info
 from tilewright.runtime.kernel import Kernel
 
 RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 """How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
 
-TIME_LIMIT_S = 20
+CPU_LIMIT_S = 5
+"""After which a kernel counts as endless; others take a tenth."""
+
+COMPILER = QuickCompiler(sanitize=True)
+TOGETHER = 6
+"""Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
+
+PARTS = 4
+"""Tests of many kernels are so many: each has every fourth of them and ends soon, also on a busy machine."""
 
 Shape = tuple[int, int, int]
 
@@ -60,21 +71,38 @@ class Planted:
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    compiler = HostCompiler(sanitize=True)
-    jobs = []
-    for number, each in enumerate(planted):
-        place = folder / str(number)
+    paths = built([each.source() for each in planted], folder)
+    jobs = [
+        (each.name, str(each.config), each.dtype, each.trans, each.shapes, number, path)
+        for number, (each, path) in enumerate(zip(planted, paths, strict=True))
+    ]
+    return judged(Path(__file__), jobs)
+
+
+def built(sources: Sequence[KernelSource], folder: Path) -> list[str]:
+    """Where each kernel's binary is, under its name with its place here behind it. Several share one."""
+    paths = []
+    for begin in range(0, len(sources), TOGETHER):
+        place = folder / str(begin)
         place.mkdir()
-        path = compiler.build(each.source(), str(place)).path
-        jobs.append((each.name, str(each.config), each.dtype, each.trans, each.shapes, path))
+        some = [numbered(source, begin + each) for each, source in enumerate(sources[begin : begin + TOGETHER])]
+        paths += [COMPILER.build(together(some), str(place)).path] * len(some)
+    return paths
+
+
+def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
+    """What `judge` finds in a program that has the sanitizers loaded."""
+    assert len({name for name, *_ in jobs}) == len(jobs)
+    support = str(Path(__file__).parent)
     environment = os.environ | {
-        "LD_PRELOAD": compiler.sanitizer_library(),
+        "PYTHONPATH": os.pathsep.join(filter(None, (support, os.environ.get("PYTHONPATH")))),
+        "LD_PRELOAD": COMPILER.sanitizer_library(),
         "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
         "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
         "OPENBLAS_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, program],
         input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -85,17 +113,43 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
 # ---- In the child ----------------------------------------------------------------------------------------------
 
 
-def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], path: str) -> int:
+def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
+    """Print what `check` returns for each job, a name and its arguments, or how its process ended."""
+    found = {}
+    for name, *arguments in jobs:
+        child = os.fork()
+        if child == 0:
+            # The signal's own action ends the process, inside an endless loop too.
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
+            print(f"---- {name}", file=sys.stderr, flush=True)
+            outcome = BROKEN
+            try:
+                outcome = check(*arguments)
+            finally:
+                sys.stderr.flush()
+                os._exit(outcome)
+        found[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    json.dump(found, sys.stdout)
+
+
+@cache
+def _source(config: str, dtype: str, trans: str) -> KernelSource:
+    return render(Problem.parse("64", dtype, trans), Config.parse(config), ARCHES["host"])
+
+
+def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], number: int, path: str) -> int:
     config = complete(Config.parse(text))
     size = Problem.parse("1", dtype).dtype.size_bytes
     # Scalar kernels get memory aligned to one element, so that every matrix ends where the guard page begins.
     step = 1 if max(family_of(config).alignment(config)) == 1 else 4
     device = HostDevice(sanitize=True, alignment=size if step == 1 else 16)
+    source = numbered(_source(text, dtype, trans), number)
     binary = Binary(Path(path).read_bytes(), path)
     for sizes in shapes:
         m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
-        kernel = Kernel(device, problem, config, render(problem, config, ARCHES["host"]), binary)
+        kernel = Kernel(device, problem, config, resized(source, config, problem), binary)
         for (alpha, beta), extra in product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step)):
             a, b, c = integers(problem, 1)
             if alpha == 0:
@@ -117,22 +171,12 @@ def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], path: str
 
 
 def _main() -> None:
-    found = {}
-    for title, text, dtype, trans, shapes, path in json.load(sys.stdin):
-        child = os.fork()
-        if child == 0:
-            # The signal's own action ends the process, inside an endless loop too.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(TIME_LIMIT_S)
-            print(f"---- {title}", file=sys.stderr, flush=True)
-            outcome = BROKEN
-            try:
-                outcome = _check(text, dtype, trans, shapes, path)
-            finally:
-                sys.stderr.flush()
-                os._exit(outcome)
-        found[title] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    json.dump(found, sys.stdout)
+    jobs = json.load(sys.stdin)
+    # What every child would do for itself.
+    host_info()
+    for _, text, dtype, trans, *_ in jobs:
+        _source(text, dtype, trans)
+    judge(_check, jobs)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import complete, family_of
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import Device, Operand
 from tilewright.runtime.kernel import Kernel
 
@@ -74,6 +77,19 @@ def run(
     inside[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n] = True
     assert np.isnan(after[~inside]).all(), "wrote outside C"
     return after[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n]
+
+
+def resized(source: KernelSource, config: Config, problem: Problem) -> KernelSource:
+    """What `render` gives for another size: the text is the same, as tests of rendering make sure."""
+    family, config = family_of(config), complete(config)
+    launch, workspace_bytes = family.launch(problem, config), family.workspace_bytes(problem, config)
+    return replace(source, launch=launch, workspace_bytes=workspace_bytes)
+
+
+def prepared(kernel: Kernel, problem: Problem) -> Kernel:
+    """What `prepare` gives for another size, loaded anew."""
+    source = resized(kernel.source, kernel.config, problem)
+    return Kernel(kernel.device, problem, kernel.config, source, kernel.binary)
 
 
 def sized(problem: Problem, m: int, n: int, k: int) -> Problem:

@@ -4,13 +4,14 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import combine
-from tilewright.codegen.config import Config
+from tilewright.codegen.config import Config, Value
 from tilewright.codegen.families import Family, complete, rejections
 from tilewright.codegen.problem import DType, Problem
-from tilewright.tuner.configspace import read_spaces
+from tilewright.tuner.configspace import Choices, read_spaces
 
 FEW = 5000
 """Combinations up to which all are taken."""
@@ -43,6 +44,17 @@ def worth_trying(family: Family, arch: str, count: int = 300) -> list[Config]:
         if configs:
             break
     return random.Random(1).sample(configs, min(count, len(configs)))
+
+
+def settled(*families: str, **values: tuple[Value, ...]) -> tuple[Choices, ...]:
+    """The shipped spaces of some families with few values for what has no part in which tiles, vectors and ways to
+    share them out are tried, unless values are given: a fraction of the configs to list."""
+    fixed: dict[str, tuple[Value, ...]] = {"group_m": (1, 8), "min_blocks": (1,), "warm_l2": (0,), **values}
+    return tuple(
+        replace(choices, parameters=tuple((name, fixed.get(name, given)) for name, given in choices.parameters))
+        for choices in read_spaces()
+        if choices.family in families
+    )
 
 
 def most_spilled_bytes(config: Config, target: str) -> int:

@@ -31,6 +31,7 @@ from tilewright.tuner.result import EFFORTS, Silent
 from tilewright.tuner.sampler import ExhaustiveSampler, RandomSampler
 from tilewright.tuner.space import Dimension, Point, Space
 from tilewright.tuner.tune import tune
+from variants import settled
 
 PROBLEM = Problem(24, 20, 16)
 ARCH = ARCHES["sm_90a"]
@@ -65,7 +66,7 @@ def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_rea
 
 
 def test_tiles_that_leave_multiprocessors_idle_are_not_tried() -> None:
-    spaces = tuple(choices for choices in read_spaces() if choices.family == "simt")
+    spaces = settled("simt")
     found = candidates(Problem(1024, 768, 512), INFO, spaces)
     tilings = {tuple(config.number(name) for name in ("block_m", "block_n", "split_k")) for config in found.configs}
     assert (96, 64, 1) in tilings  # 11 x 12 tiles, one for each of 132
@@ -78,14 +79,14 @@ def test_tiles_that_leave_multiprocessors_idle_are_not_tried() -> None:
 
 
 def test_atomics_are_searched_only_where_asked_for() -> None:
-    spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "simt"))
+    spaces = (*settled("naive"), *settled("simt", block_m=(16, 32), block_n=(32, 64)))
+    assert with_atomics(with_atomics(spaces)) == with_atomics(spaces)
     problem = Problem(64, 64, 65536)
-    shared = {config["split_k"] for config in candidates(problem, INFO, spaces).configs if config.family == "simt"}
-    assert shared & {16, 24, 32, 64}
-    for widened, tried in ((spaces, {0}), (with_atomics(spaces), {0, 1}), (with_atomics(with_atomics(spaces)), {0, 1})):
-        found = candidates(problem, INFO, widened).configs
-        assert {config["atomic"] for config in found if config.family == "simt"} == tried
-        assert all(config.number("split_k") > 1 for config in found if dict(config.values).get("atomic") == 1)
+    for widened, tried in ((spaces, {0}), (with_atomics(spaces), {0, 1})):
+        found = [c for c in candidates(problem, INFO, widened).configs if c.family == "simt"]
+        assert {config["split_k"] for config in found} & {16, 24, 32, 64}
+        assert {config["atomic"] for config in found} == tried
+        assert all(config.number("split_k") > 1 for config in found if config["atomic"] == 1)
 
 
 def test_shipped_spaces_hold_only_known_values(tmp_path: Path) -> None:
