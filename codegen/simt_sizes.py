@@ -171,7 +171,8 @@ def overhead(dtype: DType, config: Config) -> float:
     copy = 1.5 if config.number("cp_async") else 2.5
     copies = copy / (config.number("vec_a") * config.number("block_n"))
     copies += copy / (config.number("vec_b") * config.number("block_m"))
-    waits = 0.08 * (not config.number("prefetch")) + 0.12 * (config.number("stages") == 2 and m * n < 128) - gain(config)
+    short = config.number("stages") == 2 and m * n < 128
+    waits = 0.08 * (not config.number("prefetch")) + 0.12 * short - gain(config)
     return 0.1 + waits + reads + copies + 40 * config.number("slices") / (m * n * config.number("block_k"))
 
 
