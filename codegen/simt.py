@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from .apart import APART, APART_FITS, APART_PAYS, or_apart
+from .apart import APART, APART_FITS
 from .arch import Arch
 from .config import Config, Value
-from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
-from .overlap import WARM_L2, WARM_L2_FITS, WARM_L2_PAYS, early
-from .pack import PACK_FITS, pack, pack_pays, vec_worth
+from .overlap import WARM_L2, WARM_L2_FITS, early
+from .pack import PACK_FITS, pack, vec_worth
 from .problem import DType, Problem
+from .simt_advice import ADVICE
 from .simt_sizes import (
     copied,
     least_registers,
@@ -20,21 +20,17 @@ from .simt_sizes import (
     smem_elements,
     smem_loads,
     step,
-    sum_registers,
     tail_cycles,
     threads,
+    turned_in_flight,
     warp_m,
     warp_n,
 )
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
-    CLUSTER_PAYS,
-    EDGES_PAY,
-    GROUPS_PAY,
     MOST_COPIES,
     RESIDENT_FITS,
-    SHAPE_PAYS,
     TAIL,
     TAIL_FITS,
     WIDE_BYTES,
@@ -52,21 +48,13 @@ from .tiling import (
     splits,
     tail,
     tile,
-    tiles,
     widest,
-    widest_copy,
 )
 
 __all__ = ["SIMT"]
 
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
-
-
-def _turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
-    """Whether cp.async has to transpose."""
-    along = read_along_k(problem, config, operand)
-    return bool(config.number("cp_async")) and along and not config.number(f"{operand}_k_inner")
 
 
 def _inner_worth(operand: str) -> Callable[[Problem, Value], bool]:
@@ -78,7 +66,7 @@ def _turns_elements(operand: str) -> Constraint:
     along = "!TRANS_A" if operand == "a" else "TRANS_B"
     return Constraint(
         f"cp.async transposes {name} element by element: vec_{operand} {{vec_{operand}}} is 1",
-        lambda problem, config, arch: not _turned_in_flight(problem, config, operand) or config[f"vec_{operand}"] == 1,
+        lambda problem, config, arch: not turned_in_flight(problem, config, operand) or config[f"vec_{operand}"] == 1,
         f"!(CP_ASYNC && {along} && !{name}_K_INNER) || VEC_{name} == 1",
     )
 
@@ -170,118 +158,6 @@ _CONSTRAINTS = (
 )
 
 
-def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
-    reads = all(
-        config[f"vec_{operand}"] == widest_copy(problem, config, operand) or _turned_in_flight(problem, config, operand)
-        for operand in "ab"
-    )
-    vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
-    if is_deep(config):  # many slices leave each thread few sums to write
-        vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
-    return reads and config.number("vec_c") == vec_c
-
-
-def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    parts, split = tiles(problem, config), config.number("split_k")
-    if config.number("tail") > 1:
-        return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
-    return split == 1 or (parts <= 256 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
-
-
-def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
-    slices, sums = config.number("slices"), sum_registers(problem.dtype, config)
-    return slices == 1 or (sums <= 64 and tiles(problem, config) <= 512 and threads(config) <= 128 * slices)
-
-
-def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    # Without being held to it the compiler takes up to some 24 registers more than it needs.
-    blocks = config.number("min_blocks")
-    least = least_registers(problem.dtype, config)
-    return blocks == 1 or (least + 24) * threads(config) * blocks > arch.registers_per_sm
-
-
-def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    return config.number("block_m") * config.number("block_n") >= 64 * 64 or tiles(problem, config) <= 2048
-
-
-def _nearly_square(ratio: int, m: int, n: int) -> bool:
-    return max(m, n) <= ratio * min(m, n)
-
-
-def _writes_mostly(problem: Problem) -> bool:
-    """Whether C takes longer to write than to compute: long parts of its rows are written better then."""
-    return problem.k <= 32 and 16 * problem.k <= min(problem.m, problem.n)
-
-
-def _order_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    # How often a multiply-add has to read all its operands anew is the compiler's luck in small parts of C.
-    m, n = config.number("thread_m"), config.number("thread_n")
-    if m > n:
-        return config["rows_first"] == 1
-    return config["rows_first"] == 0 or (m * n == 64 and config["prefetch"] == 1)
-
-
-def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    m, n = warp_m(config), warp_n(config)
-    # A long warp reads less from shared memory for each product; most of it is idle where C has very few rows.
-    narrow = 4 < min(problem.m, problem.n) <= 32
-    return _nearly_square(2, m, n) or (_writes_mostly(problem) and m < n <= 8 * m) or (
-        narrow
-        and _nearly_square(4, m, n)
-        and config.number("block_k") >= SHALLOW
-        and config["cp_async"] == 1
-        and config["prefetch"] == 1
-    )
-
-
-_ADVICE = (
-    Constraint(
-        "double is for the fp64 tensor cores where they are faster",
-        lambda problem, config, arch: (
-            problem.dtype is not DType.DOUBLE or arch.dmma_per_cycle <= arch.fma_per_cycle_double
-        ),
-    ),
-    Constraint(
-        "a thread's part of C is at most twice as long as wide",
-        lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
-    ),
-    Constraint(
-        "a warp's part of C is at most twice as long as wide, four times where C is narrow and tiles are deep, or has "
-        "long rows where k is short and C takes longest to write",
-        _warp_shape_pays,
-    ),
-    SHAPE_PAYS,
-    Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
-    pack_pays(turns=True),
-    Constraint("copies are as wide as the stored rows allow", _vectors_wide),
-    Constraint(
-        "a block has at most 512 threads",
-        lambda problem, config, arch: threads(config) <= 512,
-    ),
-    Constraint(
-        "operands are read ahead where a thread has at least 16 multiply-adds a step",
-        lambda problem, config, arch: (
-            not config.number("prefetch") or config.number("thread_m") * config.number("thread_n") >= 16
-        ),
-    ),
-    Constraint("a thread with many sums multiplies in one order or the other", _order_pays),
-    or_apart(DEEP_SMALL),
-    Constraint(
-        "deep tiles are filled by cp.async",
-        lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
-    ),
-    or_apart(deep_pays(stages=4, slices=8)),
-    APART_PAYS,
-    Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
-    Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
-    CLUSTER_PAYS,
-    GROUPS_PAY,
-    Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
-    WARM_L2_PAYS,
-    EDGES_PAY,
-)
-
-
 class _Simt(Family):
     """A family whose rows in shared memory are padded by bytes, not by elements."""
 
@@ -360,7 +236,7 @@ SIMT = _Simt(
     overhead=overhead,
     tail_cycles=tail_cycles,
     ahead=lambda config: config.number("stages") - 1,
-    advice=_ADVICE,
+    advice=ADVICE,
     alignment=alignment,
     splits=splits,
     tail=tail,

@@ -5,8 +5,8 @@ from functools import cache
 from .apart import apart, gain
 from .config import Config
 from .epilogue import staged_elements
-from .problem import DType
-from .tiling import WIDE_BYTES, clustered, registers_held_to
+from .problem import DType, Problem
+from .tiling import WIDE_BYTES, clustered, read_along_k, registers_held_to
 
 __all__ = [
     "copied",
@@ -20,6 +20,7 @@ __all__ = [
     "sum_registers",
     "tail_cycles",
     "threads",
+    "turned_in_flight",
     "warp_m",
     "warp_n",
 ]
@@ -86,6 +87,12 @@ def copied(config: Config, operand: str, vec: int = 0) -> int:
     team, depth = _team(config)
     fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
     return vec * -(-extent * depth // (vec * fewest))
+
+
+def turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
+    """Whether cp.async has to transpose."""
+    along = read_along_k(problem, config, operand)
+    return bool(config.number("cp_async")) and along and not config.number(f"{operand}_k_inner")
 
 
 @cache

@@ -142,5 +142,9 @@ ADVICE = (
     Constraint("the small operand is staged at one go if there is room", _staged_pays),
     Constraint("the compiler is held to the registers that let most blocks run", _residency_pays),
     WARM_L2_PAYS,
+    Constraint(
+        "parts are asked for where cp.async keeps several on their way",
+        lambda problem, config, arch: config["warm_l2"] == 0 or config["cp_async"] == 1,
+    ),
     EDGES_PAY,
 )
