@@ -16,7 +16,7 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 77e7ba4b0e4856bf. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 6bc0452c415820d8. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -301,6 +301,26 @@ using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 
 using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 
+// Counts this block once all of its threads have come. True in the last of `count` blocks, which sees what
+// the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
+// the barriers pass on to it what they wrote, and to them what it may see.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned count, bool* last)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#ifdef TILEWRIGHT_HOST
+        const unsigned before = atomicAdd(counter, 1u);
+#else
+        unsigned before;
+        asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+#endif
+        *last = before == count - 1;
+        if (*last) *counter = 0;
+    }
+    __syncthreads();
+    return *last;
+}
+
 constexpr int WIDTH = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;  // sums that a thread adds at a time
 
 // Adds sums to those in memory. Nothing waits for it.
@@ -341,15 +361,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
         for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
         add_to(sums + g * THREADS, group);
     }
-    __threadfence();  // before the counter tells that they were added
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        *last = atomicAdd(counter, 1u) == SPLIT_K - 1;
-        if (*last) *counter = 0;
-    }
-    __syncthreads();
-    if (!*last) return false;
-    __threadfence();  // nothing below is read before the counter
+    if (!arrives_last(counter, SPLIT_K, last)) return false;
     #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
         const Vector<WIDTH> group = sums[g * THREADS];

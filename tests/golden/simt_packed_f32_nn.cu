@@ -19,7 +19,7 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 7d35b3f4a380360c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 21a58ff51421682b. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
@@ -320,6 +320,26 @@ using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 
 using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 
+// Counts this block once all of its threads have come. True in the last of `count` blocks, which sees what
+// the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
+// the barriers pass on to it what they wrote, and to them what it may see.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned count, bool* last)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#ifdef TILEWRIGHT_HOST
+        const unsigned before = atomicAdd(counter, 1u);
+#else
+        unsigned before;
+        asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+#endif
+        *last = before == count - 1;
+        if (*last) *counter = 0;
+    }
+    __syncthreads();
+    return *last;
+}
+
 // Adds up the sums of the SPLIT_K blocks that share a tile of C, always in the same order, so that every
 // run gives the same bits. Each block writes its own to the workspace, and the last one adds them up. True
 // in that block.
@@ -351,20 +371,6 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
             tiles[Index(to) * TILE + g * THREADS] = group;
         }
     };
-    // Counts this block; true in the last of `count`, which may read what the others wrote.
-    const auto arrives_last = [&](unsigned* counter, unsigned count) {
-        __threadfence();  // before the counter tells that it is there
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            *last = atomicAdd(counter, 1u) == count - 1;
-            if (*last) *counter = 0;
-        }
-        __syncthreads();
-        const bool is_last = *last;
-        __syncthreads();
-        __threadfence();  // nothing below is read before the counter
-        return is_last;
-    };
     // Adds up the sums of `count` splits, `step` apart.
     const auto add = [&](int first, int count, int step) {
         #pragma unroll
@@ -383,7 +389,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
     const int first = split / SPLIT_GROUP * SPLIT_GROUP;
     const int members = min(SPLIT_GROUP, SPLIT_K - first);
     write(split);
-    if (!arrives_last(counters + split / SPLIT_GROUP, members)) return false;
+    if (!arrives_last(counters + split / SPLIT_GROUP, members, last)) return false;
     add(first, members, 1);
     return true;
 }
