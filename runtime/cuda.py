@@ -292,6 +292,10 @@ class CudaDevice:
         """Clock of the multiprocessors now."""
         return nvml.clock_mhz(self._device.pci_bus_id)
 
+    def held_back(self) -> bool:
+        """Whether the driver holds the clocks down now for power or heat."""
+        return nvml.held_back(self._device.pci_bus_id)
+
 
 @contextmanager
 def _cublas_present() -> Iterator[None]:

@@ -199,3 +199,7 @@ class Device(Protocol):
     def clock_mhz(self) -> float | None:
         """Clock of the multiprocessors now, where it can be read."""
         ...
+
+    def held_back(self) -> bool:
+        """Whether the device holds its clocks down now for power or heat, where that can be read."""
+        ...

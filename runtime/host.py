@@ -219,6 +219,10 @@ class HostDevice:
         """Clock of the fastest core now, where the system tells."""
         return clock_now_mhz()
 
+    def held_back(self) -> bool:
+        """Never: the processor is not timed that closely."""
+        return False
+
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:
     stored = _strided(operand.pointer, dtype, (operand.rows, operand.cols), operand.ld * dtype.itemsize)

@@ -3,9 +3,11 @@
 import ctypes
 from functools import cache
 
-__all__ = ["clock_mhz", "gpu_count"]
+__all__ = ["clock_mhz", "gpu_count", "held_back"]
 
 _CLOCK_SM = 1
+_HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Reasons for a lower clock: the power cap, a slowdown, heat as software or hardware sees it, the power brake."""
 
 
 @cache
@@ -28,12 +30,26 @@ def gpu_count() -> int:
 
 def clock_mhz(pci_bus_id: str) -> float | None:
     """Clock of the multiprocessors now in MHz, None where it cannot be read."""
-    library = _library()
-    if library is None:
-        return None
-    handle, clock = ctypes.c_void_p(), ctypes.c_uint()
-    if library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
+    library, handle, clock = _library(), _handle(pci_bus_id), ctypes.c_uint()
+    if library is None or handle is None:
         return None
     if library.nvmlDeviceGetClockInfo(handle, _CLOCK_SM, ctypes.byref(clock)) != 0:
         return None
     return float(clock.value)
+
+
+def held_back(pci_bus_id: str) -> bool:
+    """Whether the driver holds the clocks down now for power or heat; False where that cannot be read."""
+    library, handle, reasons = _library(), _handle(pci_bus_id), ctypes.c_ulonglong()
+    if library is None or handle is None:
+        return False
+    if library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) != 0:
+        return False
+    return bool(reasons.value & _HELD_BACK)
+
+
+def _handle(pci_bus_id: str) -> ctypes.c_void_p | None:
+    library, handle = _library(), ctypes.c_void_p()
+    if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
+        return None
+    return handle

@@ -19,6 +19,10 @@ __all__ = ["Timed", "Timer", "TimingPlan"]
 
 _STAYS_WARM_S = 2.0
 """An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
+_ROW_US = 20_000.0
+"""Batches of a contender that runs for some time are queued in rows of about this length, so that gaps are short."""
+_LOWER = 0.97
+"""Clocks below this share of the highest are lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,17 @@ class TimingPlan:
     """The inputs rotated over are this many times the last-level cache."""
     max_sets: int
     """Most input sets."""
+    settle_seconds: float
+    """Where clocks are held back, a contender runs this long before the clock is its own."""
+    turn_seconds: float
+    """It is timed so long then."""
 
     @classmethod
     def of(cls, device: Device) -> "TimingPlan":
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
-            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
-        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
+            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1, 0.0, 0.0)
+        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, 0.2, 0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +133,14 @@ class Timer:
         )
         return Timed(batch, launches, first_us)
 
-    def sample_us(self, timed: Timed) -> float:
-        """Microseconds of one product, from one batch."""
-        elapsed = self.device.elapsed_us(timed.batch) / timed.launches
+    def sample_us(self, timed: Timed, batches: int = 1) -> float:
+        """Microseconds of one product, from so many batches in a row."""
+
+        def run() -> None:
+            for _ in range(batches):
+                timed.batch()
+
+        elapsed = self.device.elapsed_us(run) / (timed.launches * batches)
         self._warm_until = time.perf_counter() + _STAYS_WARM_S
         return elapsed
 
@@ -166,6 +179,51 @@ class Timer:
             for name in names:
                 samples[name].append(self.sample_us(timed[name]))
         return samples, self.device.clock_mhz()
+
+    def held_back(self, contenders: Mapping[str, Launch]) -> bool:
+        """Whether the device lowers its clocks for power or heat while one of them runs for some time.
+
+        Raises LaunchError.
+        """
+        found = False
+        for launch in contenders.values():
+            self._run_for(self.ready(launch), self.plan.settle_seconds)
+            clock = self.device.clock_mhz()
+            lower = clock is None or clock < _LOWER * self.device.info.clock_mhz
+            found |= lower and self.device.held_back()
+        return found
+
+    def turns(
+        self, contenders: Mapping[str, Launch], count: int, seed: int = 0
+    ) -> tuple[dict[str, list[float]], dict[str, float | None]]:
+        """Time contenders side by side on a device that lowers its clocks: samples and median clocks by name.
+
+        Where short batches alternate all run at one clock, so that one that draws little power lends clocks to those
+        that draw much. Here each runs until the clock is its own, then for one sample, `count` times in shuffled
+        orders. Raises LaunchError.
+        """
+        timed = {name: self.ready(launch) for name, launch in contenders.items()}
+        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        clocks: dict[str, list[float]] = {name: [] for name in contenders}
+        order = random.Random(seed)
+        for _ in range(count):
+            names = list(timed)
+            order.shuffle(names)
+            for name in names:
+                self._run_for(timed[name], self.plan.settle_seconds)
+                samples[name].append(self._run_for(timed[name], self.plan.turn_seconds))
+                if (clock := self.device.clock_mhz()) is not None:
+                    clocks[name].append(clock)
+        return samples, {name: statistics.median(seen) if seen else None for name, seen in clocks.items()}
+
+    def _run_for(self, timed: Timed, seconds: float) -> float:
+        """Keep a contender running: the mean microseconds of a product, gaps between rows of batches left out."""
+        batches = max(1, round(_ROW_US / max(1.0, timed.first_us * timed.launches)))
+        end = time.perf_counter() + seconds
+        samples = [self.sample_us(timed, batches)]
+        while time.perf_counter() < end:
+            samples.append(self.sample_us(timed, batches))
+        return statistics.fmean(samples)
 
     def eager_us(self, launch: Launch) -> float:
         """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""

@@ -31,7 +31,10 @@ METHOD_GPU = (
     "one CUDA graph (`eager` columns: one call to its end, no graph); the device is held back until a batch is queued; "
     "TF32 off, the rivals' workspace allocated once; from sm_90 on our kernels come up while the one before them ends "
     "(programmatic dependent launch); "
-    "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
+    "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time; "
+    "where the device holds its clocks back by over 3% for power, each contender runs 0.2 s before each of its samples "
+    "and 0.3 s for it, at the clock that it comes to by itself, as when products of one kind follow each other (below "
+    "the table: those clocks, and the ratios with short batches in alternation, at one clock for all)"
 )
 METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"
 
@@ -110,6 +113,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         "aa_spread": row.aa_spread,
         "rounds": row.rounds,
         "clock_mhz": row.clock_mhz,
+        "held_back": row.held_back,
         "notes": list(row.notes),
     }
     for key in keys:
@@ -122,6 +126,8 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
             f"{key}_error_over_bound": rival and rival.error_over_bound,
             f"{key}_eager_us": rival and rival.eager_us,
             f"{key}_fixed_us": rival and rival.fixed_us,
+            f"ratio_{key}_shared_clock": rival and rival.shared_ratio,
+            f"{key}_clock_mhz": rival and rival.clock_mhz,
         }
     return found
 
@@ -230,6 +236,10 @@ def bench_closing(result: BenchResult) -> list[str]:
             lines.append(f"the geometric mean of {TITLES[key]} is over the {count} of {done} rows in which it ran")
     if result.worst_aa is not None:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
+    for row in result.rows:
+        if row.held_back:
+            told = [f"ours {_clock(row.clock_mhz)}", *map(_at_own_clock, row.rivals)]
+            lines.append(f"{row.problem.shape}: clocks held back, MHz: {', '.join(told)}")
     rates = rates_of(result.device)
     if rates and result.rows:
         high = rates.float_gflops if result.rows[0].problem.dtype.value == "float" else rates.double_gflops
@@ -239,6 +249,15 @@ def bench_closing(result: BenchResult) -> list[str]:
     if result.stopped:
         lines.append(f"{len(result.rows)} of {result.wanted} shapes; ended by {result.stopped}")
     return lines
+
+
+def _at_own_clock(rival: Rival) -> str:
+    ratio = "" if rival.shared_ratio is None else f" (ratio at one clock for all {rival.shared_ratio:.3f})"
+    return f"{TITLES[rival.key]} {_clock(rival.clock_mhz)}{ratio}"
+
+
+def _clock(mhz: float | None) -> str:
+    return "?" if mhz is None else f"{mhz:.0f}"
 
 
 def bench_markdown(result: BenchResult) -> str:

@@ -31,6 +31,10 @@ class Rival:
     """Median from one call to its end, without a graph."""
     fixed_us: float | None
     """Median on inputs that stay in the cache, where that was timed."""
+    shared_ratio: float | None = None
+    """Where the device holds its clocks back: the ratio with short batches in alternation, at one clock for all."""
+    clock_mhz: float | None = None
+    """Its own clock there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ class BenchRow:
     rounds: int = 0
     """Rounds timed."""
     clock_mhz: float | None = None
-    """Clock seen at the end."""
+    """Clock seen at the end; ours where the device holds its clocks back."""
+    held_back: bool = False
+    """Whether it does: then each contender was timed at the clock that it comes to by itself."""
     rivals: tuple[Rival, ...] = ()
     """The other libraries, those that ran."""
 

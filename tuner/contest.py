@@ -99,7 +99,9 @@ class _Contest:
                 self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
         again = {**self._contenders, _AGAIN: self._contenders[_OURS]}
-        samples, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds)
+        held_back = timer.held_back(again)
+        shared, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds)
+        samples, clocks = timer.turns(again, ROUNDS) if held_back else (shared, {_OURS: clock_mhz})
         fixed = self._fixed(replace(plan, rotate_l2=0.0)) if timer.sets > 1 else {}
         eager = {name: timer.eager_us(launch) for name, launch in self._contenders.items()}
         return replace(
@@ -112,8 +114,17 @@ class _Contest:
             fixed_us=fixed.get(_OURS),
             aa_interval=paired(samples[_AGAIN], samples[_OURS])[1],
             rounds=len(samples[_OURS]),
-            clock_mhz=clock_mhz,
-            rivals=tuple(self._rival(key, samples, eager, fixed) for key in self._contenders if key != _OURS),
+            clock_mhz=clocks[_OURS],
+            held_back=held_back,
+            rivals=tuple(
+                replace(
+                    self._rival(key, samples, eager, fixed),
+                    shared_ratio=paired(shared[key], shared[_OURS])[0] if held_back else None,
+                    clock_mhz=clocks.get(key),
+                )
+                for key in self._contenders
+                if key != _OURS
+            ),
         )
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:

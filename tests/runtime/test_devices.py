@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,10 +15,10 @@ from tilewright.codegen.errors import ConfigError, DeviceError
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import Device
+from tilewright.runtime.device import Device, Operand
 from tilewright.runtime.kernel import Kernel, prepare
-from tilewright.runtime.timing import Timer
-from tilewright.runtime.verify import Verifier
+from tilewright.runtime.timing import Timer, TimingPlan
+from tilewright.runtime.verify import Launch, Verifier
 
 CONFIGS = (
     "naive:block_m=4,block_n=8,edge=bounds",
@@ -165,6 +166,29 @@ class Conformance:
         assert len(given_up.samples_us) <= timer.plan.least
         samples, _ = timer.rounds({"one": kernel.launch, "vendor": device.vendor(problem)}, 4)
         assert [len(entry) for entry in samples.values()] == [4, 4]
+
+    def test_timing_where_clocks_are_held_back(self, device: Device) -> None:
+        problem = Problem(64, 64, 64)
+        launches: list[str] = []
+        kernel = prepare(device, problem, Config.parse("tiled:edge=exact"))
+
+        def noted(name: str) -> Launch:
+            def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+                launches.append(name)
+                kernel.launch(a, b, c, alpha, beta)
+
+            return launch
+
+        brief = {"warm_seconds": 0.0, "graph_below_us": 0.0, "settle_seconds": 0.01, "turn_seconds": 0.01}
+        timer = Timer(device, problem, plan=replace(TimingPlan.of(device), **brief))
+        contenders = {"one": noted("one"), "other": noted("other")}
+        assert timer.held_back(contenders) in (False, True)
+        samples, clocks = timer.turns(contenders, 3)
+        assert [len(entry) for entry in samples.values()] == [3, 3]
+        assert min(map(min, samples.values())) > 0
+        assert set(clocks) == set(contenders)
+        changes = [name for name, before in zip(launches[1:], launches) if name != before]
+        assert len(changes) < 0.1 * len(launches)  # each runs for a while
 
     def test_capture_runs_what_was_captured(self, device: Device) -> None:
         problem = Problem(17, 18, 19)
