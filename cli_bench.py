@@ -49,6 +49,13 @@ _file = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Timed side by side for each shape, 7 rounds at least.",
 )
+@click.option(
+    "--turns",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    show_default=True,
+    help="Seconds that a contender runs in its turn, at the clock that it comes to; 0: batches alternate at one clock.",
+)
 @click.option("--tune", "tune_first", is_flag=True, help="First tune the shapes that have no record of their own.")
 @click.option(
     "--effort", type=click.Choice(list(EFFORTS)), default="normal", show_default=True, help=f"Of --tune. {EFFORT_HELP}."
@@ -65,6 +72,7 @@ def bench_command(
     trans: str,
     device: str,
     seconds: float,
+    turns: float,
     tune_first: bool,
     effort: str,
     json_file: Path | None,
@@ -99,7 +107,8 @@ def bench_command(
     if tune_first and not _tune(console, problems, info, effort, store):
         return 130
     with bench_display(console) as shown:
-        result = bench(problems, JsonKept(shown, json_file), device=info.selector, store=store, seconds=seconds)
+        kept = JsonKept(shown, json_file)
+        result = bench(problems, kept, device=info.selector, store=store, seconds=seconds, turn_seconds=turns)
     if result.rows:
         console.print(bench_table(result, console.width))
     for line in bench_closing(result):

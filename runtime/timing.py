@@ -45,17 +45,13 @@ class TimingPlan:
     """The inputs rotated over are this many times the last-level cache."""
     max_sets: int
     """Most input sets."""
-    settle_seconds: float
-    """Where clocks are held back, a contender runs this long before the clock is its own."""
-    turn_seconds: float
-    """It is timed so long then."""
 
     @classmethod
     def of(cls, device: Device) -> "TimingPlan":
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
-            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1, 0.0, 0.0)
-        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, 0.2, 0.3)
+            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
+        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +157,18 @@ class Timer:
         return summarise(samples, self.device.clock_mhz())
 
     def rounds(
-        self, contenders: Mapping[str, Launch], count: int, seed: int = 0, seconds: float = 0.0
+        self,
+        contenders: Mapping[str, Launch],
+        count: int,
+        seed: int = 0,
+        seconds: float = 0.0,
+        turn_seconds: float = 0.0,
     ) -> tuple[dict[str, list[float]], float | None]:
         """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock.
 
-        Where they take less than `seconds`, more rounds follow, up to the most of the plan. Raises LaunchError.
+        Where they take less than `seconds`, more rounds follow, up to the most of the plan. A sample is a batch, or
+        with `turn_seconds` what is left of so long a turn after a third of it: a device at its power limit then runs
+        each at the clock that it comes to by itself, and else all at one. Raises LaunchError.
         """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[str, list[float]] = {name: [] for name in contenders}
@@ -177,44 +180,12 @@ class Timer:
             names = list(timed)
             order.shuffle(names)
             for name in names:
-                samples[name].append(self.sample_us(timed[name]))
+                if turn_seconds:
+                    self._run_for(timed[name], turn_seconds / 3)
+                    samples[name].append(self._run_for(timed[name], turn_seconds * 2 / 3))
+                else:
+                    samples[name].append(self.sample_us(timed[name]))
         return samples, self.device.clock_mhz()
-
-    def held_back(self, contenders: Mapping[str, Launch]) -> bool:
-        """Whether the device lowers its clocks for power or heat while one of them runs for some time.
-
-        Raises LaunchError.
-        """
-        found = False
-        for launch in contenders.values():
-            self._run_for(self.ready(launch), self.plan.settle_seconds)
-            clock = self.device.clock_mhz()
-            lower = clock is None or clock < _LOWER * self.device.info.clock_mhz
-            found |= lower and self.device.held_back()
-        return found
-
-    def turns(
-        self, contenders: Mapping[str, Launch], count: int, seed: int = 0
-    ) -> tuple[dict[str, list[float]], dict[str, float | None]]:
-        """Time contenders side by side on a device that lowers its clocks: samples and median clocks by name.
-
-        Where short batches alternate all run at one clock, so that one that draws little power lends clocks to those
-        that draw much. Here each runs until the clock is its own, then for one sample, `count` times in shuffled
-        orders. Raises LaunchError.
-        """
-        timed = {name: self.ready(launch) for name, launch in contenders.items()}
-        samples: dict[str, list[float]] = {name: [] for name in contenders}
-        clocks: dict[str, list[float]] = {name: [] for name in contenders}
-        order = random.Random(seed)
-        for _ in range(count):
-            names = list(timed)
-            order.shuffle(names)
-            for name in names:
-                self._run_for(timed[name], self.plan.settle_seconds)
-                samples[name].append(self._run_for(timed[name], self.plan.turn_seconds))
-                if (clock := self.device.clock_mhz()) is not None:
-                    clocks[name].append(clock)
-        return samples, {name: statistics.median(seen) if seen else None for name, seen in clocks.items()}
 
     def _run_for(self, timed: Timed, seconds: float) -> float:
         """Keep a contender running: the mean microseconds of a product, gaps between rows of batches left out."""
@@ -224,6 +195,11 @@ class Timer:
         while time.perf_counter() < end:
             samples.append(self.sample_us(timed, batches))
         return statistics.fmean(samples)
+
+    def held_back(self) -> bool:
+        """Whether the device has lowered its clocks for power or heat, asked right after it was busy."""
+        clock = self.device.clock_mhz()
+        return clock is not None and clock < _LOWER * self.device.info.clock_mhz and self.device.held_back()
 
     def eager_us(self, launch: Launch) -> float:
         """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""

@@ -24,7 +24,7 @@ __all__ = ["SECONDS", "BenchProgress", "bench"]
 SECONDS = 2.0
 """Timed side by side for each shape, where nothing else is asked for."""
 ROW_LIMIT_S = 180.0
-"""A shape may take so long, and ten times its seconds."""
+"""A shape may take so long, ten times its seconds and a hundred times those of a turn."""
 
 
 class BenchProgress(Protocol):
@@ -47,9 +47,11 @@ def bench(
     device: str = "auto",
     store: Path | None = None,
     seconds: float = SECONDS,
+    turn_seconds: float = 0.0,
 ) -> BenchResult:
     """Time what the store holds for each problem beside the vendor's libraries, interleaved in one process.
 
+    Batches alternate, or with `turn_seconds` each contender runs so long in its turn, at its own clock.
     A shape that fails, or takes its process down, is a row that says so. Ctrl-C ends the run with the rows that are
     done. Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there and
     TuningError for one that cannot be opened.
@@ -58,8 +60,8 @@ def bench(
         check(min(problem.m, problem.n, problem.k) > 0, f"nothing to time in {problem}: a dimension is 0", ShapeError)
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    result = BenchResult(info, Setting((), ()), date, len(problems))
-    worker = _Worker(info, store, seconds)
+    result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)
+    worker = _Worker(info, store, seconds, turn_seconds)
     try:
         result = replace(result, setting=worker.open())
         progress.opened(result)
@@ -80,8 +82,8 @@ def bench(
 class _Worker:
     """The process that owns the device; a fresh one follows where it ends."""
 
-    def __init__(self, info: DeviceInfo, store: Path | None, seconds: float) -> None:
-        self._info, self._seconds = info, seconds
+    def __init__(self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float) -> None:
+        self._info, self._seconds, self._turn_seconds = info, seconds, turn_seconds
         self._store = str(store.absolute()) if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
@@ -102,7 +104,7 @@ class _Worker:
 
     def row(self, problem: Problem) -> BenchRow:
         """One shape, whatever becomes of it."""
-        limit_s = ROW_LIMIT_S + 10 * self._seconds
+        limit_s = ROW_LIMIT_S + 10 * self._seconds + 100 * self._turn_seconds
         begun = time.monotonic()
         try:
             if self._child is None:
@@ -125,8 +127,8 @@ class _Worker:
 
     def _question(self, problem: Problem) -> dict[str, Any]:
         rivals = list(self._setting.rivals)
-        asked = {"problem": encode(problem), "rivals": rivals, "store": self._store, "seconds": self._seconds}
-        return {"do": "contest", **asked}
+        asked = {"problem": encode(problem), "rivals": rivals, "store": self._store}
+        return {"do": "contest", **asked, "seconds": self._seconds, "turn_seconds": self._turn_seconds}
 
     @staticmethod
     def _answered(problem: Problem, answer: dict[str, Any]) -> BenchRow:

@@ -31,10 +31,7 @@ METHOD_GPU = (
     "one CUDA graph (`eager` columns: one call to its end, no graph); the device is held back until a batch is queued; "
     "TF32 off, the rivals' workspace allocated once; from sm_90 on our kernels come up while the one before them ends "
     "(programmatic dependent launch); "
-    "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time; "
-    "where the device holds its clocks back by over 3% for power, each contender runs 0.2 s before each of its samples "
-    "and 0.3 s for it, at the clock that it comes to by itself, as when products of one kind follow each other (below "
-    "the table: those clocks, and the ratios with short batches in alternation, at one clock for all)"
+    "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
 )
 METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"
 
@@ -82,6 +79,7 @@ def bench_json(result: BenchResult) -> str:
         "missing": list(result.setting.missing),
         "floor_source": rates.source if rates else None,
         "stopped": result.stopped or None,
+        "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, columns(result)) for row in result.rows],
         **means,
         "geomean_floor_share": result.geomean_floor,
@@ -126,14 +124,14 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
             f"{key}_error_over_bound": rival and rival.error_over_bound,
             f"{key}_eager_us": rival and rival.eager_us,
             f"{key}_fixed_us": rival and rival.fixed_us,
-            f"ratio_{key}_shared_clock": rival and rival.shared_ratio,
-            f"{key}_clock_mhz": rival and rival.clock_mhz,
         }
     return found
 
 
 def _method(result: BenchResult) -> str:
-    return METHOD_HOST if result.device.arch.is_host else METHOD_GPU
+    method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
+    turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
+    return method + turns if result.turn_seconds else method
 
 
 def _left_out(result: BenchResult) -> int:
@@ -236,10 +234,10 @@ def bench_closing(result: BenchResult) -> list[str]:
             lines.append(f"the geometric mean of {TITLES[key]} is over the {count} of {done} rows in which it ran")
     if result.worst_aa is not None:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
-    for row in result.rows:
-        if row.held_back:
-            told = [f"ours {_clock(row.clock_mhz)}", *map(_at_own_clock, row.rivals)]
-            lines.append(f"{row.problem.shape}: clocks held back, MHz: {', '.join(told)}")
+    held = [row for row in result.rows if row.held_back]
+    if held:
+        whose = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
+        lines.append(f"clocks held back for power or heat, {whose}: {_clocks(held)}")
     rates = rates_of(result.device)
     if rates and result.rows:
         high = rates.float_gflops if result.rows[0].problem.dtype.value == "float" else rates.double_gflops
@@ -251,13 +249,8 @@ def bench_closing(result: BenchResult) -> list[str]:
     return lines
 
 
-def _at_own_clock(rival: Rival) -> str:
-    ratio = "" if rival.shared_ratio is None else f" (ratio at one clock for all {rival.shared_ratio:.3f})"
-    return f"{TITLES[rival.key]} {_clock(rival.clock_mhz)}{ratio}"
-
-
-def _clock(mhz: float | None) -> str:
-    return "?" if mhz is None else f"{mhz:.0f}"
+def _clocks(rows: list[BenchRow]) -> str:
+    return ", ".join(f"{row.problem.shape} {row.clock_mhz:.0f} MHz" for row in rows)
 
 
 def bench_markdown(result: BenchResult) -> str:

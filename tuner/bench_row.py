@@ -31,10 +31,6 @@ class Rival:
     """Median from one call to its end, without a graph."""
     fixed_us: float | None
     """Median on inputs that stay in the cache, where that was timed."""
-    shared_ratio: float | None = None
-    """Where the device holds its clocks back: the ratio with short batches in alternation, at one clock for all."""
-    clock_mhz: float | None = None
-    """Its own clock there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +64,9 @@ class BenchRow:
     rounds: int = 0
     """Rounds timed."""
     clock_mhz: float | None = None
-    """Clock seen at the end; ours where the device holds its clocks back."""
+    """Clock seen at the end."""
     held_back: bool = False
-    """Whether it does: then each contender was timed at the clock that it comes to by itself."""
+    """Whether the device had lowered it for power or heat."""
     rivals: tuple[Rival, ...] = ()
     """The other libraries, those that ran."""
 
@@ -128,6 +124,8 @@ class BenchResult:
     rows: tuple[BenchRow, ...] = ()
     stopped: str = ""
     """What ended it early: `interrupt`, or crashes in words; empty where it came to its end."""
+    turn_seconds: float = 0.0
+    """How long each contender ran in its turn; 0 where batches alternated."""
 
     def compared(self, key: str) -> tuple[Rival, ...]:
         """The rival in every row that counts."""

@@ -52,10 +52,18 @@ def setting(device: Device) -> Setting:
     return Setting(tuple(rivals), tuple(sorted(versions.items())), tuple(missing))
 
 
-def contest(device: Device, problem: Problem, rivals: tuple[str, ...], store: Path | None, seconds: float) -> BenchRow:
+def contest(
+    device: Device,
+    problem: Problem,
+    rivals: tuple[str, ...],
+    store: Path | None,
+    seconds: float,
+    turn_seconds: float = 0.0,
+) -> BenchRow:
     """Check and time what the store holds for a problem beside the `rivals`. A failure is a row, not an exception.
 
-    `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top.
+    `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top. With
+    `turn_seconds` each contender runs so long in its turn.
     """
     row = BenchRow(problem)
     with entered(device), warnings.catch_warnings(record=True) as caught:
@@ -63,7 +71,7 @@ def contest(device: Device, problem: Problem, rivals: tuple[str, ...], store: Pa
         try:
             gemm = load_on(device, problem, Store(store))
             row = replace(row, config=str(gemm.config), origin=gemm.origin)
-            row = _Contest(device, row, gemm.launch).run(rivals, seconds)
+            row = _Contest(device, row, gemm.launch).run(rivals, seconds, turn_seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
     # The library's own: other categories are those of the array library, and for its developers.
@@ -80,7 +88,7 @@ class _Contest:
         self._errors: dict[str, float] = {}
         self._notes: list[str] = []
 
-    def run(self, rivals: tuple[str, ...], seconds: float) -> BenchRow:
+    def run(self, rivals: tuple[str, ...], seconds: float, turn_seconds: float) -> BenchRow:
         """The row. Raises what checking and timing do."""
         verifier = Verifier(self.device, self.problem, seed=101)
         reason = self._checked(verifier, _OURS, self._contenders[_OURS])
@@ -99,9 +107,8 @@ class _Contest:
                 self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
         again = {**self._contenders, _AGAIN: self._contenders[_OURS]}
-        held_back = timer.held_back(again)
-        shared, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds)
-        samples, clocks = timer.turns(again, ROUNDS) if held_back else (shared, {_OURS: clock_mhz})
+        samples, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds, turn_seconds=turn_seconds)
+        held_back = timer.held_back()
         fixed = self._fixed(replace(plan, rotate_l2=0.0)) if timer.sets > 1 else {}
         eager = {name: timer.eager_us(launch) for name, launch in self._contenders.items()}
         return replace(
@@ -114,17 +121,9 @@ class _Contest:
             fixed_us=fixed.get(_OURS),
             aa_interval=paired(samples[_AGAIN], samples[_OURS])[1],
             rounds=len(samples[_OURS]),
-            clock_mhz=clocks[_OURS],
+            clock_mhz=clock_mhz,
             held_back=held_back,
-            rivals=tuple(
-                replace(
-                    self._rival(key, samples, eager, fixed),
-                    shared_ratio=paired(shared[key], shared[_OURS])[0] if held_back else None,
-                    clock_mhz=clocks.get(key),
-                )
-                for key in self._contenders
-                if key != _OURS
-            ),
+            rivals=tuple(self._rival(key, samples, eager, fixed) for key in self._contenders if key != _OURS),
         )
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:

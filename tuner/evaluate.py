@@ -30,8 +30,6 @@ __all__ = ["FAILURES", "Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tri
 
 VENDOR = "vendor"
 """Name of the vendor's library among the contenders of a duel."""
-LONG_ROUNDS = 5
-"""Rounds of a duel at most where the device lowers its clocks: each is long there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Contenders timed side by side, in shuffled order, on fresh buffers; each at a clock of its own where that is held
-    back."""
+    """Contenders timed side by side: interleaved, in shuffled order, on fresh buffers."""
 
     names: tuple[str, ...]
     """The configs as text; `vendor` for the vendor's library."""
@@ -72,7 +69,7 @@ class Duel:
     end_to_end_us: tuple[float, ...]
     """For each contender the time with the operands copied to the device and the result back."""
     clock_mhz: float | None = None
-    """Clock seen at the end, or that of the first contender where clocks are held back."""
+    """Clock seen at the end."""
 
 
 class Bench:
@@ -151,11 +148,7 @@ class Bench:
                     raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
                 accuracies.append(verdict.accuracy)
             timer = Timer(self.device, self.problem, seed=103)
-            if timer.held_back(contenders):
-                samples, clocks = timer.turns(contenders, min(rounds, LONG_ROUNDS))
-                clock_mhz = next(iter(clocks.values()))
-            else:
-                samples, clock_mhz = timer.rounds(contenders, rounds)
+            samples, clock_mhz = timer.rounds(contenders, rounds)
             end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
             rows = tuple(tuple(row) for row in samples.values())
             return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)

@@ -80,7 +80,8 @@ class Worker:
         assert self._device is not None, "the device was not opened"
         problem = cast(Problem, decode(Problem, message["problem"], "message"))
         store = Path(message["store"]) if message["store"] else None
-        row = contest(self._device, problem, tuple(message["rivals"]), store, message["seconds"])
+        seconds, turn_seconds = message["seconds"], message["turn_seconds"]
+        row = contest(self._device, problem, tuple(message["rivals"]), store, seconds, turn_seconds)
         return {"ok": True, "row": encode(row)}
 
     @staticmethod

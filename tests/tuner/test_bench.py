@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -153,16 +154,18 @@ class TestReports:
         assert "…" not in text
 
     def test_clocks_that_were_held_back_are_told(self) -> None:
-        plain = row()
-        rivals = tuple(replace(rival, shared_ratio=0.75, clock_mhz=1700.0) for rival in plain.rivals)
-        held = replace(plain, held_back=True, clock_mhz=1800.0, rivals=rivals)
-        told = [line for line in bench_closing(result(row("200"), held)) if "clocks" in line]
-        assert told == [
-            "100x100x100: clocks held back, MHz: ours 1800, cuBLAS 1700 (ratio at one clock for all 0.750), "
-            "cuBLASLt 1700 (ratio at one clock for all 0.750)"
-        ]
-        (found,) = json.loads(bench_json(result(held)))["rows"]
-        assert (found["held_back"], found["ratio_cublas_shared_clock"], found["cublas_clock_mhz"]) == (True, 0.75, 1700)
+        held = replace(row(), held_back=True, clock_mhz=1800.0)
+        found = result(row("200"), held)
+        whose = "clocks held back for power or heat, "
+        (told,) = [line for line in bench_closing(found) if "clocks" in line]
+        assert told == whose + "all at one, --turns 0.5 for their own: 100x100x100 1800 MHz"
+        own = replace(found, turn_seconds=0.5)
+        (told,) = [line for line in bench_closing(own) if "clocks" in line]
+        assert told == whose + "each at its own: 100x100x100 1800 MHz"
+        assert "each contender runs 0.5 s in its turn" in bench_markdown(own)
+        assert "turn" not in bench_markdown(found).split("|")[0]
+        document = json.loads(bench_json(own))
+        assert (document["turn_seconds"], document["rows"][1]["held_back"]) == (0.5, True)
 
     def test_markdown_has_whole_tables(self) -> None:
         text = bench_markdown(result(row(), CRASHED, row("200", cublaslt=None)))
@@ -214,34 +217,35 @@ class TestContest:
     def test_as_on_a_gpu_with_rotated_and_fixed_inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake_lt.install(monkeypatch)
         device = HostDevice()
-        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9, 0.0, 0.0)
+        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9)
         monkeypatch.setattr(contest.TimingPlan, "of", lambda device: plan)
         found = contest.contest(device, Problem(9, 8, 7), ("numpy", "cublaslt"), None, 60.0)
         assert (found.status, found.rounds) == (Status.OK, 12)
         assert found.fixed_us is not None
         assert all(rival.fixed_us is not None for rival in found.rivals)
 
-    def test_each_at_its_own_clock_where_clocks_are_held_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clocks_that_are_held_back_are_noted(self) -> None:
         class Held(HostDevice):
-            clock = 0.5
+            share = 0.5
 
             def held_back(self) -> bool:
                 return True
 
             def clock_mhz(self) -> float | None:
-                return self.clock * self.info.clock_mhz
+                return self.share * self.info.clock_mhz
 
-        held, hardly = Held(), Held()
-        hardly.clock = 0.98
-        for free in (HostDevice(), hardly):
-            found = contest.contest(free, Problem(9, 8, 7), ("numpy",), None, 0.01)
-            assert (found.held_back, [rival.shared_ratio for rival in found.rivals]) == (False, [None])
-        found = contest.contest(held, Problem(9, 8, 7), ("numpy",), None, 0.01)
+        hardly = Held()
+        hardly.share = 0.98
+        for device, expected in ((HostDevice(), False), (hardly, False), (Held(), True)):
+            assert contest.contest(device, Problem(9, 8, 7), ("numpy",), None, 0.01).held_back is expected
+
+    def test_each_runs_for_its_turn(self) -> None:
+        begun = time.perf_counter()
+        found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy",), None, 0.01, turn_seconds=0.06)
+        assert time.perf_counter() - begun > 7 * 3 * 0.06
+        assert (found.status, found.rounds) == (Status.OK, 7)
         (numpy,) = found.rivals
-        assert (found.held_back, found.rounds) == (True, 7)
-        assert found.clock_mhz == numpy.clock_mhz == held.clock_mhz()
-        assert numpy.shared_ratio is not None
-        assert numpy.shared_ratio > 0
+        assert numpy.interval[0] <= numpy.ratio <= numpy.interval[1]
 
     def test_a_rival_that_cannot_run_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fake_lt.install(monkeypatch), "matmul", _refuse)
