@@ -13,6 +13,9 @@ from .tiling import CLUSTER_PAYS, EDGES_PAY, GROUPS_PAY, SHAPE_PAYS, tiles, wide
 
 __all__ = ["ADVICE"]
 
+_LARGE = 4_000_000
+"""Elements of C from which on those count whose tiles of 8 steps of k are multiplied by threads of 16x8."""
+
 
 def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
     reads = all(
@@ -57,6 +60,11 @@ def _writes_mostly(problem: Problem) -> bool:
     return problem.k <= 32 and 16 * problem.k <= min(problem.m, problem.n)
 
 
+def _long_in_large(problem: Problem, config: Config) -> bool:
+    """Whether threads of 16x8 multiply shallow tiles of a large C: longer warps and six stages were 1 to 2% faster."""
+    return config["block_k"] == 8 and config["thread_m"] == 16 and problem.m * problem.n >= _LARGE
+
+
 def _order_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     # By rows fewer multiply-adds of a long part have to read all their operands anew; in a square one that is luck.
     m, n = config.number("thread_m"), config.number("thread_n")
@@ -71,6 +79,7 @@ def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     narrow = 4 < min(problem.m, problem.n) <= 32
     return (
         _nearly_square(2, m, n)
+        or (_long_in_large(problem, config) and m == 4 * n)
         or (_writes_mostly(problem) and m < n <= 8 * m)
         or (
             narrow
@@ -80,6 +89,17 @@ def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
             and config["prefetch"] == 1
         )
     )
+
+
+def _six_stages_or(rule: Constraint) -> Constraint:
+    """A rule on stages, which threads with long parts of a large C need not keep to up to six."""
+
+    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
+        return rule.holds(problem, config, arch) or (
+            config["slices"] == 1 and config.number("stages") <= 6 and _long_in_large(problem, config)
+        )
+
+    return Constraint(f"{rule.reason}, or threads have long parts of a large C", holds)
 
 
 ADVICE = (
@@ -94,8 +114,8 @@ ADVICE = (
         lambda problem, config, arch: _nearly_square(2, config.number("thread_m"), config.number("thread_n")),
     ),
     Constraint(
-        "a warp's part of C is at most twice as long as wide, four times where C is narrow and tiles are deep, or has "
-        "long rows where k is short and C takes longest to write",
+        "a warp's part of C is at most twice as long as wide, four times where C is narrow and tiles are deep or large "
+        "with threads of 16x8, or has long rows where k is short and C takes longest to write",
         _warp_shape_pays,
     ),
     SHAPE_PAYS,
@@ -118,7 +138,7 @@ ADVICE = (
         "deep tiles are filled by cp.async",
         lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
     ),
-    or_apart(deep_pays(stages=4, slices=8)),
+    _six_stages_or(or_apart(deep_pays(stages=4, slices=8))),
     APART_PAYS,
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
     Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),

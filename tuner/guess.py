@@ -6,7 +6,7 @@ from ..codegen.config import Config
 from ..codegen.families import canonical, family_of, fitted
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
-from ..runtime.estimate import estimate_us
+from ..runtime.experience import expected_us
 from ..runtime.store import Store, distance
 
 __all__ = ["ranked", "recorded"]
@@ -22,7 +22,7 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
         heads.setdefault(config.family, config)
     if info.arch.is_host:
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
-    estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
+    estimates = sorted((expected_us(problem, config, info), place) for place, config in enumerate(configs))
     # Half of the guesses differ in what counts most, each the best of a way to share out the work; the others are
     # simply the best, whatever they share.
     firsts: dict[tuple[object, ...], Config] = {}

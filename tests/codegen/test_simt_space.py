@@ -52,7 +52,8 @@ def is_larger(config: Config) -> bool:
 def test_large_and_shallow_results_try_no_deep_tiles(shape: str) -> None:
     configs = tried(Problem.parse(shape), split_k=(1, 2, 4))
     assert len(configs) >= 10
-    assert not any(c.number("stages") > 4 or c.number("slices") > 8 for c in configs)
+    assert not any(c.number("slices") > 8 for c in configs)
+    assert all(c["thread_m"] == 16 and c["block_k"] == 8 for c in configs if c.number("stages") > 4)
     assert not any(is_deep(c) and c["apart"] == 0 for c in configs)
 
 
@@ -103,6 +104,18 @@ def test_large_parts_of_c_are_multiplied_row_after_row() -> None:
     }
     assert {(16, 8, 1, 0), (16, 8, 1, 1), (8, 8, 0, 0), (8, 8, 0, 1), (8, 8, 1, 1)} <= tried
     assert all(rows == (m > n) for m, n, rows, _ in tried if (m, n) != (8, 8))
+
+
+def test_threads_with_long_parts_of_a_large_result_have_long_warps_and_six_stages_among_others() -> None:
+    for shape, expected in (("2047", True), ("1024", False)):
+        long = [
+            config
+            for config in tried(Problem.parse(shape), block_m=(64, 128), block_n=(128, 256))
+            if (config["thread_m"], config["thread_n"]) == (16, 8) and config["block_k"] == 8
+        ]
+        assert ({4, 8} <= {config["lanes_m"] for config in long}) == expected
+        assert (6 in {config["stages"] for config in long}) == expected
+        assert {config["slices"] for config in long if config.number("stages") > 4} <= {1}
 
 
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:

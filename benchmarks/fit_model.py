@@ -1,0 +1,148 @@
+"""Fit the factors of `runtime/experience.py` to the trials that tunings left in a store, without a GPU.
+
+    python benchmarks/fit_model.py STORE...
+
+Each trial is a time, and the model's estimate of it. What the logarithm of their ratio owes to each value of a few
+parameters is found by ridge regression, shape by shape relative to its mean, fast variants counting more. Printed are
+the factors, and how well the model ranks each shape with factors fitted to all the others.
+"""
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config, Value
+from tilewright.codegen.families import FAMILIES, complete
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.estimate import estimate_us
+from tilewright.runtime.experience import JUDGED
+
+DEVICE = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
+LEAST = 30
+"""Variants of a family that a shape needs to count."""
+RIDGE = 30.0
+WEIGHT = 100.0
+"""All variants of a shape together."""
+FALL = 3.0
+"""A variant that takes e times the best counts exp(-3) of it."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The variants of one family that were measured for one problem."""
+
+    name: str
+    configs: list[Config]
+    model: Vector
+    """Logarithms of the model's times, without factors."""
+    measured: Vector
+    """Logarithms of the measured ones."""
+
+    @property
+    def weights(self) -> Vector:
+        """How much each variant counts."""
+        weights: Vector = np.exp(-FALL * (self.measured - self.measured.min()))
+        return weights * (WEIGHT / weights.sum())
+
+
+def config_of(params: dict[str, Value]) -> Config:
+    """A trial's parameters as a config."""
+    family = str(params["family"])
+    own = [parameter.name for parameter in FAMILIES[family].parameters]
+    return complete(Config(family, tuple((n, params[n]) for n in own if params.get(n, "absent") != "absent")))
+
+
+def shapes_of(store: Path, family: str) -> list[Shape]:
+    """What a store knows about a family."""
+    found = []
+    for log in sorted((store / "trials").glob("*.log")):
+        storage = JournalStorage(JournalFileBackend(os.fspath(log)))
+        for name in optuna.get_all_study_names(storage):
+            shape, dtype, trans = name.split()[0].rsplit("-", 2)
+            problem = Problem.parse(shape, dtype, trans)
+            tried = [
+                (config_of(trial.params), trial.value)
+                for trial in optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+                if trial.value is not None and math.isfinite(trial.value) and trial.params.get("family") == family
+            ]
+            if len(tried) >= LEAST:
+                configs = [config for config, _ in tried]
+                model = [math.log(estimate_us(problem, config, DEVICE)) for config in configs]
+                measured = [math.log(us) for _, us in tried]
+                found.append(Shape(f"{shape} {dtype}", configs, np.array(model), np.array(measured)))
+    return found
+
+
+def fit(shapes: Sequence[Shape], family: str) -> dict[tuple[str, ...], dict[tuple[Value, ...], float]]:
+    """Logarithms of factors by values, for each group of parameters."""
+    groups = JUDGED[family]
+    configs = [config for shape in shapes for config in shape.configs]
+    keys = sorted({(g, values_of(config, names)) for config in configs for g, names in enumerate(groups)}, key=str)
+    index = {key: place for place, key in enumerate(keys)}
+    left, right = RIDGE * np.eye(len(keys)), np.zeros(len(keys))
+    for shape in shapes:
+        rows = np.zeros((len(shape.configs), len(keys)))
+        for row, config in enumerate(shape.configs):
+            for g, names in enumerate(groups):
+                rows[row, index[g, values_of(config, names)]] = 1
+        weights, ratio = shape.weights, shape.measured - shape.model
+        rows -= np.average(rows, axis=0, weights=weights)
+        ratio = ratio - np.average(ratio, weights=weights)
+        left += (rows * weights[:, None]).T @ rows
+        right += (rows * weights[:, None]).T @ ratio
+    found = np.linalg.solve(left, right)
+    return {
+        names: {values: float(found[place]) for (group, values), place in index.items() if group == g}
+        for g, names in enumerate(groups)
+    }
+
+
+def values_of(config: Config, names: tuple[str, ...]) -> tuple[Value, ...]:
+    """The values of a group of parameters."""
+    return tuple(config[name] for name in names)
+
+
+def quality(shape: Shape, estimates: Vector) -> tuple[float, float, float]:
+    """The rank correlation with what was measured, and the best of the first 16 and 48 over the best."""
+    order = np.argsort(estimates, kind="stable")
+    ranks, measured = np.argsort(order), np.argsort(np.argsort(shape.measured))
+    best = shape.measured.min()
+    firsts = (float(np.exp(shape.measured[order[:count]].min() - best)) for count in (16, 48))
+    return (float(np.corrcoef(ranks, measured)[0, 1]), *firsts)
+
+
+def main() -> None:
+    """Print the factors and what they are worth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
+    stores: list[Path] = parser.parse_args().stores
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for family in JUDGED:
+        shapes = [shape for store in stores for shape in shapes_of(store, family)]
+        print(f"{family}: {sum(len(shape.configs) for shape in shapes)} variants of {len(shapes)} shapes")
+        before, after = [], []
+        for shape in shapes:
+            others = fit([other for other in shapes if other is not shape], family)
+            added = [sum(by.get(values_of(c, names), 0.0) for names, by in others.items()) for c in shape.configs]
+            before.append(quality(shape, shape.model))
+            after.append(quality(shape, shape.model + np.array(added)))
+            print(f"  {shape.name:24}", *(f"{old:.3f} -> {new:.3f}" for old, new in zip(before[-1], after[-1])))
+        print("  mean", np.mean(before, axis=0).round(3), np.mean(after, axis=0).round(3))
+        for names, by in fit(shapes, family).items():
+            print(f"  {names}: {{{', '.join(f'{values}: {math.exp(log):.3f}' for values, log in by.items())}}}")
+
+
+if __name__ == "__main__":
+    main()
