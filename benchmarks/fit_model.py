@@ -25,7 +25,7 @@ from tilewright.codegen.families import FAMILIES, complete
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
 from tilewright.runtime.estimate import estimate_us
-from tilewright.runtime.experience import JUDGED
+from tilewright.runtime.experience import FACTORS
 
 DEVICE = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 LEAST = 30
@@ -87,7 +87,7 @@ def shapes_of(store: Path, family: str) -> list[Shape]:
 
 def fit(shapes: Sequence[Shape], family: str) -> dict[tuple[str, ...], dict[tuple[Value, ...], float]]:
     """Logarithms of factors by values, for each group of parameters."""
-    groups = JUDGED[family]
+    groups = tuple(FACTORS[family])
     configs = [config for shape in shapes for config in shape.configs]
     keys = sorted({(g, values_of(config, names)) for config in configs for g, names in enumerate(groups)}, key=str)
     index = {key: place for place, key in enumerate(keys)}
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     stores: list[Path] = parser.parse_args().stores
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for family in JUDGED:
+    for family in FACTORS:
         shapes = [shape for store in stores for shape in shapes_of(store, family)]
         print(f"{family}: {sum(len(shape.configs) for shape in shapes)} variants of {len(shapes)} shapes")
         before, after = [], []

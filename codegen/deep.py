@@ -4,6 +4,8 @@ They are for results of few small tiles. There a block has little to do and wait
 tiles more is on its way at a time, and a barrier comes more seldom.
 """
 
+from collections.abc import Callable
+
 from .arch import Arch
 from .config import Config
 from .family import Constraint, family_in
@@ -34,13 +36,13 @@ def _small(problem: Problem, config: Config, arch: Arch) -> bool:
 DEEP_SMALL = Constraint("tiles of more than 32 steps of k are for small parts of a result that has few", _small)
 
 
-def deep_pays(stages: int, slices: int) -> Constraint:
+def deep_pays(stages: Callable[[Problem, Config], int], slices: int) -> Constraint:
     """The rule for stages and slices: up to so many in other tiles, more only in deep ones."""
 
     def pays(problem: Problem, config: Config, arch: Arch) -> bool:
         depth, ahead = config.number("block_k"), config.number("stages") - 1
         if not is_deep(config):
-            return ahead < stages and config.number("slices") <= slices
+            return ahead < stages(problem, config) and config.number("slices") <= slices
         bytes_ahead = ahead * depth * (config.number("block_m") + config.number("block_n")) * problem.dtype.size_bytes
         return (
             bytes_ahead in _BYTES_AHEAD

@@ -28,6 +28,7 @@ from .tiling import (
     registers_held_to,
     reuse,
     scalar,
+    split_pays,
     split_worth,
     splits,
     tail,
@@ -205,13 +206,6 @@ def _area_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return area >= 128 * 64 or tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
 
 
-def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    parts, split = tiles(problem, config), config.number("split_k")
-    if config.number("tail") > 1:
-        return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
-    return split == 1 or (parts <= 128 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
-
-
 def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
     slices = config.number("slices")
     few = is_deep(config) or 64 * slices <= _threads(config)
@@ -260,9 +254,9 @@ _ADVICE = (
         lambda problem, config, arch: _sums(config) < _MOST_SUMS or config["split_k"] == 1,
     ),
     DEEP_SMALL,
-    deep_pays(stages=5, slices=4),
+    deep_pays(stages=lambda problem, config: 5, slices=4),
     Constraint("warps share out k where there are few tiles", _slices_pay),
-    Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
+    split_pays(128),
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),

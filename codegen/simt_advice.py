@@ -9,7 +9,7 @@ from .overlap import WARM_L2_PAYS
 from .pack import pack_pays
 from .problem import DType, Problem
 from .simt_sizes import least_registers, neighbours, sum_registers, threads, turned_in_flight, warp_m, warp_n
-from .tiling import CLUSTER_PAYS, EDGES_PAY, GROUPS_PAY, SHAPE_PAYS, tiles, widest, widest_copy
+from .tiling import CLUSTER_PAYS, EDGES_PAY, GROUPS_PAY, SHAPE_PAYS, split_pays, tiles, widest, widest_copy
 
 __all__ = ["ADVICE"]
 
@@ -26,13 +26,6 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
     if is_deep(config):  # many slices leave each thread few sums to write
         vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
     return reads and config.number("vec_c") == vec_c
-
-
-def _split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
-    parts, split = tiles(problem, config), config.number("split_k")
-    if config.number("tail") > 1:
-        return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
-    return split == 1 or (parts <= 256 and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
 
 
 def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -61,7 +54,7 @@ def _writes_mostly(problem: Problem) -> bool:
 
 
 def _long_in_large(problem: Problem, config: Config) -> bool:
-    """Whether threads of 16x8 multiply shallow tiles of a large C: longer warps and six stages were 1 to 2% faster."""
+    """Whether threads of 16x8 multiply shallow tiles of a large C: where longer warps and six stages may pay."""
     return config["block_k"] == 8 and config["thread_m"] == 16 and problem.m * problem.n >= _LARGE
 
 
@@ -89,17 +82,6 @@ def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
             and config["prefetch"] == 1
         )
     )
-
-
-def _six_stages_or(rule: Constraint) -> Constraint:
-    """A rule on stages, which threads with long parts of a large C need not keep to up to six."""
-
-    def holds(problem: Problem, config: Config, arch: Arch) -> bool:
-        return rule.holds(problem, config, arch) or (
-            config["slices"] == 1 and config.number("stages") <= 6 and _long_in_large(problem, config)
-        )
-
-    return Constraint(f"{rule.reason}, or threads have long parts of a large C", holds)
 
 
 ADVICE = (
@@ -138,10 +120,10 @@ ADVICE = (
         "deep tiles are filled by cp.async",
         lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
     ),
-    _six_stages_or(or_apart(deep_pays(stages=4, slices=8))),
+    or_apart(deep_pays(stages=lambda problem, config: 6 if _long_in_large(problem, config) else 4, slices=8)),
     APART_PAYS,
     Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
-    Constraint("blocks share out k where there are few tiles, and each has a tile of k", _split_pays),
+    split_pays(256),
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),

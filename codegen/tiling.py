@@ -31,6 +31,7 @@ __all__ = [
     "reuse",
     "runs_along_k",
     "scalar",
+    "split_pays",
     "split_worth",
     "splits",
     "stored_row",
@@ -222,6 +223,18 @@ def _shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
 
 
 SHAPE_PAYS = Constraint("a block's part of C is at most four times as long as wide, unless C is narrow", _shape_pays)
+
+
+def split_pays(most: int) -> Constraint:
+    """The advice on splits of k, for a family that tries them where C has so many tiles at most."""
+
+    def pays(problem: Problem, config: Config, arch: Arch) -> bool:
+        parts, split = tiles(problem, config), config.number("split_k")
+        if config.number("tail") > 1:
+            return parts >= config.number("tail") and 4 * config.number("block_k") * split <= problem.k
+        return split == 1 or (parts <= most and parts * split <= 1024 and config.number("block_k") * split <= problem.k)
+
+    return Constraint("blocks share out k where there are few tiles, and each has a tile of k", pays)
 
 
 def _groups_pay(problem: Problem, config: Config, arch: Arch) -> bool:

@@ -21,7 +21,7 @@ from ..codegen.families import default_config, fitted, rejections
 from ..codegen.problem import Problem
 from . import settings
 from .device import DeviceInfo
-from .experience import expected_us
+from .estimate import estimate_us
 from .files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
 from .record import Record, Status
 from .record_json import dumps, key_digest, loads
@@ -118,7 +118,7 @@ class Store:
                 config = fitted(record.config, problem, info.arch, ("exact", "bounds"))
                 if config is not None:
                     found.setdefault(config, record)
-        best = min(found, key=lambda config: expected_us(problem, config, info), default=None)
+        best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
         return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:

@@ -6,7 +6,8 @@ from ..codegen.config import Config
 from ..codegen.families import canonical, family_of, fitted
 from ..codegen.problem import Problem
 from ..runtime.device import DeviceInfo
-from ..runtime.experience import expected_us
+from ..runtime.estimate import estimate_us
+from ..runtime.experience import factor
 from ..runtime.store import Store, distance
 
 __all__ = ["ranked", "recorded"]
@@ -22,11 +23,11 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
         heads.setdefault(config.family, config)
     if info.arch.is_host:
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
-    estimates = sorted((expected_us(problem, config, info), place) for place, config in enumerate(configs))
-    # Half of the guesses differ in what counts most, each the best of a way to share out the work; the others are
-    # simply the best, whatever they share.
+    estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
+    # Half of the guesses differ in what counts most, each the best of a way to share out the work by what was measured
+    # elsewhere too; the others are simply the best of the model, whatever they share.
     firsts: dict[tuple[object, ...], Config] = {}
-    for _, place in estimates:
+    for _, place in sorted((us * factor(configs[place]), place) for us, place in estimates):
         config = configs[place]
         family = family_of(config)
         firsts.setdefault(
