@@ -3,11 +3,12 @@
 from .arch import Arch
 from .config import Config
 from .deep import DEEP_SMALL, deep_pays, is_deep
-from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic, staged_elements
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic, staged_elements
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .overlap import WARM_L2, WARM_L2_FITS, WARM_L2_PAYS, early
 from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .problem import DType, Problem
+from .spread import COPY_GROUPS, spread, spread_fits
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
@@ -96,6 +97,19 @@ def _copied(config: Config, operand: str) -> int:
     return -(-config.number("block_m" if operand == "a" else "block_n") * config.number("block_k") // _threads(config))
 
 
+def _copies(config: Config) -> int:
+    """Most copies of a thread of A or of B for a tile."""
+    return max(_copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
+
+
+def _places(problem: Problem, config: Config) -> int:
+    """Instructions of a warp with which copies can be started: not those of a tile's last step, which waits for the
+    next tile."""
+    steps = config.number("block_k") // (config.number("slices") * _step(config))
+    rows = 8 if config.number("mma_k") == 4 else 16
+    return (steps - 1) * (config.number("warp_m") // rows) * (config.number("warp_n") // 8)
+
+
 def _least_registers(config: Config) -> int:
     """Registers that a thread can do with; with fewer some are spilled."""
     held = 2 * _sums(config) + _operand_registers(config)
@@ -179,6 +193,11 @@ _CONSTRAINTS = (
         f"a thread copies at most {MOST_COPIES} elements of an operand for a tile",
         lambda problem, config, arch: all(_copied(config, operand) <= MOST_COPIES for operand in "ab"),
     ),
+    Constraint(
+        "copies in {copy_groups} groups go with operands that are read beside others, not with prefetch {prefetch}",
+        lambda problem, config, arch: config["prefetch"] == 2 or not spread(config),
+    ),
+    spread_fits(_copies, _places),
     _evenly("a"),
     _evenly("b"),
     *CLUSTER_FITS,
@@ -261,6 +280,10 @@ _ADVICE = (
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
     WARM_L2_PAYS,
+    Constraint(
+        "copies are spread up to sm_90, where that was measured: for later devices the compiler runs out of registers",
+        lambda problem, config, arch: not spread(config) or arch.capability < (10, 0),
+    ),
     EDGES_PAY,
 )
 
@@ -320,8 +343,10 @@ DMMA = Family(
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
+        STREAM_C,
         ATOMIC,
         WARM_L2,
+        COPY_GROUPS,
         EDGE,
     ),
     constraints=_CONSTRAINTS,

@@ -5,12 +5,27 @@ from .family import Constraint, Parameter
 from .problem import Problem
 from .tiling import clustered, widest
 
-__all__ = ["ATOMIC", "ATOMIC_FITS", "STAGED_C", "STAGED_C_FITS", "atomic", "staged_elements"]
+__all__ = ["ATOMIC", "ATOMIC_FITS", "STAGED_C", "STAGED_C_FITS", "STREAM_C", "atomic", "staged_elements"]
+
+_SHORT_K = 128
+"""Up to so many steps of k it counts how C is written."""
+_STREAMED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
+"""Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
+
+
+def _written(problem: Problem, least_bytes: int) -> bool:
+    c_bytes = problem.m * problem.n * problem.dtype.size_bytes
+    return problem.k <= _SHORT_K and c_bytes >= least_bytes
 
 
 def _staged_pays(problem: Problem, value: Value) -> bool:
-    # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
-    return value == 0 or widest(problem, "c") == 1
+    # Elsewhere threads write vectors, which fill whole sectors of memory by themselves: longer parts of rows pay where
+    # much is written and little computed.
+    return value == 0 or widest(problem, "c") == 1 or _written(problem, _UNCACHED_BYTES)
+
+
+def _stream_pays(problem: Problem, value: Value) -> bool:
+    return value == 0 or _written(problem, _STREAMED_BYTES)
 
 
 STAGED_C = Parameter(
@@ -25,6 +40,17 @@ STAGED_C_FITS = Constraint(
     "blocks of a cluster write their own sums: others still read their shared memory",
     lambda problem, config, arch: config["staged_c"] == 0 or not clustered(config),
     "!STAGED_C || !CLUSTER",
+)
+
+
+STREAM_C = Parameter(
+    "stream_c",
+    "y",
+    (0, 1),
+    "1 = C is written past the caches, as far as they allow",
+    _stream_pays,
+    silent=True,
+    constant=False,
 )
 
 

@@ -8,6 +8,7 @@ from .config import Config, Value
 from .environment import environment, tidy
 from .errors import ConfigError, check
 from .families import COMMON, FAMILIES, Family, complete, family_of, require
+from .family import Parameter
 from .problem import DType, Problem
 from .source import PACK_THREADS, PACK_TILE, KernelSource
 
@@ -18,10 +19,11 @@ _DIGEST = "@digest@"
 
 def kernel_name(config: Config, dtype: DType, trans: str) -> str:
     """The name of a kernel: family, dtype, transposes and every parameter, `gemm_tiled_f32_nn_tw16_ebounds_s0_u8`.
-    Those that are silent are left out where they have their default."""
+    Those that are silent are left out where they have their default, and are letters alone where they are on or off.
+    """
     family = family_of(config)
     told = (each for each in family.parameters if not each.silent or config[each.name] != each.default)
-    codes = (f"{parameter.code}{config[parameter.name]}" for parameter in told)
+    codes = (each.code if _switch(each) else f"{each.code}{config[each.name]}" for each in told)
     return "_".join(("gemm", family.name, dtype.code, trans, *codes))
 
 
@@ -31,15 +33,25 @@ def parse_kernel_name(name: str) -> tuple[Config, DType, str]:
         match = re.fullmatch(_name_pattern(family), name)
         if match:
             told = [(each, text) for each, text in zip(family.parameters, match.groups()[2:]) if text is not None]
-            named = tuple((parameter.name, _value(text, parameter.choices)) for parameter, text in told)
+            named = tuple((each.name, 1 if _switch(each) else _value(text, each.choices)) for each, text in told)
             return complete(Config(family.name, named)), DType.parse(match[1]), match[2]
     raise ConfigError(f"not the name of a tilewright kernel: {name!r}")
 
 
 def _name_pattern(family: Family) -> str:
-    codes = (f"_{each.code}({'|'.join(map(str, each.choices))})" for each in family.parameters)
-    told = (f"(?:{code})?" if each.silent else code for each, code in zip(family.parameters, codes))
-    return "_".join(("gemm", family.name, "(f32|f64)", "([nt][nt])")) + "".join(told)
+    return "_".join(("gemm", family.name, "(f32|f64)", "([nt][nt])")) + "".join(map(_code_pattern, family.parameters))
+
+
+def _code_pattern(parameter: Parameter) -> str:
+    if _switch(parameter):
+        return f"(_{parameter.code})?"
+    code = f"_{parameter.code}({'|'.join(map(str, parameter.choices))})"
+    return f"(?:{code})?" if parameter.silent else code
+
+
+def _switch(parameter: Parameter) -> bool:
+    """Whether a parameter is on or off, and told only where it is on."""
+    return parameter.silent and parameter.choices == (0, 1)
 
 
 def _value(text: str, choices: tuple[Value, ...]) -> Value:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from .apart import APART, APART_FITS
 from .arch import Arch
 from .config import Config, Value
-from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, atomic
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .overlap import WARM_L2, WARM_L2_FITS, early
 from .pack import PACK_FITS, pack, vec_worth
@@ -13,6 +13,7 @@ from .problem import DType, Problem
 from .simt_advice import ADVICE
 from .simt_sizes import (
     copied,
+    copies,
     least_registers,
     neighbours,
     overhead,
@@ -26,6 +27,7 @@ from .simt_sizes import (
     warp_m,
     warp_n,
 )
+from .spread import COPY_GROUPS, spread, spread_fits
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
@@ -79,6 +81,12 @@ def _inner_stays(operand: str) -> Constraint:
         lambda problem, config, arch: config[f"{operand}_k_inner"] == 0 or read_along_k(problem, config, operand),
         f"{along} || !{name}_K_INNER",
     )
+
+
+def _places(problem: Problem, config: Config) -> int:
+    """Steps of a tile with which copies can be started: not the last one, where that waits for the next tile."""
+    reads = config.number("block_k") // (config.number("slices") * step(problem.dtype, config))
+    return reads - config.number("prefetch")
 
 
 def _steps_fit(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -143,6 +151,11 @@ _CONSTRAINTS = (
         ),
         f"THREAD_M * THREAD_N * BLOCK_K <= {_MOST_FMAS} * SLICES",
     ),
+    Constraint(
+        "copies that are spread, in {copy_groups} groups, are those of cp.async",
+        lambda problem, config, arch: bool(config.number("cp_async")) or not spread(config),
+    ),
+    spread_fits(copies, _places),
     *APART_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,
@@ -222,8 +235,10 @@ SIMT = _Simt(
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
+        STREAM_C,
         ATOMIC,
         WARM_L2,
+        COPY_GROUPS,
         EDGE,
     ),
     constraints=_CONSTRAINTS,

@@ -10,6 +10,7 @@ from .tiling import WIDE_BYTES, clustered, read_along_k, registers_held_to
 
 __all__ = [
     "copied",
+    "copies",
     "least_registers",
     "neighbours",
     "overhead",
@@ -87,6 +88,11 @@ def copied(config: Config, operand: str, vec: int = 0) -> int:
     team, depth = _team(config)
     fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
     return vec * -(-extent * depth // (vec * fewest))
+
+
+def copies(config: Config) -> int:
+    """Most copies of a thread of A or of B for a tile."""
+    return max(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
 
 
 def turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:

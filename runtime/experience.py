@@ -23,6 +23,7 @@ FACTORS: Mapping[str, Mapping[tuple[str, ...], Mapping[tuple[Value, ...], float]
             (2, 1): 0.992, (4, 1): 0.979, (8, 1): 0.998, (16, 1): 1.021,
         },
         ("warm_l2",): {(0,): 1.014, (1,): 0.986},
+        ("copy_groups",): {(1,): 1.005, (2,): 0.995},
     },
     "dmma": {
         ("warp_m", "warp_n"): {
@@ -32,6 +33,7 @@ FACTORS: Mapping[str, Mapping[tuple[str, ...], Mapping[tuple[Value, ...], float]
         ("block_k",): {(16,): 0.963, (32,): 1.004, (64,): 1.035},
         ("stages",): {(2,): 1.017, (3,): 0.992, (4,): 0.987, (5,): 1.003},
         ("prefetch",): {(1,): 1.021, (2,): 0.979},
+        ("copy_groups",): {(1,): 1.005, (2,): 0.995},
     },
 }  # fmt: skip
 """By family and group of parameters: the factor for each values of the group."""

@@ -25,7 +25,8 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
         return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
     estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
     # Half of the guesses differ in what counts most, each the best of a way to share out the work by what was measured
-    # elsewhere too; the others are simply the best of the model, whatever they share.
+    # elsewhere too; the others are simply the best of the model, whatever they share, of those that it does not tell
+    # apart the first.
     firsts: dict[tuple[object, ...], Config] = {}
     for _, place in sorted((us * factor(configs[place]), place) for us, place in estimates):
         config = configs[place]
@@ -34,7 +35,10 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
             (family.name, family.tile(config)[:2], family.splits(config), family.tail(config), family.packs(config)),
             config,
         )
-    in_turn = itertools.chain.from_iterable(zip(firsts.values(), (configs[place] for _, place in estimates)))
+    told_apart: dict[float, Config] = {}
+    for us, place in estimates:
+        told_apart.setdefault(us, configs[place])
+    in_turn = itertools.chain.from_iterable(zip(firsts.values(), told_apart.values()))
     return list(dict.fromkeys((*heads.values(), *in_turn, *(configs[place] for _, place in estimates))))
 
 

@@ -59,6 +59,12 @@ def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str =
         ("block_k=8,mma_k=16", "1024", "block_k 8 is whole steps for each of 1 slices"),
         ("block_k=8,prefetch=2", "1024", "prefetch 2 takes an even number of steps of k for each slice"),
         ("block_m=256,block_n=8,warp_m=64,warp_n=8,block_k=32", "1024", "copies at most 32 elements"),
+        (
+            "copy_groups=2,prefetch=1",
+            "1024",
+            "copies in 2 groups go with operands that are read beside others",
+        ),
+        ("copy_groups=4,prefetch=2,warp_m=16,warp_n=16,vec_a=2,vec_b=2", "1024", "copy_groups 4 is at most the copies"),
         (f"{LARGEST},min_blocks=2", "1024", "registers of 2 blocks fit on a multiprocessor"),
         ("stages=5,block_k=32,min_blocks=3", "1024", "threads and shared memory of 3 blocks fit"),
         ("block_m=256,block_n=256,warp_m=64,block_k=32,stages=5", "1024", "shared memory of a block stays within"),
@@ -102,6 +108,14 @@ def test_the_space_takes_the_instructions_that_run_at_full_rate() -> None:
     assert {(config["mma_k"], config["prefetch"]) for config in some(cube)} == set(product((8, 16), (1, 2)))
     assert {config["mma_k"] for config in some(cube, "sm_80")} == {4}
     assert space(cube, "sm_75")[0] == []
+
+
+@pytest.mark.parametrize(("shape", "groups"), [("512", {1}), ("2048", {1, 2, 4})])
+def test_copies_of_long_products_are_spread_among_others(shape: str, groups: set[int]) -> None:
+    configs = some(Problem.parse(shape, "double"))
+    assert {config["copy_groups"] for config in configs} == groups
+    assert all(config["prefetch"] == 2 for config in configs if config["copy_groups"] != 1)
+    assert {config["copy_groups"] for config in some(Problem.parse(shape, "double"), "sm_100")} == {1}
 
 
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])

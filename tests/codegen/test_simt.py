@@ -1,5 +1,6 @@
 """The simt family: what its rules refuse, and what the compiler makes of it."""
 
+import itertools
 import json
 import os
 import random
@@ -54,6 +55,9 @@ def reasons(
         ("thread_m=2,block_k=64,slices=16", "1024", "float", "nn", "thread_m 2 * thread_n 4 sums are whole vectors"),
         ("thread_m=8,thread_n=8,block_k=128,slices=2", "1024", "float", "nn", "a thread copies at most 32 elements"),
         ("min_blocks=8,block_m=128,block_n=128", "1024", "float", "nn", "threads and shared memory of 8 blocks fit"),
+        ("copy_groups=2", "1024", "float", "nn", "copies that are spread, in 2 groups, are those of cp.async"),
+        ("copy_groups=4,cp_async=1,prefetch=1,block_k=8,slices=2", "1024", "float", "nn", "copy_groups 4 is at most"),
+        ("copy_groups=4,cp_async=1,block_k=32,slices=4,vec_b=4", "64", "float", "tn", "copy_groups 4 is at most"),
         ("apart=1", "1024", "float", "nn", "only one of several slices can go apart, not with slices 1"),
         ("block_m=32,block_n=32,slices=16,block_k=64,apart=1", "1024", "float", "nn", "has barriers for 15 slices of"),
         ("slices=4,apart=1,vec_b=4", "1024", "float", "nn", "copies whole vectors: block_k 8 in 4, vec_a 1, vec_b 4"),
@@ -189,6 +193,9 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
     apart = [each for each in some(Problem.parse("512"), "sm_90a") if each["apart"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(apart, 6)]
+    copied = [text for text, dtype, trans in rows if (dtype, trans) == ("float", "nn") and "cp_async=1" in text]
+    rows += [(text.replace("copy_groups=1", f"copy_groups={groups}"), "float", "nn")
+             for groups, text in zip(itertools.cycle((2, 4)), copied)]  # fmt: skip
     rows += [(f"simt:{text}", dtype, "nn") for text, dtype in ENDINGS]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 

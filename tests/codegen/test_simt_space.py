@@ -119,6 +119,15 @@ def test_threads_with_long_parts_of_a_large_result_have_long_warps_and_six_stage
         assert {config["slices"] for config in long if config.number("stages") > 4} <= {1}
 
 
+@pytest.mark.parametrize(("shape", "groups"), [("512", {1}), ("1024x768x512", {1, 2}), ("4096x16x4096", {1, 2})])
+def test_copies_of_long_products_are_spread_among_others(shape: str, groups: set[int]) -> None:
+    configs = tried(Problem.parse(shape), cp_async=(0, 1))
+    assert {config["copy_groups"] for config in configs} == groups
+    spread = [config for config in configs if config["copy_groups"] == 2]
+    assert all(config["cp_async"] == 1 for config in spread)
+    assert len(spread) < 0.45 * len(configs)
+
+
 def test_every_config_has_a_scalar_twin_that_serves_any_alignment() -> None:
     for dtype, trans in (("float", "nn"), ("double", "nt"), ("float", "tn")):
         configs = tried(Problem.parse("1024", dtype, trans), usual(dtype), **FEW_TILES)
@@ -145,3 +154,15 @@ def test_sums_pass_through_shared_memory_only_where_rows_of_the_result_allow_no_
         for shape in ("1024x767x512", "1024x766x512")
     }
     assert staged == {"1024x767x512": {0, 1}, "1024x766x512": {0}}
+
+
+@pytest.mark.parametrize(
+    ("shape", "staged", "streamed"),
+    [("4096x4096x64", {0, 1}, {0, 1}), ("65536x64x64", {0}, {0, 1}), ("4096x4096x256", {0}, {0})],
+)
+def test_where_k_is_short_large_results_are_written_in_long_rows_or_past_the_caches_among_others(
+    shape: str, staged: set[int], streamed: set[int]
+) -> None:
+    configs = tried(Problem.parse(shape), **FEW_TILES, cp_async=(1,), stages=(2,))
+    assert {config["staged_c"] for config in configs} == staged
+    assert {config["stream_c"] for config in configs} == streamed

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc1_ebounds
+// gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc_ebounds
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C      double, every matrix row-major
@@ -14,11 +14,12 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest f5feb25878c69fde. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 153c2827d3275c14. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
-//        tail=1, group_m=1, min_blocks=1, staged_c=1, atomic=0, warm_l2=0, edge=bounds"
+//        tail=1, group_m=1, min_blocks=1, staged_c=1, stream_c=0, atomic=0, warm_l2=0,
+//        copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -230,17 +231,27 @@ struct Tile {
         return (ONE_OUTER || inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
     }
 
+    // Where copy i comes from, and where it goes in `tile`.
+    __device__ __forceinline__ const T* from(int i) const
+    {
+        return source + Index(row_of(i)) * ld + col_of(i);
+    }
+    __device__ __forceinline__ T* to(T* tile, int i) const
+    {
+        // The bits of a thread's first row and those of row_of(i) are apart, so the swaps add up.
+        return tile + (place ^ swap(row_of(i))) + row_of(i) * PITCH + col_of(i);
+    }
+
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
     // Starts to copy the next tile to `tile`.
     __device__ __forceinline__ void start(T* tile, int k_left)
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            // The bits of a thread's first row and those of row_of(i) are apart, so the swaps add up.
-            T* to = tile + (place ^ swap(row_of(i))) + row_of(i) * PITCH + col_of(i);
-            const T* from = source + Index(row_of(i)) * ld + col_of(i);
-            if (copies(i)) copy_async<VEC * sizeof(T)>(to, from, copied(i, k_left));
+            if (copies(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), copied(i, k_left));
         }
-        source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld;
+        advance();
     }
 
     // Where a lane reads of `tile`, for a warp whose share begins at `first`, and at `p` along k.
@@ -451,7 +462,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc1_ebounds(
+gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_sc_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -491,22 +502,34 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_s
     const T *a_places[TileA::BASES], *b_places[TileB::BASES];
     TileA::find(a_places, shared, warp_m, 0, lane);
     TileB::find(b_places, shared + TileA::SIZE, warp_n, 0, lane);
-    int reading = 0;                     // where the stage begins that is multiplied
-    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
+    int reading = 0;  // where the stage begins that is multiplied
     wait_for_previous();
     let_next_come();
 
+    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     // Starts to copy the next tile to `stage`.
     const auto fetch = [&](T* stage) {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
         k_left -= BLOCK_K;
     };
+    // Goes on to the stage that is filled next.
+    const auto end_fetch = [&] {
+        commit_copies();  // an empty group counts too
+        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+    };
     // Waits for the oldest of the tiles on their way, and until no thread reads the one before it any more.
     const auto settle = [&] {
         wait_copies<STAGES - 2>();
         __syncthreads();
     };
+    #pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < tiles) fetch(shared + stage * STAGE);
+        commit_copies();
+    }
+    settle();
+
     // Read a group's operands of one step to one of the buffers.
     const auto read_a = [&](int step, int i, int buffer) {
         TileA::read(a_part[buffer][i], a_places, reading, step * STEP, i);
@@ -527,20 +550,13 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p0_w1_z1_x0_g1_r1_s
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     };
 
-    #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (stage < tiles) fetch(shared + stage * STAGE);
-        commit_copies();
-    }
-    settle();
     if constexpr (PREFETCH != 0) read_all(0);
 
     #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
         if (tile + STAGES - 1 < tiles) fetch(shared + writing);
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+        end_fetch();
 
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {

@@ -31,6 +31,10 @@ SPECIAL = (
     ("staged", "dmma:staged_c=1", "double"),
     ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),
     ("rows", "simt:thread_m=16,thread_n=8,lanes_m=4,rows_first=1,cp_async=1,stages=3,prefetch=1", "float"),
+    ("spread", "simt:block_k=16,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,copy_groups=4", "float"),
+    ("streamed", "simt:vec_c=4,stream_c=1", "float"),
+    ("streamed", "dmma:vec_c=2,staged_c=1,stream_c=1", "double"),
+    ("spread", "dmma:stages=3,prefetch=2,copy_groups=2", "double"),
     ("warm", "skinny:cp_async=1,stages=4,warm_l2=1", "float"),
 )
 """Name, config and type of what the defaults leave out."""

@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0_g1_r1_at1_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0_g1_r1_at_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -16,12 +16,12 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 6bc0452c415820d8. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 7a649836bb7b8906. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
 //        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
 //        prefetch=0, rows_first=0, slices=1, apart=0, split_k=12, cluster=0, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, atomic=1, warm_l2=0, edge=bounds"
+//        min_blocks=1, staged_c=0, stream_c=0, atomic=1, warm_l2=0, copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -450,7 +450,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0_g1_r1_at1_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0_g1_r1_at_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
 {

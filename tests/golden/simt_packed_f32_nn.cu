@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -19,12 +19,12 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 21a58ff51421682b. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 913ac2fa89f74abe. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
 //        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
 //        prefetch=0, rows_first=0, slices=1, apart=0, split_k=4, cluster=0, tail=8, group_m=1,
-//        min_blocks=1, staged_c=0, atomic=0, warm_l2=0, edge=bounds"
+//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -267,13 +267,18 @@ struct Operand {
 
     __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
 
+    // Where copy i goes in `tile`.
+    __device__ __forceinline__ T* to(T* tile, int i) const
+    {
+        return tile + place + place_of(row_of(i), col_of(i));
+    }
+
     // Starts to copy the next tile to `tile`.
     __device__ __forceinline__ void start(T* tile, int k_left)
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            T* to = tile + place + place_of(row_of(i), col_of(i));
-            if (copies(i)) copy_async<VEC * sizeof(T)>(to, from(i), copied(i, k_left));
+            if (copies(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), copied(i, k_left));
         }
         advance();
     }
@@ -472,7 +477,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
 {
@@ -523,18 +528,23 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w
     int reading = 0;  // where the stage begins that is multiplied
     wait_for_previous();
 
+    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     // Starts to copy the next tile to `stage`.
     const auto fetch = [&](T* stage) {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
         k_left -= BLOCK_K;
     };
+    // Goes on to the stage that is filled next.
+    const auto end_fetch = [&] {
+        commit_copies();  // an empty group counts too
+        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+    };
     // Waits for the oldest of the tiles on their way, and until no thread reads the one before it any more.
     const auto settle = [&] {
         wait_copies<STAGES - 2>();
         __syncthreads();
     };
-    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) fetch(shared + stage * STAGE);
@@ -546,8 +556,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w
     for (int tile = 0; tile < tiles; ++tile) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
         if (tile + STAGES - 1 < tiles) fetch(shared + writing);
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+        end_fetch();
 
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
@@ -622,7 +631,7 @@ __device__ __forceinline__ void pack_tile(
 // Copies A and B to k rows, as the kernel above reads them, with zeros from the end of the matrix to the
 // end of the row. A block copies PACK_TILE x PACK_TILE elements at a time.
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa1_pb1_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds_pack(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds_pack(
     const T* __restrict__ A, int lda, T* __restrict__ packed_a, int packed_lda,
     const T* __restrict__ B, int ldb, T* __restrict__ packed_b, int packed_ldb,
     int m, int n, int k)

@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf1_w1_z1_x0_g1_r1_ebounds
+// gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf_w1_z1_x0_g1_r1_ebounds
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -14,12 +14,12 @@
 //   block      (32, 1, 1): 32 threads
 //   shared     13056 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 840515e71a454c07. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest e94f63959cba3f27. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:block_m=64, block_n=64, block_k=8, thread_m=16, thread_n=8, lanes_m=4, stages=3,
 //        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
 //        prefetch=1, rows_first=1, slices=1, apart=0, split_k=1, cluster=0, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, atomic=0, warm_l2=0, edge=bounds"
+//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -268,13 +268,18 @@ struct Operand {
 
     __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
 
+    // Where copy i goes in `tile`.
+    __device__ __forceinline__ T* to(T* tile, int i) const
+    {
+        return tile + place + place_of(row_of(i), col_of(i));
+    }
+
     // Starts to copy the next tile to `tile`.
     __device__ __forceinline__ void start(T* tile, int k_left)
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            T* to = tile + place + place_of(row_of(i), col_of(i));
-            if (copies(i)) copy_async<VEC * sizeof(T)>(to, from(i), copied(i, k_left));
+            if (copies(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), copied(i, k_left));
         }
         advance();
     }
@@ -399,7 +404,7 @@ __device__ __forceinline__ void store(
 //       +-----+   +----+----+        be overwritten.
 //        op(A)
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf1_w1_z1_x0_g1_r1_ebounds(
+gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf_w1_z1_x0_g1_r1_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -442,18 +447,23 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf1_w1_z
     wait_for_previous();
     let_next_come();
 
+    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     // Starts to copy the next tile to `stage`.
     const auto fetch = [&](T* stage) {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
         k_left -= BLOCK_K;
     };
+    // Goes on to the stage that is filled next.
+    const auto end_fetch = [&] {
+        commit_copies();  // an empty group counts too
+        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+    };
     // Waits for the oldest of the tiles on their way, and until no thread reads the one before it any more.
     const auto settle = [&] {
         wait_copies<STAGES - 2>();
         __syncthreads();
     };
-    int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) fetch(shared + stage * STAGE);
@@ -467,8 +477,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm16_tn8_l4_s3_c1_va1_vb1_vc1_ka0_kb0_p1_rf1_w1_z
     for (int tile = 0; tile < tiles; ++tile) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
         if (tile + STAGES - 1 < tiles) fetch(shared + writing);
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+        end_fetch();
 
         // The next step's operands are read before this one's are multiplied, at last those of the next tile.
         #pragma unroll

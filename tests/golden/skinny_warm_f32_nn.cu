@@ -1,4 +1,4 @@
-// gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a1_s4_y256_z1_r1_wa1_ebounds
+// gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a1_s4_y256_z1_r1_wa_ebounds
 // A short side of C: the large operand streams through registers once, the small one waits in shared memory.
 //
 //   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
@@ -14,7 +14,7 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     36992 bytes, static
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 5502073838bd6724. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 11a070f0ea04c6db. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
 //        cp_async=1, stages=4, staged=256, split_k=1, min_blocks=1, warm_l2=1, edge=bounds"
@@ -360,7 +360,7 @@ __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take
 //
 // Everything that shares out k adds up in a fixed order at the end: lanes, warps, then blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a1_s4_y256_z1_r1_wa1_ebounds(
+gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a1_s4_y256_z1_r1_wa_ebounds(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

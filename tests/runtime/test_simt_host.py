@@ -51,6 +51,12 @@ CONFIGS = {
     "stages=3,prefetch=1,slices=2,apart=1,a_k_inner=1,b_k_inner=1",
     "apart, some threads copy less, cluster": "block_m=32,block_n=48,thread_m=4,thread_n=4,block_k=16,cp_async=1,"
     "stages=2,slices=2,apart=1,split_k=2,cluster=1,group_m=4",
+    "spread, prefetched":
+        "block_m=32,block_n=64,thread_m=8,thread_n=4,lanes_m=4,block_k=16,cp_async=1,stages=3,prefetch=1,copy_groups=4,stream_c=1",
+    "spread, some threads copy less":
+        "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=16,cp_async=1,stages=2,copy_groups=2,split_k=2",
+    "spread, apart, k innermost": "block_m=64,block_n=32,thread_m=8,thread_n=8,lanes_m=8,block_k=32,cp_async=1,"
+    "stages=3,slices=2,apart=1,a_k_inner=1,copy_groups=2,staged_c=1,stream_c=1",
     "atomic": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=8,split_k=12,atomic=1",
     "atomic, slices, staged": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,cp_async=1,stages=3,"
     "slices=8,split_k=3,staged_c=1,atomic=1,group_m=4",
@@ -225,9 +231,10 @@ PIECES = "block_m=64,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,stage
 STAGED_SLICES = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,slices=4,staged_c=1"
 ATOMIC = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=3,atomic=1"
 APART = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=16,prefetch=1,slices=2,apart=1,cp_async=1,stages=3"
+SPREAD = "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=8,prefetch=1,cp_async=1,stages=2,copy_groups=4"
 APART_WARPS = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,apart=1"
 UNFAULTED = (
-    PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS,
+    PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS, SPREAD,
 )  # fmt: skip
 
 
@@ -317,6 +324,15 @@ FAULTS = (
     Fault("first barrier of a warp missing", "    }\n    sync_slice();", "    }", APART_WARPS),
     Fault("last barrier of a warp missing", "put(own + reading);\n        sync_slice();", "put(own + reading);",
           APART_WARPS),
+    Fault("group of copies left out", "COPY_GROUPS / COPIES != group", "COPY_GROUPS / COPIES + 1 != group", SPREAD),
+    Fault("group started with no step", "(place - 1) * COPY_GROUPS / COPY_PLACES == group) return;",
+          "place * COPY_GROUPS / COPY_PLACES == group) return;", SPREAD),
+    Fault("spread copies beyond the last tile", "if (on) copy_async", "copy_async", SPREAD),
+    Fault("spread copies of the same tile again", "        a.advance();\n        b.advance();\n", "", SPREAD),
+    Fault("spread copies guarded by an earlier tile", "b.advance();\n        k_left -= BLOCK_K;", "b.advance();",
+          SPREAD),
+    Fault("spread copies to the stage that is read", "shared + writing, more", "shared + reading, more", SPREAD),
+    Fault("spread copies not committed", "commit_copies();  // an empty group counts too", "", SPREAD),
     Fault("sums left in the workspace", "sums[g * THREADS] = {};", "", ATOMIC, vec=4),
     Fault("counter of a tile not put back", "if (*last) *counter = 0;", "", ATOMIC, vec=4),
     Fault("sums added to the next tile", "+ tile * THREADS * GROUPS", "+ (tile + 1) * THREADS * GROUPS", ATOMIC, vec=4),

@@ -51,6 +51,14 @@ def test_results_of_few_small_tiles_are_guessed_with_deep_ones_among_others(shap
     assert len({FAMILIES["simt"].tile(config)[:2] for config in guessed}) >= 3
 
 
+def test_what_the_model_does_not_tell_apart_is_guessed_once() -> None:
+    problem = Problem.parse("2048", "double")
+    guessed = guesses(problem, 32)
+    assert {config["copy_groups"] for config in guessed if config.family == "dmma"} >= {1, 2}
+    # Half of them are the first of each way to share out the work, the others the first of each estimate.
+    assert len({estimate_us(problem, config, H200) for config in guessed}) >= 16
+
+
 def test_no_estimate_is_below_the_floor() -> None:
     problem = Problem.parse("2048", "double")
     floor_us = problem.flops / (H200.peak_gflops(problem.dtype) * 1e3)
