@@ -24,6 +24,8 @@ SAMPLE = 24
 """Variants that are compiled for each target, beside those of deep tiles."""
 DEEP = 4
 """Variants of deep tiles."""
+SPREAD = 6
+"""Variants whose copies are spread."""
 
 
 def reasons(
@@ -195,7 +197,7 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(config), "float", "nn") for config in generator.sample(apart, 6)]
     copied = [text for text, dtype, trans in rows if (dtype, trans) == ("float", "nn") and "cp_async=1" in text]
     rows += [(text.replace("copy_groups=1", f"copy_groups={groups}"), "float", "nn")
-             for groups, text in zip(itertools.cycle((2, 4)), copied)]  # fmt: skip
+             for groups, text in zip(itertools.cycle((2, 4)), copied[:SPREAD])]  # fmt: skip
     rows += [(f"simt:{text}", dtype, "nn") for text, dtype in ENDINGS]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
 
