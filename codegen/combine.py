@@ -92,7 +92,7 @@ def combine(
 
     def grow(place: int) -> None:
         if place == len(axes):
-            found.append(Config(family.name, tuple(chosen.items())))
+            found.append(Config.known(family.name, tuple(chosen.items())))
             return
         for value in axes[place]:
             chosen[names[place]] = value

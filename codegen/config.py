@@ -34,6 +34,14 @@ class Config:
             )
 
     @classmethod
+    def known(cls, family: str, values: tuple[tuple[str, Value], ...]) -> "Config":
+        """A config of a family's own names and values, which are not checked again: lists of configs are long."""
+        config = object.__new__(cls)
+        object.__setattr__(config, "family", family)
+        object.__setattr__(config, "values", values)
+        return config
+
+    @classmethod
     def parse(cls, text: str) -> "Config":
         """The config written `family:name=value,name=value`, as `str(config)` gives it.
 

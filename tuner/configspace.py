@@ -115,13 +115,14 @@ def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) 
 
 def _dimensions(configs: list[Config]) -> list[Dimension]:
     seen: dict[str, set[Value]] = {}
+    having: Counter[str] = Counter()
     for config in configs:
         for name, value in config.values:
             seen.setdefault(name, set()).add(value)
+            having[name] += 1
     families = sorted({config.family for config in configs}, key=list(FAMILIES).index)
     dimensions = [Dimension(FAMILY, tuple(families))]
     for name, values in seen.items():
-        everywhere = all(any(name == own for own, _ in config.values) for config in configs)
         ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
-        dimensions.append(Dimension(name, (*(() if everywhere else (ABSENT,)), *ordered)))
+        dimensions.append(Dimension(name, (*(() if having[name] == len(configs) else (ABSENT,)), *ordered)))
     return dimensions
