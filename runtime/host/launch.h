@@ -194,7 +194,12 @@ static const char* run(const Launch& launch, unsigned blocks_together, void (*bo
 
 __attribute__((destructor)) static void unload()
 {
-    if (stacks) munmap(stacks, STACKS);
+    if (stacks) {
+#ifdef TILEWRIGHT_ASAN
+        __asan_unpoison_memory_region(stacks, STACKS);  // else marks of frames stay, under what is mapped here next
+#endif
+        munmap(stacks, STACKS);
+    }
 }
 
 }  // namespace tilewright_host
