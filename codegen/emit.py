@@ -97,6 +97,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "launch": source.launch,
         "splits": family.splits(config),
         "tail": family.tail(config),
+        "persistent": family.persistent(config),
         "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
         "packs": source.packs,

@@ -5,9 +5,9 @@ from .family import Constraint, Parameter
 from .problem import Problem
 from .tiling import clustered, widest
 
-__all__ = ["ATOMIC", "ATOMIC_FITS", "STAGED_C", "STAGED_C_FITS", "STREAM_C", "atomic", "staged_elements"]
+__all__ = ["ATOMIC", "ATOMIC_FITS", "SHORT_K", "STAGED_C", "STAGED_C_FITS", "STREAM_C", "atomic", "staged_elements"]
 
-_SHORT_K = 128
+SHORT_K = 128
 """Up to so many steps of k it counts how C is written."""
 _STREAMED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
 """Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
@@ -15,7 +15,7 @@ _STREAMED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
 
 def _written(problem: Problem, least_bytes: int) -> bool:
     c_bytes = problem.m * problem.n * problem.dtype.size_bytes
-    return problem.k <= _SHORT_K and c_bytes >= least_bytes
+    return problem.k <= SHORT_K and c_bytes >= least_bytes
 
 
 def _staged_pays(problem: Problem, value: Value) -> bool:

@@ -105,6 +105,8 @@ class Family:
     """Blocks that share a tile of C."""
     tail: Callable[[Config], int] = lambda config: 1
     """Which tiles of C they share: the last one of so many parts of all, rounded up."""
+    persistent: Callable[[Config], int] = lambda config: 1
+    """Tiles of C that a block computes one after the other."""
     clustered: Callable[[Config], bool] = lambda config: False
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
     packs: Callable[[Config], tuple[bool, bool]] = lambda config: (False, False)
@@ -141,7 +143,8 @@ class Family:
 
     def blocks(self, problem: Problem, config: Config) -> int:
         """Blocks of the grid."""
-        return self.tiles(problem, config) + self.shared_tiles(problem, config) * (self.splits(config) - 1)
+        own = -(-self.tiles(problem, config) // self.persistent(config))
+        return own + self.shared_tiles(problem, config) * (self.splits(config) - 1)
 
     def tiles(self, problem: Problem, config: Config) -> int:
         """Tiles of C."""

@@ -13,7 +13,6 @@ from .problem import DType, Problem
 from .simt_advice import ADVICE
 from .simt_sizes import (
     copied,
-    copies,
     least_registers,
     neighbours,
     overhead,
@@ -155,7 +154,7 @@ _CONSTRAINTS = (
         "copies that are spread, in {copy_groups} groups, are those of cp.async",
         lambda problem, config, arch: bool(config.number("cp_async")) or not spread(config),
     ),
-    spread_fits(copies, _places),
+    spread_fits(copied, _places),
     *APART_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,

@@ -30,7 +30,20 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
 
 def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
     slices, sums = config.number("slices"), sum_registers(problem.dtype, config)
-    return slices == 1 or (sums <= 64 and tiles(problem, config) <= 512 and threads(config) <= 128 * slices)
+    if slices == 1 or tiles(problem, config) > 512:
+        return slices == 1
+    return (sums <= 64 and threads(config) <= 128 * slices) or _long_in_slices(config)
+
+
+def _long_in_slices(config: Config) -> bool:
+    """Whether four slices of one or two warps have threads of 16x8, which read least for each multiply-add."""
+    return (
+        config["slices"] == 4
+        and config["thread_m"] == 16
+        and config["prefetch"] == 1
+        and config.number("block_k") >= 16
+        and threads(config) <= 256
+    )
 
 
 def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -73,6 +86,7 @@ def _warp_shape_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return (
         _nearly_square(2, m, n)
         or (_long_in_large(problem, config) and m == 4 * n)
+        or (_long_in_slices(config) and n == 4 * m)
         or (_writes_mostly(problem) and m < n <= 8 * m)
         or (
             narrow
@@ -122,7 +136,9 @@ ADVICE = (
     ),
     or_apart(deep_pays(stages=lambda problem, config: 6 if _long_in_large(problem, config) else 4, slices=8)),
     APART_PAYS,
-    Constraint("warps share out k where there are few tiles, of few warps with few sums", _slices_pay),
+    Constraint(
+        "warps share out k where there are few tiles, with few sums or in four slices of threads of 16x8", _slices_pay
+    ),
     split_pays(256),
     CLUSTER_PAYS,
     GROUPS_PAY,

@@ -5,12 +5,13 @@ from functools import cache
 from .apart import apart, gain
 from .config import Config
 from .epilogue import staged_elements
+from .family import ONE_GROUP
 from .problem import DType, Problem
+from .spread import spread
 from .tiling import WIDE_BYTES, clustered, read_along_k, registers_held_to
 
 __all__ = [
     "copied",
-    "copies",
     "least_registers",
     "neighbours",
     "overhead",
@@ -90,11 +91,6 @@ def copied(config: Config, operand: str, vec: int = 0) -> int:
     return vec * -(-extent * depth // (vec * fewest))
 
 
-def copies(config: Config) -> int:
-    """Most copies of a thread of A or of B for a tile."""
-    return max(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
-
-
 def turned_in_flight(problem: Problem, config: Config, operand: str) -> bool:
     """Whether cp.async has to transpose."""
     along = read_along_k(problem, config, operand)
@@ -131,6 +127,13 @@ def _staged_registers(dtype: DType, config: Config, vec: int = 0) -> int:
     return dtype.size_bytes // 4 * (copied(config, "a", vec) + copied(config, "b", vec))
 
 
+def _copied_evenly(config: Config, operand: str) -> bool:
+    """Whether all threads copy as many vectors of a tile."""
+    team, depth = _team(config)
+    extent, vec = config.number("block_m" if operand == "a" else "block_n"), config.number(f"vec_{operand}")
+    return extent * depth % (vec * team) == 0
+
+
 def _address_registers(config: Config) -> int:
     """Registers that say where copies by cp.async go, at most one for each."""
     if not config.number("cp_async"):
@@ -151,10 +154,11 @@ def registers(dtype: DType, config: Config) -> int:
     """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
     held = sum_registers(dtype, config) + _staged_registers(dtype, config)
     bound = registers_held_to(config)
-    if held >= 128:
+    if held >= 128 or (spread(config) and not all(_copied_evenly(config, operand) for operand in "ab")):
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
-    splitting = 8 if config.number("split_k") > 1 else 0
+    split = config.number("split_k")
+    splitting = 16 if split > ONE_GROUP else 8 if split > 1 else 0  # sums of groups of blocks are added too
     needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting + _address_registers(config))
     if needed < bound and config["staged_c"] == 1:
         needed += 16

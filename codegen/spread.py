@@ -5,6 +5,7 @@ Reads of operands queue behind copies in the same pipe: a few of each at a time 
 
 from collections.abc import Callable
 
+from .arch import Arch
 from .config import Config, Value
 from .family import Constraint, Parameter
 from .problem import DType, Problem
@@ -35,12 +36,17 @@ COPY_GROUPS = Parameter(
 )
 
 
-def spread_fits(copies: Callable[[Config], int], places: Callable[[Problem, Config], int]) -> Constraint:
-    """The rule for a family of which a thread has so many copies of an operand for a tile at most, and so many places
-    in the loop over its steps where a group can be started."""
+def spread_fits(copied: Callable[[Config, str], int], places: Callable[[Problem, Config], int]) -> Constraint:
+    """The rule for a family of which a thread copies so many elements of A or B for a tile, and which has so many
+    places in the loop over its steps where a group can be started."""
+
+    def fits(problem: Problem, config: Config, arch: Arch) -> bool:
+        if not spread(config):
+            return True
+        copies = max(copied(config, operand) // config.number(f"vec_{operand}") for operand in "ab")
+        return config.number("copy_groups") <= min(copies, places(problem, config))
+
     return Constraint(
         "copy_groups {copy_groups} is at most the copies of a thread of A or B for a tile, and the steps they go with",
-        lambda problem, config, arch: (
-            not spread(config) or config.number("copy_groups") <= min(copies(config), places(problem, config))
-        ),
+        fits,
     )

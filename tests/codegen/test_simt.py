@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from simt_space import SIMT, is_deep, some, space
 from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import complete, rejections
+from tilewright.codegen.families import COMMON, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from variants import most_spilled_bytes
@@ -185,9 +186,10 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows = []
     for dtype, trans, count in (("float", "nn", 10), ("float", "nt", 5), ("float", "tn", 3), ("double", "nn", 6)):
         problem = Problem.parse("1024", dtype, trans)
-        targets = [target for target in TARGETS if some(problem, target)]
-        common = set.intersection(*(set(some(problem, target)) for target in targets))
-        rows += [(str(c), dtype, trans) for c in generator.sample(sorted(common, key=str), count)]
+        targets = [target for target in reversed(TARGETS) if holds(problem, target)]
+        listed = some(problem, targets[0])
+        common = (c for c in generator.sample(listed, len(listed)) if all(holds(problem, t, c) for t in targets[1:]))
+        rows += [(str(config), dtype, trans) for config in itertools.islice(common, count)]
     assert len(rows) == SAMPLE
     deep = [config for config in space(Problem.parse("16x4096x4096"))[0] if is_deep(config)]
     rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
@@ -200,6 +202,12 @@ def sample() -> list[tuple[str, str, str, str]]:
              for groups, text in zip(itertools.cycle((2, 4)), copied[:SPREAD])]  # fmt: skip
     rows += [(f"simt:{text}", dtype, "nn") for text, dtype in ENDINGS]
     return [(*row, target) for row in rows for target in TARGETS if not reasons_of(*row, target)]
+
+
+def holds(problem: Problem, target: str, config: Config | None = None) -> bool:
+    """Whether the space of a target has a variant, or any at all."""
+    rules = (*SIMT.constraints, *COMMON, *SIMT.advice)
+    return may_hold(problem, ARCHES[target], SIMT, rules, dict(config.values) if config else {})
 
 
 def reasons_of(text: str, dtype: str, trans: str, target: str) -> list[str]:

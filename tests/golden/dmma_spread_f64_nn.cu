@@ -14,12 +14,12 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest c9cbbad80ce0326c. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 978ae0b902ff56ef. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=2, slices=1, split_k=1, cluster=0,
 //        tail=1, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
-//        copy_groups=2, edge=bounds"
+//        copy_groups=2, persistent=1, edge=bounds"
 
 namespace {
 
@@ -544,9 +544,9 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_g1_r1_h
                     multiply(sum, a_part[step % 2], b_part[step % 2], i, j);
                     const int place = (step * GROUPS_A + i) * (THREAD_N / 2) + j;
                     if (place < COPY_PLACES) fetch_at(place, shared + writing, more);
-                    // One group of the next step's operands after each instruction, those of B first: to
-                    // registers that no instruction has used for some time, or the read would wait for it to
-                    // take them.
+                    // One group of the next step's operands after each instruction, those of B first:
+                    // to registers that no instruction has used for some time, or the read would wait
+                    // for it to take them.
                     const int group = i * (THREAD_N / 2) + j, last = GROUPS_A * (THREAD_N / 2) - 1;
                     #pragma unroll
                     for (int each = group; each < READS; each += group == last ? 1 : READS) {

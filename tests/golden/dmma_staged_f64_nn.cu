@@ -14,12 +14,12 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 153c2827d3275c14. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 775c51a6cee548e1. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=1, cluster=0,
 //        tail=1, group_m=1, min_blocks=1, staged_c=1, stream_c=0, atomic=0, warm_l2=0,
-//        copy_groups=1, edge=bounds"
+//        copy_groups=1, persistent=1, edge=bounds"
 
 namespace {
 

@@ -35,6 +35,7 @@ SPECIAL = (
     ("streamed", "simt:vec_c=4,stream_c=1", "float"),
     ("streamed", "dmma:vec_c=2,staged_c=1,stream_c=1", "double"),
     ("spread", "dmma:stages=3,prefetch=2,copy_groups=2", "double"),
+    ("persistent", "dmma:stages=3,prefetch=2,staged_c=1,persistent=4", "double"),
     ("warm", "skinny:cp_async=1,stages=4,warm_l2=1", "float"),
 )
 """Name, config and type of what the defaults leave out."""

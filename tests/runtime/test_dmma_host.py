@@ -48,6 +48,11 @@ CONFIGS = {
         "copy_groups=2",
     "spread, 16 steps, uneven groups":
         "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=32,mma_k=16,stages=4,prefetch=2,copy_groups=4,staged_c=1,stream_c=1",
+    "persistent, grouped":
+        "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=8,stages=3,prefetch=1,group_m=4,persistent=3",
+    "persistent, spread, staged":
+        "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2,copy_groups=4,staged_c=1,persistent=2",
+    "persistent, one block": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=16,stages=5,persistent=16",
     "atomic": "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,slices=2,split_k=5,atomic=1",
     "staged": "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=2,split_k=2,staged_c=1",
     "staged, pieces, wide": "block_m=48,block_n=64,warp_m=48,warp_n=32,block_k=16,stages=2,prefetch=1,staged_c=1",
@@ -226,7 +231,8 @@ SPREAD = "block_m=32,block_n=16,warp_m=32,warp_n=16,block_k=16,stages=2,prefetch
 DEEP = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=32,mma_k=16,stages=2,slices=2,split_k=2"
 CLUSTER = "block_m=32,block_n=16,warp_m=16,warp_n=16,block_k=32,stages=2,slices=2,split_k=3,cluster=1"
 STAGED = "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=2,staged_c=1"
-UNFAULTED = (PLAIN, WARPS, SMALL, WIDE, BESIDE, SPREAD, DEEP, CLUSTER, STAGED)
+PERSISTENT = "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=16,stages=3,prefetch=2,staged_c=1,persistent=2"
+UNFAULTED = (PLAIN, WARPS, SMALL, WIDE, BESIDE, SPREAD, DEEP, CLUSTER, STAGED, PERSISTENT)
 
 # Name, text, replacement, config, and transposes or vectors where they matter.
 FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
@@ -288,6 +294,16 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("sums read before they are put down", "    __syncwarp();\n    #pragma", "    #pragma", STAGED, "nn", 1),
     ("sums turned for another lane", "+ turn % WARP_N;", "+ (turn ^ 2) % WARP_N;", STAGED, "nn", 1),
     ("sums put down in one row", "band_place(first + e, lane_m(lane))", "band_place(first + e, 0)", STAGED, "nn", 1),
+    ("sums of the tile before kept", "        T sum[SUMS] = {};", "        static thread_local T sum[SUMS];",
+     PERSISTENT, "nn", 1),
+    ("operands of the first tile again", "place_of(fetched);", "place_of(blockIdx.x);", PERSISTENT, "nn", 1),
+    ("k not begun anew", "k_left = depth;", "k_left = 1;", PERSISTENT, "nn", 1),
+    ("copies beyond the last tile of C", "if (fetched < parts) fetch(shared + writing)", "fetch(shared + writing)",
+     PERSISTENT, "nn", 1),
+    ("first tile of C written again", "place_of(block);", "place_of(blockIdx.x);", PERSISTENT, "nn", 1),
+    ("next tile of C left out", "block += gridDim.x", "block += 2 * gridDim.x", PERSISTENT, "nn", 1),
+    ("sums passed on where operands arrive", "shared + STAGES * STAGE, lane", "shared, lane", PERSISTENT, "nn", 1),
+    ("sums put down where others are read", "    __syncwarp();  // the last piece was read\n", "", PERSISTENT, "nn", 1),
 )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ def usual(dtype: str) -> str:
 def some(problem: Problem, target: str) -> list[Config]:
     """What the shipped space holds with a few of its tiles."""
     (choices,) = (choices for choices in read_spaces() if choices.family == "simt")
-    few = {"block_m": (48, 64, 128), "block_n": (64, 96, 128), "split_k": (1, 2, 24)}
-    few |= {"tail": (1, 8), "copy_groups": (1,)}
+    few = {"block_m": (48, 64, 96, 128), "block_n": (64, 96, 128), "split_k": (1, 2, 4, 24), "copy_groups": (1,)}
     return combine(problem, ARCHES[target], SIMT, dict(choices.parameters) | few)[0]
 
 

@@ -61,6 +61,12 @@ def most_spilled_bytes(config: Config, target: str) -> int:
     """What the compiler may put away of a variant that is offered: next to nothing."""
     if config.family == "skinny" and config.number("count") >= 16:
         return 96  # many short rows leave 128 registers, or take all there are: a few words wait in the main loop
-    # For sm_100 it puts away a pair of words behind the main loop of a simt thread that holds 128 sums.
-    sums = config.number("thread_m") * config.number("thread_n") if config.family == "simt" else 0
-    return 8 if target == "sm_100" and sums >= 128 else 0
+    if config.family == "dmma":
+        return 16 if config.number("persistent") > 1 else 0  # two pairs of words between one main loop and the next
+    if config.family != "simt":
+        return 0
+    # What blocks that share out k, or where copies go, need only at the end waits in memory during the main loop: one
+    # or two pairs of words, written before it and read after it. So does a pair of a thread of 128 sums for sm_100.
+    if config.number("split_k") > 1 or config.number("copy_groups") > 1:
+        return 16
+    return 8 if target == "sm_100" and config.number("thread_m") * config.number("thread_n") >= 128 else 0
