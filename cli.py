@@ -54,7 +54,7 @@ from .tuner.report import (
     show_result,
 )
 from .tuner.result import EFFORTS
-from .tuner.sampler import SAMPLERS
+from .tuner.samplers import SAMPLERS
 from .tuner.tune import tune
 
 __all__ = ["main", "main_tune"]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.tuner.recording import Recording, read_cache_file, write_cache_file
-from tilewright.tuner.sampler import make_sampler
+from tilewright.tuner.samplers import make_sampler
 from tilewright.tuner.space import Point, Space
 
 SAMPLERS = ("gp", "tpe", "optuna-gp", "random")

@@ -5,7 +5,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,11 @@ from .device import Device, Operand
 from .record import Measurement
 from .verify import Launch, place
 
-__all__ = ["Timed", "Timer", "TimingPlan"]
+__all__ = ["GRAPH_BELOW_US", "Timed", "Timer", "TimingPlan"]
+
+GRAPH_BELOW_US = 500.0
+"""Contenders that are compared are launched from a graph below this: later than a variant that is timed by itself, so
+that none has the launch of its batch in its time and another not."""
 
 _STAYS_WARM_S = 2.0
 """An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
@@ -52,6 +56,12 @@ class TimingPlan:
         if device.info.arch.is_host:
             return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
         return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
+
+    @classmethod
+    def side_by_side(cls, device: Device) -> "TimingPlan":
+        """The plan for contenders that are compared with each other."""
+        plan = cls.of(device)
+        return replace(plan, graph_below_us=plan.graph_below_us and GRAPH_BELOW_US)
 
 
 @dataclass(frozen=True, slots=True)

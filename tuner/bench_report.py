@@ -11,9 +11,10 @@ from rich.text import Text
 from ..codegen.problem import Problem
 from ..runtime.files import write_whole
 from ..runtime.roofline import LAUNCH_US, rates_of
+from ..runtime.timing import GRAPH_BELOW_US
 from .bench import BenchProgress
 from .bench_row import TITLES, BenchResult, BenchRow, Rival
-from .contest import GRAPH_BELOW_US, ROUNDS
+from .contest import ROUNDS
 from .worker import pack_info
 
 __all__ = ["JsonKept", "bench_closing", "bench_json", "bench_markdown", "bench_table", "columns", "save"]

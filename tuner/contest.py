@@ -24,13 +24,10 @@ from .bench_row import TITLES, BenchRow, Rival, Setting
 from .decide import paired
 from .evaluate import FAILURES, one_line, status_of
 
-__all__ = ["GRAPH_BELOW_US", "ROUNDS", "contest", "setting"]
+__all__ = ["ROUNDS", "contest", "setting"]
 
 ROUNDS = 7
 """Rounds at least."""
-GRAPH_BELOW_US = 500.0
-"""Products faster than this are launched from a graph: later than the tuner's limit, so that no contender has the
-launch of its batch in its time and another not."""
 _OURS, _AGAIN = "ours", "ours again"
 _TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
 
@@ -95,8 +92,7 @@ class _Contest:
         if reason:
             worst = _finite(self._errors[_OURS])
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_over_bound=worst)
-        plan = TimingPlan.of(self.device)
-        plan = replace(plan, graph_below_us=plan.graph_below_us and GRAPH_BELOW_US)
+        plan = TimingPlan.side_by_side(self.device)
         timer = Timer(self.device, self.problem, seed=103, plan=plan)
         for key in rivals:
             try:

@@ -22,7 +22,7 @@ from ..runtime.device import Device, DeviceInfo
 from ..runtime.kernel import prepare
 from ..runtime.matmul import entered
 from ..runtime.record import Accuracy, Measurement, Record, Status
-from ..runtime.timing import Timer
+from ..runtime.timing import Timer, TimingPlan
 from ..runtime.verify import Launch, Verifier
 from ..runtime.versions import versions_of
 
@@ -130,10 +130,11 @@ class Bench:
         )
         return Tried(record, Phases(**self._spent), fault)
 
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
 
-        Each is checked again first. Raises LaunchError, or ConfigError for a result that is wrong.
+        So many rounds, and where they take less than `seconds` more of them. Each is checked again first. Raises
+        LaunchError, or ConfigError for a result that is wrong.
         """
         with entered(self.device):
             contenders: dict[str, Launch] = {}
@@ -147,8 +148,8 @@ class Bench:
                 if verdict.reason and name != VENDOR:
                     raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
                 accuracies.append(verdict.accuracy)
-            timer = Timer(self.device, self.problem, seed=103)
-            samples, clock_mhz = timer.rounds(contenders, rounds)
+            timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
+            samples, clock_mhz = timer.rounds(contenders, rounds, seconds=seconds)
             end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
             rows = tuple(tuple(row) for row in samples.values())
             return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
@@ -177,7 +178,7 @@ class Evaluator(Protocol):
         """Why no more variants can be tried; empty while they can."""
         ...
 
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side, with the vendor's library. Raises TuningError."""
         ...
 
@@ -213,9 +214,9 @@ class InProcess:
         """Whether one waits."""
         return bool(self._waiting)
 
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side."""
-        return self._bench.duel(configs, rounds)
+        return self._bench.duel(configs, rounds, seconds)
 
     def close(self) -> None:
         """Nothing to end."""

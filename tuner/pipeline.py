@@ -282,7 +282,7 @@ class Isolated:
         """The crashes that ended the run."""
         return self._given_up
 
-    def duel(self, configs: tuple[Config, ...], rounds: int) -> Duel:
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side in the worker. Raises TuningError."""
         for _ in range(MAX_RESTARTS):
             try:
@@ -290,7 +290,8 @@ class Isolated:
                 self._to_compile.clear()
                 while not self._opened or self._worker.jobs:
                     self._wait(1.0)
-                message = {"do": "duel", "configs": [str(config) for config in configs], "rounds": rounds}
+                names = [str(config) for config in configs]
+                message = {"do": "duel", "configs": names, "rounds": rounds, "seconds": seconds}
                 answer = self._worker.ask(message, DUEL_LIMIT_S)
             except ChildDiedError as error:
                 self._restart(str(error))

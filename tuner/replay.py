@@ -11,7 +11,7 @@ from ..runtime.device import DeviceInfo
 from .configspace import Candidates
 from .evaluate import Tried
 from .recording import Entry, Recording, write_cache_file, write_t4
-from .sampler import make_sampler
+from .samplers import make_sampler
 from .space import Point
 
 __all__ = ["Recorder", "Replayed", "replay", "t4_path"]

@@ -2,40 +2,20 @@
 
 from collections import deque
 from collections.abc import Iterable
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ..codegen.errors import ConfigError, check
+from ..codegen.errors import check
 from .space import Mask, Point, Space
 
-if TYPE_CHECKING:
-    from .study import Journal
-
-__all__ = [
-    "SAMPLERS",
-    "BaseSampler",
-    "ExhaustiveSampler",
-    "RandomSampler",
-    "Sampler",
-    "StoredSampler",
-    "Trials",
-    "make_sampler",
-]
+__all__ = ["START", "BaseSampler", "ExhaustiveSampler", "RandomSampler", "Sampler", "Trials"]
 
 Trials = tuple[tuple[Point, float | None], ...]
 """Points and their times in microseconds in the order they were told; None for one that failed."""
 
-SAMPLERS = ("auto", "tpe", "gp", "optuna-gp", "random", "exhaustive")
-"""Names that `make_sampler` knows."""
-
 START = 10
 """Points spread over the space before a model is asked; TPE has more, our own process fewer."""
-
-GP_BUDGET = 1000
-"""Trials up to which the Gaussian process suggests faster than TPE, and at least as well."""
 
 
 class Sampler(Protocol):
@@ -157,69 +137,3 @@ class ExhaustiveSampler(BaseSampler):
 
     def choose(self) -> Point:
         return self.space.points[next(row for row in self._order if self.unseen[row])]
-
-
-class StoredSampler:
-    """A sampler whose outcomes are kept in a journal; it starts knowing all that the journal holds."""
-
-    def __init__(self, sampler: Sampler, journal: "Journal") -> None:
-        self._sampler = sampler
-        self._journal = journal
-        self._started: dict[Point, datetime] = {}
-        for point, time_us in journal.history:
-            sampler.tell(point, time_us)
-
-    @property
-    def history(self) -> Trials:
-        return self._sampler.history
-
-    def seed(self, points: Iterable[Point]) -> None:
-        self._sampler.seed(points)
-
-    def ready(self) -> bool:
-        return self._sampler.ready()
-
-    def close(self) -> None:
-        self._sampler.close()
-
-    def ask(self) -> Point | None:
-        point = self._sampler.ask()
-        if point is not None:
-            self._started[point] = datetime.now()
-        return point
-
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        started = self._started.pop(point, datetime.now())
-        self._journal.add(point, time_us, started, status, reason)
-        self._sampler.tell(point, time_us)
-
-
-def make_sampler(
-    name: str,
-    space: Space,
-    seed: int,
-    storage: Path | None = None,
-    budget: int | None = None,
-    study: str = "tilewright",
-) -> Sampler:
-    """The search called `name`; with `storage`, one that resumes what that file holds under `study`.
-
-    `auto` is the Gaussian process up to a `budget` of 1,000 trials, else TPE. Raises ConfigError for another name, and
-    for `optuna-gp` without torch and scipy.
-    """
-    from .ahead import AskAhead
-    from .gaussian import GaussianSampler
-    from .study import GPSampler, Journal, TPESampler
-
-    check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}", ConfigError)
-    if name == "auto":
-        name = "gp" if budget is not None and budget <= GP_BUDGET else "tpe"
-    kinds: dict[str, type[BaseSampler]] = {
-        "tpe": TPESampler,
-        "gp": GaussianSampler,
-        "optuna-gp": GPSampler,
-        "random": RandomSampler,
-        "exhaustive": ExhaustiveSampler,
-    }
-    sampler = kinds[name](space, seed)
-    return sampler if storage is None else StoredSampler(AskAhead(sampler), Journal(storage, space, study))

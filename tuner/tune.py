@@ -28,14 +28,17 @@ from .guess import ranked, recorded
 from .pipeline import Isolated
 from .replay import Recorder
 from .result import EFFORTS, Budget, Progress, Result, Silent
-from .sampler import Sampler, make_sampler
+from .sampler import Sampler
+from .samplers import make_sampler
 
 __all__ = ["tune"]
 
 GUESSES = 48
 """First guesses by the analytic model."""
 DUEL_ROUNDS = 11
-"""Rounds of the final duel."""
+"""Rounds of the final duel at least."""
+DUEL_SECONDS = 1.0
+"""On a GPU they go on for so long: what is left of a percent between two contenders shows then."""
 DUEL_SHARE = 0.2
 HOST_DUEL_SHARE = 0.35
 """Share of the seconds kept for the duel; on the processor also for the variant under way when they begin."""
@@ -126,11 +129,15 @@ def tune(
                 causes = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
                 raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
             ranking = sorted(tally.times, key=lambda config: (tally.times[config], canonical(config)))[:keep]
+            ranking += [
+                config for config in _stored(problem, info, shelf) if config in tally.times and config not in ranking
+            ]
             left = started + budget.seconds - time.monotonic()
             finalists, rounds = _duellists(tuple(ranking), tally.times, info, left)
             progress.duelling(finalists)
             duelled = time.monotonic()
-            duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds)
+            longer = 0.0 if info.arch.is_host else min(DUEL_SECONDS, left / 5)
+            duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer)
         busy, idle_s = _use(evaluator, time.monotonic() - duelled)
         compilers = evaluator.processes if isinstance(evaluator, Isolated) else 0
     finally:
@@ -238,6 +245,11 @@ def _explore(
             return "seconds"
         if stopped and not evaluator.busy():
             return stopped
+
+
+def _stored(problem: Problem, info: DeviceInfo, shelf: Store) -> list[Config]:
+    """What the store has for the problem: it meets its successor, however lucky the others were in the search."""
+    return [record.config for record in shelf.records(info.key) if record.problem == problem]
 
 
 def _duellists(

@@ -72,7 +72,7 @@ class Worker:
                 tried = self._bench.try_variant(config, float("inf") if limit is None else limit)
                 return {"ok": True, "tried": encode(tried)}
             configs = tuple(map(Config.parse, message["configs"]))
-            return {"ok": True, "duel": encode(self._bench.duel(configs, message["rounds"]))}
+            return {"ok": True, "duel": encode(self._bench.duel(configs, message["rounds"], message["seconds"]))}
         except (TilewrightError, MemoryError) as error:
             return {"ok": False, "error": type(error).__name__, "reason": str(error) or type(error).__name__}
 

@@ -23,7 +23,7 @@ from tilewright.runtime.record import Record, Status
 from tilewright.runtime.store import Store
 from tilewright.tuner.ahead import AskAhead
 from tilewright.tuner.configspace import candidates, read_spaces, with_atomics
-from tilewright.tuner.evaluate import Tried
+from tilewright.tuner.evaluate import Bench, Duel, Tried
 from tilewright.tuner.guess import ranked, recorded
 from tilewright.tuner.recording import read_cache_file
 from tilewright.tuner.replay import replay, t4_path
@@ -248,6 +248,25 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
     assert (result.trials, result.resumed) == (7, 4)
     tried = [record.config for record in (*first.records, *second.records)]
     assert len(set(tried)) == 7
+
+
+def test_what_the_store_holds_meets_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it was in the search: here `naive` with blocks of eight threads."""
+    first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
+    slow = Config.parse("naive:block_m=1,block_n=8,edge=bounds,unroll=1")
+    Store().keep(replace(first.best, config=slow), replace=True)
+    met: list[Config] = []
+    original = Bench.duel
+
+    def noted(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        met.extend(configs)
+        return original(self, configs, rounds, seconds)
+
+    monkeypatch.setattr(Bench, "duel", noted)
+    result = tune(PROBLEM, device="host", trials=12, seconds=40, isolation=False, keep=1)
+    assert slow in met
+    assert slow != result.best.config
+    assert len(met) <= 3  # the fastest of the search, what the store held, the default
 
 
 def test_budgets_are_hard() -> None:

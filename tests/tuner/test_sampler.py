@@ -7,7 +7,8 @@ import pytest
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.gaussian import FIRST, GaussianProcess, GaussianSampler
 from tilewright.tuner.parzen import Densities, improvements
-from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler, make_sampler
+from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler
+from tilewright.tuner.samplers import make_sampler
 from tilewright.tuner.space import Dimension, Point, Space
 from tilewright.tuner.study import GPSampler, TPESampler
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 from tilewright.codegen.errors import StoreError
-from tilewright.tuner.sampler import make_sampler
+from tilewright.tuner.samplers import make_sampler
 from tilewright.tuner.space import Dimension, Space
 
 SPACE = Space(
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 CHILD = """
 import itertools, json, sys
 from pathlib import Path
-from tilewright.tuner.sampler import make_sampler
+from tilewright.tuner.samplers import make_sampler
 from tilewright.tuner.space import Dimension, Space
 
 space = Space(tuple(Dimension(n, tuple(range(6))) for n in "ABCD"), tuple(itertools.product(range(6), repeat=4)))
