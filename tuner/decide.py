@@ -14,14 +14,12 @@ from ..runtime.record import Accuracy, Measurement, Record, Status
 from ..runtime.timing import summarise
 from .evaluate import VENDOR, Duel
 
-__all__ = ["APART", "NAIVE", "TIE", "Contender", "decided", "interval", "judge", "paired"]
+__all__ = ["NAIVE", "TIE", "Contender", "decided", "interval", "judge", "paired"]
 
 NAIVE = complete(Config("naive", ()))
 """What every result is compared with: the family's defaults."""
 TIE = 0.02
-"""Contenders nearer than this may be equal."""
-APART = 0.005
-"""They are not where the rounds show for sure that they are this far apart."""
+"""Contenders nearer than this are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,10 @@ class Contender:
 def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, ...]:
     """The contenders of a duel: the winner, then the others, fastest first.
 
-    The winner is the canonical first of those tied with the fastest: within TIE of it, unless the confidence interval
-    of their ratio lies beyond APART. `only_compared` names contenders that cannot win, beside the vendor's library.
+    The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
+    win, beside the vendor's library.
     """
-    samples_us = dict(zip(duel.names, duel.samples_us))
-    vendor = samples_us[VENDOR]
+    vendor = duel.samples_us[duel.names.index(VENDOR)]
     contenders = []
     for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
         measured = summarise(list(samples), duel.clock_mhz, whole_us)
@@ -60,13 +57,8 @@ def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, .
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
     check(bool(ours), "nobody to judge", TuningError)
-    fastest = ours[0]
-
-    def ties(contender: Contender) -> bool:
-        _, (least, _) = paired(samples_us[contender.name], samples_us[fastest.name])
-        return contender.measurement.median_us <= fastest.measurement.median_us * (1 + TIE) and least <= 1 + APART
-
-    tied = [contender for contender in ours if ties(contender)]
+    fastest = ours[0].measurement.median_us
+    tied = [c for c in ours if c.measurement.median_us <= fastest * (1 + TIE)]
     first = min(tied, key=lambda contender: canonical(Config.parse(contender.name)))
     return (first, *(contender for contender in contenders if contender is not first))
 

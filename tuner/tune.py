@@ -38,7 +38,7 @@ GUESSES = 48
 DUEL_ROUNDS = 11
 """Rounds of the final duel at least."""
 DUEL_SECONDS = 1.0
-"""On a GPU they go on for so long: what is left of a percent between two contenders shows then."""
+"""On a GPU they go on for so long where they take less."""
 DUEL_SHARE = 0.2
 HOST_DUEL_SHARE = 0.35
 """Share of the seconds kept for the duel; on the processor also for the variant under way when they begin."""
