@@ -58,7 +58,17 @@ _TAIL_LEEWAY = 1.05
 """How far beyond the limit of other ways to share out the work those of the last tiles may be."""
 _NEARLY = 1.02
 """Of ways to share them out that are so near to the best by the model, the one with fewest blocks is tried."""
-_NOT_IN_TURN = ("split_k", "slices", "prefetch", "stages", "group_m", "min_blocks", "copy_groups", "stream_c")
+_NOT_IN_TURN = (
+    "split_k",
+    "slices",
+    "prefetch",
+    "stages",
+    "group_m",
+    "min_blocks",
+    "copy_groups",
+    "stream_c",
+    "persistent",
+)
 """What helps threads that run at the same time."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
 

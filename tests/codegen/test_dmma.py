@@ -20,6 +20,7 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
+from tilewright.runtime.detect import choose
 from tilewright.tuner.configspace import candidates, read_spaces
 from variants import most_spilled_bytes, settled
 
@@ -130,6 +131,12 @@ def test_blocks_compute_several_tiles_where_many_have_a_short_k(shape: str, trie
     configs = some(problem)
     assert {config["persistent"] for config in configs} == tried
     assert all(DMMA.blocks(problem, config) >= 256 for config in configs if config["persistent"] != 1)
+
+
+def test_the_processor_does_not_search_what_helps_blocks_that_run_at_once() -> None:
+    on_host = candidates(Problem.parse("2048x2048x64", "double"), choose("host").info, read_spaces()).configs
+    tried = [config for config in on_host if config.family == "dmma"]
+    assert {(config["persistent"], config["stream_c"], config["copy_groups"]) for config in tried} == {(1, 0, 1)}
 
 
 @pytest.mark.parametrize(("shape", "blocks"), [("512x192x64", 6), ("513x192x64", 7), ("64", 1)])
