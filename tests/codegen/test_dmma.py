@@ -278,7 +278,7 @@ def test_nothing_spills_and_resources_are_as_predicted() -> None:
         for (text, _, trans, target), said in zip(rows[start::workers], part, strict=True):
             registers, smem_bytes, spilled = said
             config, problem = Config.parse(text), Problem.parse("1024", "double", trans)
-            assert spilled <= most_spilled_bytes(config, target), (text, target)
+            assert spilled <= most_spilled_bytes(config, target, "double"), (text, target)
             assert registers <= DMMA.registers(DType.DOUBLE, config), (text, target)
             assert smem_bytes == DMMA.launch(problem, config).static_smem_bytes, (text, target)
 

@@ -51,7 +51,7 @@ class Compiled:
     @property
     def predicted_spill_bytes(self) -> int:
         """Bytes of local memory that the variant may take."""
-        return most_spilled_bytes(Config.parse(self.row[0]), self.row[3])
+        return most_spilled_bytes(Config.parse(self.row[0]), self.row[3], self.row[1])
 
 
 def variants(family: Family) -> Iterator[tuple[str, str, str]]:

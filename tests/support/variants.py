@@ -9,8 +9,9 @@ from dataclasses import replace
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config, Value
-from tilewright.codegen.families import Family, complete, rejections
+from tilewright.codegen.families import FAMILIES, Family, complete, rejections
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.tiling import registers_held_to
 from tilewright.tuner.configspace import Choices, read_spaces
 
 FEW = 5000
@@ -57,16 +58,18 @@ def settled(*families: str, **values: tuple[Value, ...]) -> tuple[Choices, ...]:
     )
 
 
-def most_spilled_bytes(config: Config, target: str) -> int:
+def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
     """What the compiler may put away of a variant that is offered: next to nothing."""
     if config.family == "skinny" and config.number("count") >= 16:
         return 96  # many short rows leave 128 registers, or take all there are: a few words wait in the main loop
-    if config.family == "dmma":
-        return 16 if config.number("persistent") > 1 else 0  # two pairs of words between one main loop and the next
-    if config.family != "simt":
+    if config.family not in ("simt", "dmma"):
         return 0
-    # What blocks that share out k, or where copies go, need only at the end waits in memory during the main loop: one
-    # or two pairs of words, written before it and read after it. So does a pair of a thread of 128 sums for sm_100.
-    if config.number("split_k") > 1 or config.number("copy_groups") > 1:
+    full = FAMILIES[config.family].registers(DType.parse(dtype), config) == registers_held_to(config)
+    if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
+        return 16 if full and config.number("persistent") > 1 else 0
+    # Of a thread that takes all registers what blocks that share out k, or where copies go, need only at the end waits
+    # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
+    # a thread of 128 sums for sm_100.
+    if full and (config.number("split_k") > 1 or config.number("copy_groups") > 1):
         return 16
     return 8 if target == "sm_100" and config.number("thread_m") * config.number("thread_n") >= 128 else 0
