@@ -100,7 +100,7 @@ _ROWS = (
     _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), *_SINCE_SM_90),
     _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), *_SINCE_SM_90),
     # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset(_SINCE_SM_90) - {"bulk", "griddepcontrol"}),
+    Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset(_SINCE_SM_90) - {"griddepcontrol"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

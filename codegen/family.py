@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .arch import Arch
 from .config import Config, Value
 from .problem import DType, Problem
-from .source import LaunchConfig
+from .source import LaunchConfig, TensorBox
 
 __all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in", "grouped"]
 
@@ -116,6 +116,10 @@ class Family:
     early: Callable[[Config], bool] = lambda config: False
     """Whether the next kernel on the stream may come up while this one ends. It is launched then with so much shared
     memory that a multiprocessor holds no more of its blocks than it needs to."""
+    loaders: Callable[[Config], int] = lambda config: 0
+    """Threads of a block that copy and do not multiply, the last ones."""
+    boxes: Callable[[Problem, Config], tuple[TensorBox, ...]] = lambda problem, config: ()
+    """What bulk tensor copies bring of A and of B at a time; none where the kernel has none."""
     scalar: Callable[[Config], Config] = lambda config: config
     """The config with vectors of one element, which serves any alignment with the same tiles."""
 

@@ -102,5 +102,6 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
         packs=family.packs(config),
         multiples=family.multiples(config) if padded else (1, 1, 1),
         alignment=family.alignment(config),
+        boxes=family.boxes(problem, config),
         workspace_bytes=family.workspace_bytes(problem, config),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from .apart import APART, APART_FITS
 from .arch import Arch
+from .bulk import BULK, BULK_FITS, boxes, depth_worth, loaders, unbulked
 from .config import Config, Value
 from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
@@ -155,6 +156,7 @@ _CONSTRAINTS = (
         lambda problem, config, arch: bool(config.number("cp_async")) or not spread(config),
     ),
     spread_fits(copied, _places),
+    *BULK_FITS,
     *APART_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,
@@ -184,6 +186,7 @@ SIMT = _Simt(
     title="register tiles fed from shared memory, by the ordinary multiply-add",
     template="simt.cu.jinja",
     parameters=(
+        BULK,  # first: what is tried of the others depends on it
         Parameter(
             "block_m",
             "bm",
@@ -198,7 +201,7 @@ SIMT = _Simt(
             "columns of C a block computes",
             block_worth("n"),
         ),
-        Parameter("block_k", "bk", (8, 16, 32, 64, 128), "steps of k that a tile covers"),
+        Parameter("block_k", "bk", (8, 16, 32, 64, 128, 256), "steps of k that a tile covers", depth_worth),
         Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
         Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
         Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
@@ -241,7 +244,7 @@ SIMT = _Simt(
         EDGE,
     ),
     constraints=_CONSTRAINTS,
-    block=lambda config: (threads(config), 1, 1),
+    block=lambda config: (threads(config) + loaders(config), 1, 1),
     tile=tile,
     smem_elements=lambda config: smem_elements(config, 4),
     registers=registers,
@@ -258,5 +261,7 @@ SIMT = _Simt(
     packs=packs,
     atomic=atomic,
     early=early,
-    scalar=scalar,
+    loaders=loaders,
+    boxes=boxes,
+    scalar=lambda config: unbulked(scalar(config)),
 )

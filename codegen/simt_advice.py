@@ -2,6 +2,7 @@
 
 from .apart import APART_PAYS, or_apart
 from .arch import Arch
+from .bulk import BULK_PAYS, bulk, or_bulk
 from .config import Config
 from .deep import DEEP_SMALL, SHALLOW, deep_pays, is_deep
 from .family import Constraint
@@ -23,7 +24,7 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
         for operand in "ab"
     )
     vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
-    if is_deep(config):  # many slices leave each thread few sums to write
+    if is_deep(config) or bulk(config):  # many slices leave each thread few sums to write
         vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
     return reads and config.number("vec_c") == vec_c
 
@@ -129,18 +130,19 @@ ADVICE = (
         ),
     ),
     Constraint("a thread multiplies long parts of C row after row, large square ones in either order", _order_pays),
-    or_apart(DEEP_SMALL),
+    or_bulk(or_apart(DEEP_SMALL)),
     Constraint(
         "deep tiles are filled by cp.async",
         lambda problem, config, arch: not is_deep(config) or config["cp_async"] == 1,
     ),
-    or_apart(deep_pays(stages=lambda problem, config: 6 if _long_in_large(problem, config) else 4, slices=8)),
+    or_bulk(or_apart(deep_pays(stages=lambda problem, config: 6 if _long_in_large(problem, config) else 4, slices=8))),
+    BULK_PAYS,
     APART_PAYS,
     Constraint(
         "warps share out k where there are few tiles, with few sums or in four slices of threads of 16x8", _slices_pay
     ),
     split_pays(256),
-    CLUSTER_PAYS,
+    or_bulk(CLUSTER_PAYS),
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),
     WARM_L2_PAYS,

@@ -180,12 +180,12 @@ def smem_loads(config: Config) -> float:
 
 
 def overhead(dtype: DType, config: Config) -> float:
-    """Reads of operands, copies of tiles, and some 40 instructions that a thread has for each tile of k; clocks
-    lost where no operand is read ahead, or only one tile is on its way and a thread has few sums, and gained where
-    slices go apart."""
+    """Reads of operands, copies of tiles where threads that multiply start them, and some 40 instructions that a thread
+    has for each tile of k; clocks lost where no operand is read ahead, or only one tile is on its way and a thread has
+    few sums, and gained where slices go apart."""
     m, n, wide = config.number("thread_m"), config.number("thread_n"), WIDE_BYTES // dtype.size_bytes
     reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
-    copy = 1.5 if config.number("cp_async") else 2.5
+    copy = 0.0 if config["bulk"] == 1 else 1.5 if config.number("cp_async") else 2.5
     copies = copy / (config.number("vec_a") * config.number("block_n"))
     copies += copy / (config.number("vec_b") * config.number("block_m"))
     short = config.number("stages") == 2 and m * n < 128

@@ -14,6 +14,7 @@ __all__ = [
     "SMEM_STEP",
     "KernelSource",
     "LaunchConfig",
+    "TensorBox",
     "identifier",
 ]
 
@@ -60,11 +61,25 @@ class LaunchConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorBox:
+    """What one bulk tensor copy brings of a stored matrix."""
+
+    rows: int
+    """Stored rows."""
+    cols: int
+    """Elements of each."""
+    swizzled: bool
+    """Whether the 16-byte pieces of its rows, 128 bytes each, are swapped on the way: piece i of row r comes to place
+    i ^ (r % 8), so that reads down its rows meet no bank twice."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSource:
     """CUDA C++ of one variant. The text serves every shape that its edge allows.
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
-    T alpha, T beta, and T* workspace where `workspace_bytes` is not 0. Leading dimensions are in elements.
+    T alpha, T beta, T* workspace where `workspace_bytes` is not 0, and a tensor map of A and of B (CUtensorMap) where
+    `boxes` says what they describe. Leading dimensions are in elements.
     """
 
     name: str
@@ -86,9 +101,11 @@ class KernelSource:
     """What m, n and k are padded to where the edge is `pad`."""
     alignment: tuple[int, int, int] = (1, 1, 1)
     """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
+    boxes: tuple[TensorBox, ...] = ()
+    """What bulk tensor copies bring of A and of B at a time; empty where the kernel has none."""
     workspace_bytes: int = 0
-    """Memory of the kernel's own for the problem it was rendered for: its pointer is the last argument where this is
-    not 0. Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
+    """Memory of the kernel's own for the problem it was rendered for: its pointer follows beta where this is not 0.
+    Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
 
     @property
     def pack(self) -> str | None:

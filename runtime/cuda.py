@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from ..codegen.arch import ARCHES, Arch
 from ..codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
 from ..codegen.problem import DType, Problem
-from ..codegen.source import KernelSource, LaunchConfig
+from ..codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
 from .device import Binary, DeviceInfo, Operand
 from .elf import kernel_resources
-from .launch import OverlappingLaunch, overlap_works
+from .launch import DriverLaunch, driver_launches, encoded_map, overlap_works
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 __all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
@@ -165,11 +165,11 @@ def _module(binary: Binary) -> Any:
 class CudaFunction:
     """A loaded kernel."""
 
-    def __init__(self, module: Any, name: str, overlaps: bool = False) -> None:
+    def __init__(self, module: Any, name: str, by_driver: bool = False, overlaps: bool = False) -> None:
         self.name = name
         self._module = module
         self._function = module.get_function(name)
-        self._overlapping = OverlappingLaunch(self._function.ptr) if overlaps else None
+        self._by_driver = DriverLaunch(self._function.ptr, overlaps) if by_driver else None
         self._smem_allowed = 0
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
@@ -179,9 +179,9 @@ class CudaFunction:
             if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
-            if self._overlapping is None:
+            if self._by_driver is None:
                 self._function(launch.grid, launch.block, arguments, smem)
-            elif status := self._overlapping(launch, arguments, _current_stream()):
+            elif status := self._by_driver(launch, arguments, _current_stream()):
                 raise CUDADriverError(status)
 
 
@@ -202,7 +202,12 @@ class CudaDevice:
     def load(self, binary: Binary, name: str) -> CudaFunction:
         """The function `name` of a cubin."""
         with self._device, _translated(f"loading {name}"):
-            return CudaFunction(_module(binary), name, self._overlaps)
+            return CudaFunction(_module(binary), name, self._by_driver, self._overlaps)
+
+    @cached_property
+    def _by_driver(self) -> bool:
+        """Whether kernels are launched with attributes, or with tensor maps as arguments, which CuPy does not do."""
+        return bool({"griddepcontrol", "bulk"} & self.info.arch.instructions) and driver_launches()
 
     @cached_property
     def _overlaps(self) -> bool:
@@ -228,6 +233,11 @@ class CudaDevice:
             cupy.cuda.runtime.memcpy2DAsync(
                 target, target_pitch, source, source_pitch, width, rows, kind, self.stream()
             )
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """CUtensorMap."""
+        with self._device:
+            return encoded_map(operand.pointer, operand.rows, operand.cols, operand.ld, dtype, box)
 
     def stream(self) -> int:
         """Handle of CuPy's current stream."""

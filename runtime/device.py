@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..codegen.arch import Arch
 from ..codegen.problem import DType, Problem
-from ..codegen.source import KernelSource, LaunchConfig
+from ..codegen.source import KernelSource, LaunchConfig, TensorBox
 
 __all__ = ["Binary", "Buffer", "Compiler", "Device", "DeviceInfo", "Function", "Operand"]
 
@@ -163,6 +163,13 @@ class Device(Protocol):
 
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
         """Copy `rows` rows of `width` bytes inside the device, on the current stream. Pitches are bytes."""
+        ...
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """128 bytes that tell tensor copies where an operand is and what they bring of it at a time, as an argument.
+
+        Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
+        """
         ...
 
     def stream(self) -> int:

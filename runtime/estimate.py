@@ -58,6 +58,8 @@ _TAIL_LEEWAY = 1.05
 """How far beyond the limit of other ways to share out the work those of the last tiles may be."""
 _NEARLY = 1.02
 """Of ways to share them out that are so near to the best by the model, the one with fewest blocks is tried."""
+_FILLED = 0.75
+"""What share of the multiprocessors blocks that are fed by bulk copies have to fill; none of them waits for another."""
 _NOT_IN_TURN = (
     "split_k",
     "slices",
@@ -68,6 +70,7 @@ _NOT_IN_TURN = (
     "copy_groups",
     "stream_c",
     "persistent",
+    "bulk",
 )
 """What helps threads that run at the same time."""
 _ALL_SHARED = Constraint("there is nothing to even out", lambda problem, config, arch: config["tail"] == 1)
@@ -304,10 +307,21 @@ def pays(
             if us(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
         }
 
+    bulk = "bulk" in values  # the model does not tell what copies cost the threads that start them
+
+    def fills(tile_m: int, tile_n: int, split: int) -> bool:
+        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split
+        return _FILLED * info.sm_count <= blocks <= info.sm_count
+
     def tile_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+        if bulk and config["bulk"] == 1:
+            return any(fills(config.number("block_m"), config.number("block_n"), split) for split in worth["split_k"])
         return bool(within(config.number("block_m"), config.number("block_n")))
 
     def split_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+        if bulk and config["bulk"] == 1:
+            alone = config.number("tail") == 1
+            return alone and fills(config.number("block_m"), config.number("block_n"), config.number("split_k"))
         found = within(config.number("block_m"), config.number("block_n"))
         split = config.number("split_k")  # asked for first: a search need not go on to tails where it fails
         return any(split == each for each, _ in found) and (split, config.number("tail")) in found

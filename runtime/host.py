@@ -1,8 +1,10 @@
 """The processor as a device: the emitted text itself, compiled by the system's C++ compiler."""
 
 import ctypes
+import itertools
 import mmap
 import os
+import struct
 import threading
 import time
 import weakref
@@ -16,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codegen.errors import LaunchError, check
-from ..codegen.problem import Problem
-from ..codegen.source import LaunchConfig
+from ..codegen.problem import DType, Problem
+from ..codegen.source import LaunchConfig, TensorBox
 from .device import Binary, DeviceInfo, Operand
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
@@ -27,8 +29,8 @@ __all__ = ["HostBuffer", "HostCompiler", "HostDevice", "HostFunction", "host_inf
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PAGE = mmap.PAGESIZE
-_SLOT_BYTES = 16
-"""Each argument of a launch gets so much, which keeps every type aligned."""
+_SLOT_BYTES = 64
+"""Each argument of a launch begins at a multiple of this, which keeps every type aligned."""
 
 
 class HostBuffer:
@@ -106,10 +108,12 @@ class HostFunction:
         self._check(launch)
         how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
         count = len(arguments)
-        values = b"".join(argument.tobytes().ljust(_SLOT_BYTES, b"\0") for argument in arguments)
-        memory = ctypes.create_string_buffer(values, len(values) + 1)
-        first = ctypes.addressof(memory)
-        pointers = (ctypes.c_void_p * count)(*range(first, first + len(values), _SLOT_BYTES))
+        starts = list(itertools.accumulate((_slots(argument) for argument in arguments), initial=0))
+        memory = ctypes.create_string_buffer(starts[-1] + _SLOT_BYTES)
+        first = -(-ctypes.addressof(memory) // _SLOT_BYTES) * _SLOT_BYTES
+        for start, argument in zip(starts, arguments):
+            ctypes.memmove(first + start, argument.tobytes(), argument.nbytes)
+        pointers = (ctypes.c_void_p * count)(*(first + start for start in starts[:-1]))
         sizes = (ctypes.c_uint64 * count)(*(argument.nbytes for argument in arguments))
         with self._lock:
             failure = self._entry(ctypes.byref(how), pointers, sizes, ctypes.c_uint64(count))
@@ -160,6 +164,12 @@ class HostDevice:
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy."""
         return np.array(array)
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """`TensorMap` of bulk.h."""
+        size, swizzled = dtype.size_bytes, int(box.swizzled)
+        sizes = (operand.rows, operand.cols, box.rows, box.cols, size, swizzled)
+        return np.void(struct.pack("=QQ6I88x", operand.pointer, operand.ld * size, *sizes))
 
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
         """Copy `rows` rows of `width` bytes. Pitches are bytes."""
@@ -222,6 +232,11 @@ class HostDevice:
     def held_back(self) -> bool:
         """Never: the processor is not timed that closely."""
         return False
+
+
+def _slots(argument: np.generic) -> int:
+    """Bytes of an argument, rounded up."""
+    return -(-argument.nbytes // _SLOT_BYTES) * _SLOT_BYTES
 
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from .device import Binary, Buffer, Device, Function, Operand
 __all__ = ["Kernel", "prepare"]
 
 _FRAME_THREADS = 256
+_NO_MAP = np.void(bytes(128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Kernel:
             np.uint64(a.pointer), np.int32(a.ld), np.uint64(b.pointer), np.int32(b.ld),
             np.uint64(c.pointer), np.int32(c.ld),
             np.int32(problem.m), np.int32(problem.n), np.int32(problem.k),
-            self._scalar(alpha), self._scalar(beta), *self._workspace(),
+            self._scalar(alpha), self._scalar(beta), *self._workspace(), *self._maps(problem, a, b, alpha),
         )  # fmt: skip
         self._function.launch(self._launch_config, arguments)
 
@@ -120,6 +121,13 @@ class Kernel:
             buffer.array("uint8", (buffer.nbytes,))[...] = 0
             self._workspaces[key] = buffer
         return (np.uint64(self._workspaces[key].pointer),)
+
+    def _maps(self, problem: Problem, a: Operand, b: Operand, alpha: float) -> tuple[np.void, ...]:
+        """The arguments that tell tensor copies of A and B, none where there are none."""
+        if problem.k == 0 or alpha == 0:  # neither is read, nor has to exist
+            return tuple(_NO_MAP for _ in self.source.boxes)
+        boxes = self.source.boxes
+        return tuple(self.device.tensor_map(operand, problem.dtype, box) for operand, box in zip((a, b), boxes))
 
     def _packed(self, pack: Function, a: Operand, b: Operand) -> tuple[Operand, Operand]:
         """The operands as the kernel reads them, copied by `pack` where it reads copies."""

@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "bulk.h"
 #include "copies.h"
 #include "fibers.h"
 #include "launch.h"

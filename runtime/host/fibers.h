@@ -112,6 +112,7 @@ struct Block {
     uint3 index;
     unsigned first, used;            // its fibers: those with a thread of it
     unsigned started, returned;      // threads
+    unsigned left;                   // of those returned, the ones that no barrier waits for
     unsigned arrived, generation;    // at the block's barrier; how often it has opened
     int arrived_line;                // where
     unsigned named_arrived[NAMED];   // at each of its barriers by number, of which the first is never used
@@ -133,6 +134,8 @@ static void (*call)(void**);                 // runs one thread
 static void** call_arguments;
 static enum { NO, STUCK, TWO_LINES, NO_LANE } failure;  // why the block cannot go on
 static unsigned failed_at;                   // the other line, or the lane
+
+static bool (*last_resort)();                // where no fiber can go on: lets arrive what is under way, if anything is
 
 static void threads_on_this_fiber();
 
@@ -176,7 +179,8 @@ static void leave()
         begin();
         return change(fibers[self].context, fibers[current].context);
     }
-    const unsigned next = ready(self);
+    unsigned next = ready(self);
+    if (next == NONE && last_resort && last_resort()) next = ready(self);
     if (next != NONE) {
         current = next;
         return change(fibers[self].context, fibers[next].context);
@@ -217,7 +221,17 @@ static void sync_block(int line)
 {
     if (block->arrived && line != block->arrived_line) return give_up(TWO_LINES, line);
     block->arrived_line = line;
-    if (++block->arrived < threads) return wait(block->generation);
+    if (++block->arrived + block->left < threads) return wait(block->generation);
+    block->arrived = 0;
+    ++block->generation;
+}
+
+// Before a thread returns: the block's barriers open without it from now on. A GPU lets any thread that has returned
+// off; here only those that say so, for the others forgot a barrier.
+inline void leave_barriers()
+{
+    ++block->left;
+    if (!block->arrived || block->arrived + block->left < threads) return;
     block->arrived = 0;
     ++block->generation;
 }

@@ -1,6 +1,7 @@
 // Launches: blocks one after another, or the blocks of a cluster in turns, each with its own shared memory.
 #pragma once
 
+#include "bulk.h"
 #include "fibers.h"
 
 namespace tilewright_host {
@@ -69,12 +70,12 @@ struct Launch {
 
 static const char* why()
 {
-    static char text[256], what[160];
+    static char text[256], what[176];
     const Block& at = *block;
     unsigned named = 0;
     for (unsigned waiting : at.named_arrived) named += waiting;
     const unsigned elsewhere = threads - at.returned - at.arrived - named;
-    const char* where = cluster > 1 ? "a warp collective or for the cluster" : "a warp collective";
+    const char* where = cluster > 1 ? "a warp collective or for the cluster" : "a warp collective or for copies";
     char by_number[40] = "";
     if (named) snprintf(by_number, sizeof by_number, "%u wait at barriers by number, ", named);
     switch (failure) {
@@ -117,8 +118,9 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
         if (turn < cluster) {
             block->index = blockIdx = {x + rank, y, z};
             block->first = fibers_used;
-            block->used = block->started = block->returned = 0;
+            block->used = block->started = block->returned = block->left = 0;
             poison_block();
+            forget_bulk_copies();
             begin();
             next = current;
         } else if (block->returned < threads) {

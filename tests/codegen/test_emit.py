@@ -28,6 +28,12 @@ KERNELS += [
 ]
 SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]
 """Every kernel in every type that its family computes in."""
+BULK = {
+    trans: "simt:bulk=1,edge=bounds,block_m=32,block_n=16,block_k=64,stages=3,cp_async=1,vec_a=4,vec_b=4,prefetch=1,"
+    f"slices=2,split_k=2,a_k_inner={int(trans[0] == 'n')},b_k_inner={int(trans[1] == 't')}"
+    for trans in ("nn", "nt", "tn", "tt")
+}
+"""A kernel fed by bulk copies for each of the transposes: k lies in its tiles as it does in memory."""
 
 
 def emitted(text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn") -> Emitted:
@@ -219,6 +225,12 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family
     compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
 
 
+@needs_nvcc
+def test_kernels_fed_by_bulk_copies_compile_without_a_warning(tmp_path: Path) -> None:
+    paths = [emitted(text, f"gemm_{t}", main=False, trans=t).write(tmp_path)[0] for t, text in BULK.items()]
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
+
+
 def test_tiles_to_which_atomics_add_begin_at_zero_and_the_header_says_that_bits_differ() -> None:
     (_, kernel), (_, header) = emitted("simt:split_k=16,atomic=1", main=False).files
     assert "cudaMemsetAsync(workspace, 0, sizeof(T) * sums + sizeof(unsigned) * counters, stream)" in kernel
@@ -297,6 +309,26 @@ def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
         done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, *shape)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", done.stdout), done.stdout
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize("trans", BULK)
+def test_bulk_copies_and_their_scalar_twin_pass_the_self_test(tmp_path: Path, trans: str) -> None:
+    program = build(tmp_path, emitted(BULK[trans], trans=trans), arch="native")
+    for shape in ("128x64x256", "132x68x260", "129x65x33", "4x4x4", "36x16x1000"):
+        done = run(program, *shape.split("x"))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
+def test_sanitizers_find_nothing_in_bulk_copies(tmp_path: Path) -> None:
+    program = build(tmp_path, emitted(BULK["nt"], trans="nt"), "-lineinfo", arch="native")
+    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, "68", "36", "200")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 BREAKS = {

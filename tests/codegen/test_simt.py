@@ -27,6 +27,8 @@ DEEP = 4
 """Variants of deep tiles."""
 SPREAD = 6
 """Variants whose copies are spread."""
+BULK = 4
+"""Variants whose tiles come by bulk copies."""
 
 
 def reasons(
@@ -192,7 +194,8 @@ def sample() -> list[tuple[str, str, str, str]]:
         rows += [(str(config), dtype, trans) for config in itertools.islice(common, count)]
     assert len(rows) == SAMPLE
     deep = [config for config in space(Problem.parse("16x4096x4096"))[0] if is_deep(config)]
-    rows += [(str(c), "float", "nn") for c in generator.sample(deep, DEEP)]
+    rows += [(str(c), "float", "nn") for c in generator.sample([c for c in deep if not c["bulk"]], DEEP)]
+    rows += [(str(c), "float", "nn") for c in generator.sample([c for c in deep if c["bulk"]], BULK)]
     clustered = [each for each in some(Problem.parse("1024"), "sm_90a") if each["cluster"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
     apart = [each for each in some(Problem.parse("512"), "sm_90a") if each["apart"] == 1]

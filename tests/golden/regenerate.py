@@ -33,6 +33,12 @@ SPECIAL = (
     ("rows", "simt:thread_m=16,thread_n=8,lanes_m=4,rows_first=1,cp_async=1,stages=3,prefetch=1", "float"),
     ("spread", "simt:block_k=16,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,copy_groups=4", "float"),
     ("streamed", "simt:vec_c=4,stream_c=1", "float"),
+    (
+        "bulk",
+        "simt:bulk=1,block_m=32,block_n=32,block_k=64,stages=3,cp_async=1,vec_a=4,vec_b=4,a_k_inner=1,prefetch=1,"
+        "slices=4,split_k=3",
+        "float",
+    ),
     ("streamed", "dmma:vec_c=2,staged_c=1,stream_c=1", "double"),
     ("spread", "dmma:stages=3,prefetch=2,copy_groups=2", "double"),
     ("persistent", "dmma:stages=3,prefetch=2,staged_c=1,persistent=4", "double"),

@@ -15,12 +15,13 @@
 //   shared     65536 bytes, given at launch
 //   cluster    (2, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 5e25dc76d4aea999. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest f271a1c2fd194131. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8, stages=3,
-//        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=1, rows_first=0, slices=4, apart=1, split_k=2, cluster=1, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=32, thread_m=8, thread_n=8, lanes_m=8,
+//        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
+//        b_k_inner=0, prefetch=1, rows_first=0, slices=4, apart=1, split_k=2, cluster=1, tail=1,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
+//        edge=bounds"
 
 namespace {
 

@@ -16,12 +16,13 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 7a649836bb7b8906. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 33dc6f9973aa0b75. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
-//        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=0, rows_first=0, slices=1, apart=0, split_k=12, cluster=0, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=1, warm_l2=0, copy_groups=1, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
+//        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
+//        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=12, cluster=0, tail=1,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=1, warm_l2=0, copy_groups=1,
+//        edge=bounds"
 
 namespace {
 

@@ -15,12 +15,13 @@
 //   shared     32768 bytes, static
 //   cluster    (4, 1, 1): blocks that share a tile of C
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 3ac98ab49d31d265. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5f4b6595c2bb890d. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=2,
-//        cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0, b_k_inner=0,
-//        prefetch=0, rows_first=0, slices=2, apart=0, split_k=4, cluster=1, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
+//        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0,
+//        b_k_inner=0, prefetch=0, rows_first=0, slices=2, apart=0, split_k=4, cluster=1, tail=1,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
+//        edge=bounds"
 
 namespace {
 

@@ -19,12 +19,13 @@
 //   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 913ac2fa89f74abe. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a6bf75c1f178540b. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
-//        cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=0, rows_first=0, slices=1, apart=0, split_k=4, cluster=0, tail=8, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
+//        stages=3, cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0,
+//        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=4, cluster=0, tail=8,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
+//        edge=bounds"
 
 namespace {
 

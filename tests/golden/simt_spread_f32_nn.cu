@@ -14,12 +14,13 @@
 //   block      (64, 1, 1): 64 threads
 //   shared     26112 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e5455ca70c271495. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest d87e989c850d202c. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=8, lanes_m=8, stages=3,
-//        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=1, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=4, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=8, lanes_m=8,
+//        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
+//        b_k_inner=0, prefetch=1, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=4,
+//        edge=bounds"
 
 namespace {
 

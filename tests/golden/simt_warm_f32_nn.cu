@@ -14,12 +14,13 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     13056 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 40260200d355804f. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest da16cafc0667ff99. To write it again:
 //   tilewright emit --dtype float --trans nn --config
-//       "simt:block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8, stages=3,
-//        cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0, b_k_inner=0,
-//        prefetch=0, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1, group_m=1,
-//        min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=1, copy_groups=1, edge=bounds"
+//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
+//        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
+//        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1,
+//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=1, copy_groups=1,
+//        edge=bounds"
 
 namespace {
 

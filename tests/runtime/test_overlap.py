@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tilewright.codegen.config import Config
+from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import DType, Problem
-from tilewright.codegen.source import LaunchConfig
+from tilewright.codegen.source import LaunchConfig, TensorBox
 from tilewright.runtime import launch
 from tilewright.runtime.detect import choose, open_device
 from tilewright.runtime.device import Operand
@@ -30,6 +31,8 @@ CONFIGS = (
     "dmma:edge=exact,split_k=2",
     "dmma:edge=bounds,split_k=3,cluster=1",
     "simt:edge=exact,block_m=32,block_n=32,cp_async=1,stages=3,vec_b=4,warm_l2=1",
+    "simt:bulk=1,edge=bounds,block_m=32,block_n=16,block_k=64,cp_async=1,stages=3,vec_a=4,vec_b=4,a_k_inner=1,slices=2",
+    "simt:bulk=1,edge=exact,block_m=32,block_n=32,block_k=32,cp_async=1,stages=2,vec_a=4,vec_b=4,a_k_inner=1,split_k=3",
     "simt:edge=bounds,split_k=3,tail=4",
     "dmma:edge=bounds,warm_l2=1",
 )
@@ -42,6 +45,14 @@ def test_the_structures_are_those_of_cuda_h() -> None:
     assert [getattr(launch._Config, name).offset for name, _ in launch._Config._fields_] == [0, 12, 24, 32, 40, 48]
 
 
+def _offset(reference: Any) -> int:
+    """What was given to byref() beside the object: a multiple of 64 from 0, as the driver asks."""
+    start = ctypes.cast(reference, ctypes.c_void_p).value
+    assert start is not None
+    assert start % 64 == 0
+    return start - ctypes.addressof(reference._obj)
+
+
 class FakeDriver:
     """cuLaunchKernelEx that reads what it is given as C would."""
 
@@ -49,9 +60,21 @@ class FakeDriver:
         self.status, self.seen = status, []
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
         self.cuLaunchKernelEx = kind(self._launch)  # the driver's name
+        self.cuTensorMapEncodeTiled = self._encode
+
+    def _encode(self, to: Any, *given: Any) -> int:
+        """Puts down a mark, and keeps what was asked for."""
+        ctypes.memmove(ctypes.addressof(to._obj) + _offset(to), b"MAP!" * 32, 128)
+        self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in given])
+        return self.status
 
     def _launch(self, config: int, function: int, parameters: int | None, extra: int) -> int:
         given = launch._Config.from_address(config)
+        if parameters:  # each argument by its address: here four
+            listed = (ctypes.c_void_p * 4).from_address(parameters)
+            sizes = (8, 4, 128, 128)
+            self.seen.append([ctypes.string_at(at, size) for at, size in zip(listed, sizes)])
+            return self.status
         pointer, address, size, where, end = (ctypes.c_void_p * 5).from_address(extra)
         assert (pointer, size, end, parameters) == (1, 2, None, None)  # CU_LAUNCH_PARAM_*
         attribute = given.attributes[0]
@@ -80,7 +103,7 @@ class TestLaunch:
     def test_the_driver_gets_what_was_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver()
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        call = launch.OverlappingLaunch(4711)
+        call = launch.DriverLaunch(4711, overlaps=True)
         first, second = LaunchConfig((10, 2, 3), (128, 1, 1), 1000), LaunchConfig((4, 1, 1), (32, 2, 1))
         assert call(first, ARGUMENTS, 99) == 0
         assert call(second, ARGUMENTS[:2], 0) == 0
@@ -95,10 +118,37 @@ class TestLaunch:
         assert driver.seen[0]["arguments"] == driver.seen[2]["arguments"] == PACKED
         assert driver.seen[1]["arguments"] == PACKED[:12]
 
+    def test_tensor_maps_go_beside_the_other_arguments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        maps = [np.void(bytes([mark]) * 128) for mark in (1, 2)]
+        arguments = (np.uint64(1 << 40), np.int32(-3), *maps)
+        assert launch.DriverLaunch(1, overlaps=False)(LaunchConfig((1, 1, 1), (32, 1, 1)), arguments, 0) == 0
+        assert driver.seen == [[each.tobytes() for each in arguments]]
+
+    @pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
+    def test_a_tensor_map_tells_rows_and_box(
+        self, monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int
+    ) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        launch.encoded_map.cache_clear()
+        for swizzled in (False, True):
+            made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
+            assert made.tobytes() == b"MAP!" * 32
+            asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
+            assert driver.seen.pop() == asked
+        launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, True))
+        assert driver.seen == []
+        driver.status = 1
+        with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
+            launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
+        launch.encoded_map.cache_clear()
+
     def test_threads_do_not_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver()
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        call = launch.OverlappingLaunch(1)
+        call = launch.DriverLaunch(1, overlaps=True)
 
         def launches(number: int) -> None:
             for _ in range(200):
@@ -113,7 +163,7 @@ class TestLaunch:
     def test_a_status_is_handed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver(status=701)
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        assert launch.OverlappingLaunch(1)(LaunchConfig((1, 1, 1), (1, 1, 1)), (), 0) == 701
+        assert launch.DriverLaunch(1, overlaps=True)(LaunchConfig((1, 1, 1), (1, 1, 1)), (), 0) == 701
 
 
 @pytest.mark.gpu
