@@ -256,9 +256,12 @@ def pays(
         )
     typical = _typical(problem, info, family, values)
 
+    bulk = "bulk" in known  # the model does not tell what copies cost the threads that start them
+
     def possible(**sizes: int) -> bool:
         # Those that the family advises against, long or too small, are not counted: the others have to be enough.
-        return may_hold(problem, info.arch, family, (*family.constraints, *family.advice), sizes)
+        rules = (*family.constraints, *family.advice)
+        return may_hold(problem, info.arch, family, rules, {"bulk": 0, **sizes} if bulk else sizes)
 
     adds_up = {  # how the blocks of each split can
         (split, tail): [each for each in worth["cluster"] if possible(split_k=split, cluster=each, tail=tail)]
@@ -306,8 +309,6 @@ def pays(
             for each in shared(tile_m, tile_n)
             if us(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
         }
-
-    bulk = "bulk" in values  # the model does not tell what copies cost the threads that start them
 
     def fills(tile_m: int, tile_n: int, split: int) -> bool:
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split

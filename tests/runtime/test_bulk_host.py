@@ -29,6 +29,7 @@ CONFIGS = {
         "block_m=32,block_n=16,thread_m=2,thread_n=4,lanes_m=16,block_k=32,stages=2,split_k=12",
     "last tiles shared":
         "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,stages=2,split_k=3,tail=2,group_m=4",
+    "packed": "block_m=32,block_n=32,thread_m=4,thread_n=4,lanes_m=8,block_k=32,stages=2,pack_a=1,pack_b=1",
     "warmed": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,stages=2,slices=4,warm_l2=1",
 }  # fmt: skip
 
@@ -37,7 +38,8 @@ def config_for(text: str, dtype: str, trans: str, edge: str = "bounds") -> Confi
     values = dict(complete(Config.parse(f"simt:{text}")).values)
     wide = 4 if dtype == "float" else 2
     values |= {"bulk": 1, "cp_async": 1, "vec_a": wide, "vec_b": wide, "edge": edge}
-    values |= {"a_k_inner": int(trans[0] == "n"), "b_k_inner": int(trans[1] == "t")}
+    values["a_k_inner"] = int(trans[0] == "n" and not values["pack_a"])
+    values["b_k_inner"] = int(trans[1] == "t" and not values["pack_b"])
     sums = int(values["thread_m"]) * int(values["thread_n"]) // int(values["slices"])
     values["vec_c"] = 1 if values["b_k_inner"] else min(wide, sums, int(values["thread_n"]))
     return Config("simt", tuple(values.items()))
