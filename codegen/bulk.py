@@ -135,7 +135,7 @@ BULK_PAYS = Constraint("bulk copies fill deep tiles of narrow results", _pays)
 
 
 def or_bulk(rule: Constraint) -> Constraint:
-    """A rule for the depth of tiles that bulk copies need not keep to."""
+    """Advice on tiles and clusters that configs with bulk copies need not keep to: they have their own."""
     return Constraint(
         f"{rule.reason}, or tiles come by bulk copies",
         lambda problem, config, arch: bulk(config) or rule.holds(problem, config, arch),

@@ -124,9 +124,9 @@ class Kernel:
 
     def _maps(self, problem: Problem, a: Operand, b: Operand, alpha: float) -> tuple[np.void, ...]:
         """The arguments that tell tensor copies of A and B, none where there are none."""
-        if problem.k == 0 or alpha == 0:  # neither is read, nor has to exist
-            return tuple(_NO_MAP for _ in self.source.boxes)
         boxes = self.source.boxes
+        if problem.k == 0 or alpha == 0:  # neither is read, nor has to exist
+            return (_NO_MAP,) * len(boxes)
         return tuple(self.device.tensor_map(operand, problem.dtype, box) for operand, box in zip((a, b), boxes))
 
     def _packed(self, pack: Function, a: Operand, b: Operand) -> tuple[Operand, Operand]:

@@ -22,6 +22,10 @@ _OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 _MOST_ARGUMENT_BYTES = 4096
 """What every device takes."""
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
+_MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
+_NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
+_PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 
 class _Attribute(ctypes.Structure):
@@ -58,15 +62,10 @@ def overlap_works(driver_version: int) -> bool:
     return driver_version >= _LEAST_DRIVER and driver_launches()
 
 
-_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
-_MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
-_NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
-_PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-
-
 @lru_cache(maxsize=1024)
 def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> np.void:
-    """The CUtensorMap of a stored matrix. Raises LaunchError where the driver refuses it."""
+    """The CUtensorMap of a stored matrix: `rows` rows of `cols` elements, `ld` elements apart, of which a copy brings
+    a box. Raises LaunchError where the driver refuses it."""
     raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     start = -ctypes.addressof(raw) % _MAP_ALIGNMENT
     status: int = _driver().cuTensorMapEncodeTiled(
@@ -134,11 +133,11 @@ class DriverLaunch:
         if prepared.launch is not launch:
             prepared.set(launch)
         prepared.config.stream = stream
-        listed = None
-        if arguments and arguments[-1].dtype.char == "V":
-            listed = _listed(arguments, prepared.arguments)
+        given: tuple[Any, Any]
+        if arguments and arguments[-1].dtype.char == "V":  # a tensor map
+            given = _listed(arguments, prepared.arguments), None
         else:
             prepared.size.value = _packed(arguments, prepared.arguments)
-        extra = prepared.extra if listed is None else None
-        status: int = self._launch(prepared.by_reference, self._function, listed, extra)
+            given = None, prepared.extra
+        status: int = self._launch(prepared.by_reference, self._function, *given)
         return status
