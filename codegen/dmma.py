@@ -4,7 +4,7 @@ from .arch import Arch
 from .config import Config
 from .deep import DEEP_SMALL, deep_pays, is_deep
 from .dmma_sizes import copied, least_registers, places, registers, smem_elements, smem_loads, step, sums, threads
-from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic, sharers
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .overlap import WARM_L2, WARM_L2_FITS, WARM_L2_PAYS, early
 from .pack import PACK_FITS, pack, pack_pays, vec_worth
@@ -283,6 +283,7 @@ DMMA = Family(
     alignment=alignment,
     splits=splits,
     tail=tail,
+    sharers=sharers,
     persistent=persistent,
     clustered=clustered,
     packs=packs,

@@ -1,7 +1,7 @@
 """Sizes of a `dmma` variant, derived from its parameters: threads, shared memory, registers, and what it costs."""
 
 from .config import Config
-from .epilogue import staged_elements
+from .epilogue import staged_elements, with_pieces
 from .persistent import persistent
 from .problem import DType, Problem
 from .tiling import clustered, registers_held_to
@@ -36,18 +36,20 @@ def step(config: Config) -> int:
 
 
 def smem_elements(config: Config) -> int:
-    """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; the slices'
-    sums come later, those of a block of a cluster, or those of a row of each thread."""
+    """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; later come
+    the sums of the slices, of a block of a cluster, or of a row of each thread, or pieces of other blocks' sums."""
     m, n, k = (config.number(f"block_{side}") for side in "mnk")
     elements = config.number("stages") * k * sum(side + (4 if side % 16 else 0) for side in (m, n))
     if config.number("slices") > 1 or clustered(config):
-        return max(elements, config.number("slices") * m * n)
+        return with_pieces(max(elements, config.number("slices") * m * n), threads(config), 2, config)
     warps_m, warps_n = _warps(config)
     passing = staged_elements(warps_m * warps_n, 8, config.number("warp_n"), 2, 16)
     # Asked last, for few need them: a space is pruned by what is known first.
     if persistent(config) > 1:  # sums pass beside the stages, which are filled again meanwhile
         return elements + passing if config["staged_c"] == 1 else elements
-    return passing if passing > elements and config["staged_c"] == 1 else elements
+    if passing > elements and config["staged_c"] == 1:
+        return passing
+    return with_pieces(elements, threads(config), 2, config)
 
 
 def sums(config: Config) -> int:

@@ -98,7 +98,6 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "splits": family.splits(config),
         "tail": family.tail(config),
         "persistent": family.persistent(config),
-        "counters": family.split_counters(config),
         "workspace": family.has_workspace(config),
         "packs": source.packs,
         "most_spread": MOST_SPREAD,

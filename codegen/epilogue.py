@@ -3,12 +3,25 @@
 from .config import Config, Value
 from .family import Constraint, Parameter
 from .problem import Problem
-from .tiling import clustered, widest
+from .tiling import clustered, splits, tail, widest
 
-__all__ = ["ATOMIC", "ATOMIC_FITS", "SHORT_K", "STAGED_C", "STAGED_C_FITS", "STREAM_C", "atomic", "staged_elements"]
+__all__ = [
+    "ATOMIC",
+    "ATOMIC_FITS",
+    "SHORT_K",
+    "STAGED_C",
+    "STAGED_C_FITS",
+    "STREAM_C",
+    "atomic",
+    "sharers",
+    "staged_elements",
+    "with_pieces",
+]
 
 SHORT_K = 128
 """Up to so many steps of k it counts how C is written."""
+_MANY, _MOST_SHARERS = 8, 16
+"""Blocks from which on several of those that share a tile add up, and how many do at most."""
 _STREAMED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
 """Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
 
@@ -72,6 +85,22 @@ ATOMIC = Parameter(
 def atomic(config: Config) -> bool:
     """Whether the blocks that share a tile of C add to one tile in memory, in the order in which they come."""
     return config["atomic"] == 1
+
+
+def sharers(config: Config) -> int:
+    """How many of the blocks that share a tile of C add up a part of it each, once all sums are there; 1 where the last
+    one to come adds up all: waiting for each other costs more than the sums of few."""
+    if splits(config) < _MANY or tail(config) > 1 or clustered(config) or atomic(config) or config["staged_c"] == 1:
+        return 1
+    return min(_MOST_SHARERS, splits(config) // 8 * 8)
+
+
+def with_pieces(elements: int, threads: int, wide: int, config: Config) -> int:
+    """Elements of shared memory that are enough, too, for what threads make of the sums of several blocks: a vector of
+    `wide` elements each, and one for the block."""
+    pieces = (threads + 1) * wide
+    # Asked last, for few need them: a space is pruned by what is known first.
+    return pieces if pieces > elements and sharers(config) > 1 else elements
 
 
 ATOMIC_FITS = (

@@ -1,6 +1,5 @@
 """What a family of kernels is: its parameters, its constraints and what its variants need."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,14 +8,12 @@ from .config import Config, Value
 from .problem import DType, Problem
 from .source import LaunchConfig, TensorBox
 
-__all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in", "grouped"]
+__all__ = ["EDGE", "FAMILIES", "Constraint", "Family", "Parameter", "family_in"]
 
 MAX_STATIC_SMEM_BYTES = 49152
 """Shared memory that every device lets a kernel declare; a kernel that needs more is given it at launch."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128)
 """How many blocks may share a tile of C."""
-ONE_GROUP = 8
-"""Up to here one block adds up the sums of all blocks that share a tile of C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +104,8 @@ class Family:
     """Which tiles of C they share: the last one of so many parts of all, rounded up."""
     persistent: Callable[[Config], int] = lambda config: 1
     """Tiles of C that a block computes one after the other."""
+    sharers: Callable[[Config], int] = lambda config: 1
+    """How many of those that share a tile add up a part of it each; 1 where the last one adds up all."""
     clustered: Callable[[Config], bool] = lambda config: False
     """Whether those form a cluster and add up in each other's shared memory, not in device memory."""
     packs: Callable[[Config], tuple[bool, bool]] = lambda config: (False, False)
@@ -165,29 +164,19 @@ class Family:
         static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
         return LaunchConfig((self.blocks(problem, config), 1, 1), self.block(config), smem - static, static)
 
-    def split_group(self, config: Config) -> int:
-        """Blocks that share a tile of C and whose sums one of them adds up: all, or where they are many about the
-        square root of them, so that no block reads the sums of all."""
-        return self.splits(config) if self.atomic(config) else grouped(self.splits(config))
-
-    def split_counters(self, config: Config) -> int:
-        """Counters of a tile of C: one for each group of the blocks that share it, and one for the groups."""
-        groups = -(-self.splits(config) // self.split_group(config))
-        return groups + (groups > 1)
-
     def has_workspace(self, config: Config) -> bool:
         """Whether blocks that share a tile of C add up in device memory of the kernel's own."""
         return self.splits(config) > 1 and not self.clustered(config)
 
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
         """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each,
-        or of all those of a tile of C by atomics, and the counters of each tile of C; else 0."""
+        or of all those of a tile of C by atomics, and a counter for each tile of C; else 0."""
         if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
         shared = self.shared_tiles(problem, config)
         sums = shared * (1 if self.atomic(config) else self.splits(config)) * tile_m * tile_n
-        return sums * problem.dtype.size_bytes + shared * self.split_counters(config) * 4
+        return sums * problem.dtype.size_bytes + shared * 4
 
     def multiples(self, config: Config) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
@@ -198,11 +187,6 @@ class Family:
         reuse_a, reuse_b = self.reuse(config)
         loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
         return (loads + problem.m * problem.n) * problem.dtype.size_bytes
-
-
-def grouped(splits: int) -> int:
-    """How many of the blocks that share a tile of C one of them adds up."""
-    return splits if splits <= ONE_GROUP else math.isqrt(splits - 1) + 1
 
 
 FAMILIES: dict[str, Family] = {}

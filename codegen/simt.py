@@ -6,7 +6,7 @@ from .apart import APART, APART_FITS
 from .arch import Arch
 from .bulk import BULK, BULK_FITS, boxes, depth_worth, loaders, unbulked
 from .config import Config, Value
-from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic
+from .epilogue import ATOMIC, ATOMIC_FITS, STAGED_C, STAGED_C_FITS, STREAM_C, atomic, sharers
 from .family import EDGE, SPLITS, Constraint, Family, Parameter
 from .overlap import WARM_L2, WARM_L2_FITS, early
 from .pack import PACK_FITS, pack, vec_worth
@@ -257,6 +257,7 @@ SIMT = _Simt(
     alignment=alignment,
     splits=splits,
     tail=tail,
+    sharers=sharers,
     clustered=clustered,
     packs=packs,
     atomic=atomic,

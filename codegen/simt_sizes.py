@@ -4,8 +4,7 @@ from functools import cache
 
 from .apart import apart, gain
 from .config import Config
-from .epilogue import staged_elements
-from .family import ONE_GROUP
+from .epilogue import staged_elements, with_pieces
 from .problem import DType, Problem
 from .spread import spread
 from .tiling import WIDE_BYTES, clustered, read_along_k, registers_held_to
@@ -68,18 +67,21 @@ def _tile_elements(config: Config, pad: int) -> tuple[int, int]:
 
 def smem_elements(config: Config, wide: int) -> int:
     """Elements of shared memory of a block, of which a load takes `wide`: the tiles of all stages, or later the sums
-    of the slices, of a block of a cluster, or of a row of each thread."""
+    of the slices, of a block of a cluster, or of a row of each thread, or pieces of other blocks' sums."""
     elements = config.number("stages") * sum(_tile_elements(config, wide))
     if apart(config):
         elements *= config.number("slices")
     if config.number("slices") > 1 or clustered(config):
-        return max(elements, config.number("slices") * config.number("block_m") * config.number("block_n"))
+        elements = max(elements, config.number("slices") * config.number("block_m") * config.number("block_n"))
+        return with_pieces(elements, threads(config), wide, config)
     warps_m, warps_n = _warps(config)
     lanes_m, chunk = config.number("lanes_m"), 1 if config.number("b_k_inner") else min(wide, config.number("thread_n"))
     written_rows = min(lanes_m, 8 * wide // chunk // 2)
     passing = staged_elements(warps_m * warps_n, lanes_m, warp_n(config), written_rows, 8 * wide)
     # Asked last, for few need it: a space is pruned by what is known first.
-    return passing if passing > elements and config["staged_c"] == 1 else elements
+    if passing > elements and config["staged_c"] == 1:
+        return passing
+    return with_pieces(elements, threads(config), wide, config)
 
 
 def copied(config: Config, operand: str, vec: int = 0) -> int:
@@ -158,7 +160,7 @@ def registers(dtype: DType, config: Config) -> int:
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
     split = config.number("split_k")
-    splitting = 16 if split > ONE_GROUP else 8 if split > 1 else 0  # sums of groups of blocks are added too
+    splitting = 8 if split > 1 else 0
     needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting + _address_registers(config))
     if needed < bound and config["staged_c"] == 1:
         needed += 16

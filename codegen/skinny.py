@@ -82,15 +82,12 @@ _CONSTRAINTS = (
 
 
 class _Skinny(Family):
-    """A family whose shared memory is padded by bytes, not by elements, and whose few sums one block adds up."""
+    """A family whose shared memory is padded by bytes, not by elements."""
 
     __slots__ = ()
 
     def smem_bytes(self, dtype: DType, config: Config) -> int:
         return smem_bytes(dtype, config)
-
-    def split_group(self, config: Config) -> int:
-        return self.splits(config)
 
 
 SKINNY = _Skinny(

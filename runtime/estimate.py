@@ -10,7 +10,7 @@ from ..codegen.arch import Arch
 from ..codegen.combine import combine, may_hold
 from ..codegen.config import Config, Value
 from ..codegen.families import family_of
-from ..codegen.family import Constraint, Family, grouped
+from ..codegen.family import Constraint, Family
 from ..codegen.problem import Problem
 from ..codegen.tiling import WIDE_BYTES, widest
 from .device import DeviceInfo
@@ -115,7 +115,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     )
     cycles *= 1 + _NARROW * narrow
     cycles += _LAUNCH_CYCLES + family.tail_cycles(config)
-    cycles += _split_cycles(tile_m * tile_n * dtype.size_bytes, splits, family.clustered(config))
+    cycles += _split_cycles(family, config, tile_m * tile_n * dtype.size_bytes)
     memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
     copies_us = 2 * memory_us + 3 * _LAUNCH_CYCLES / info.clock_mhz if config["edge"] == "pad" else 0.0
     if any(family.packs(config)):
@@ -218,15 +218,14 @@ def _slowest(*cycles: float) -> float:
     return float(sum(each**4 for each in cycles) ** 0.25)
 
 
-def _split_cycles(tile_bytes: int, splits: int, clustered: bool) -> float:
+def _split_cycles(family: Family, config: Config, tile_bytes: int) -> float:
     """Clocks in which blocks that share a tile of C add up their sums."""
+    splits = family.splits(config)
     if splits == 1:
         return 0.0
-    if clustered:  # each its part of the tile, most of it from the others
+    if family.clustered(config):  # each its part of the tile, most of it from the others
         return _CLUSTER_CYCLES + tile_bytes * (splits - 1) / splits / _ALONE_BYTES_PER_CYCLE
-    group = grouped(splits)
-    read = group + (-(-splits // group) if group < splits else 0)
-    return _SPLIT_CYCLES + (1 + read) * tile_bytes / _ALONE_BYTES_PER_CYCLE
+    return _SPLIT_CYCLES + (1 + splits / family.sharers(config)) * tile_bytes / _ALONE_BYTES_PER_CYCLE
 
 
 def pays(

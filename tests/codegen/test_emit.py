@@ -25,6 +25,7 @@ KERNELS += [
     "simt:edge=bounds,pack_a=1,pack_b=1,vec_a=2,vec_b=2,vec_c=2",
     "dmma:edge=bounds,pack_b=1,vec_b=2,split_k=2",
     "dmma:edge=bounds,persistent=4",
+    "simt:edge=bounds,slices=2,block_k=16,split_k=12",
 ]
 SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]
 """Every kernel in every type that its family computes in."""

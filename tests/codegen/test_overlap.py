@@ -164,13 +164,3 @@ def test_the_emitted_launch_is_spread_too(arch: str, config: str, spreads: bool)
 def test_the_emitted_launch_asks_for_it_where_the_device_can(arch: str, overlaps: bool) -> None:
     files = dict(emit(Problem.parse("300x200x100"), complete(Config.parse("simt:edge=bounds")), ARCHES[arch]).files)
     assert ("cudaLaunchAttributeProgrammaticStreamSerialization" in files["gemm.cu"]) == overlaps
-
-
-def test_the_emitted_launch_brings_every_counter() -> None:
-    """Blocks that share a tile of C count each other in groups where they are many."""
-    config = complete(Config.parse("simt:edge=bounds,split_k=64"))
-    files = dict(emit(Problem.parse("64x64x65536"), config, ARCH).files)
-    counters = FAMILIES["simt"].split_counters(config)
-    assert counters > 1
-    assert re.search(rf"constexpr int COUNTERS +?= {counters};", files["gemm.cu"])
-    assert "std::size_t(tiles) * COUNTERS" in files["gemm.cu"]

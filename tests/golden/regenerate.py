@@ -27,6 +27,8 @@ SPECIAL = (
     ),
     ("packed", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,cp_async=1,stages=3,split_k=4,tail=8", "float"),
     ("atomic", "simt:split_k=12,atomic=1", "float"),
+    ("shared", "simt:block_k=32,slices=2,split_k=16,vec_c=4", "float"),
+    ("shared", "dmma:split_k=8", "double"),
     ("staged", "simt:staged_c=1", "float"),
     ("staged", "dmma:staged_c=1", "double"),
     ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),

@@ -16,7 +16,7 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 33dc6f9973aa0b75. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 86530913c22cbba9. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
@@ -302,20 +302,27 @@ using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 
 using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 
-// Counts this block once all of its threads have come. True in the last of `count` blocks, which sees what
+// Adds to a counter that blocks share, and gives what it was. What this thread has written or seen is there
+// for those who see the new count, and what others had before they counted is there for this one.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
+{
+#ifdef TILEWRIGHT_HOST
+    return atomicAdd(counter, by);
+#else
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
+    return before;
+#endif
+}
+
+// Counts this block once all of its threads have come. True in the last of SPLIT_K blocks, which sees what
 // the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
 // the barriers pass on to it what they wrote, and to them what it may see.
-__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned count, bool* last)
+__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-#ifdef TILEWRIGHT_HOST
-        const unsigned before = atomicAdd(counter, 1u);
-#else
-        unsigned before;
-        asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-#endif
-        *last = before == count - 1;
+        *last = count(counter, 1) == SPLIT_K - 1;
         if (*last) *counter = 0;
     }
     __syncthreads();
@@ -362,7 +369,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
         for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
         add_to(sums + g * THREADS, group);
     }
-    if (!arrives_last(counter, SPLIT_K, last)) return false;
+    if (!arrives_last(counter, last)) return false;
     #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
         const Vector<WIDTH> group = sums[g * THREADS];
@@ -537,7 +544,7 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 
     T (&share)[SHARE] = sum;
-    const int first = 0;
+    const int first = 0;  // of the thread's sums, row after row
     if (!add_splits(share, workspace, shared)) return;
 
     const Index row = row0 + warp_m, col = col0 + warp_n;

@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     16896 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 9a55ed078dde263a. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 18fc9309a31c12b3. To write it again:
 //   tilewright emit --dtype double --trans tt --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
@@ -461,7 +461,7 @@ gemm_simt_f64_tt_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 
     T (&share)[SHARE] = sum;
-    const int first = 0;
+    const int first = 0;  // of the thread's sums, row after row
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));

@@ -16,7 +16,7 @@
 //   workspace  4096 bytes a block, then 4 each 3 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest f0a669e128b5194e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest df606b5372d49b8e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=1, block_m=32, block_n=32, block_k=64, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=4, vec_b=4, vec_c=1, a_k_inner=1,
@@ -71,8 +71,6 @@ constexpr int STEP          = A_K_INNER || B_K_INNER ? WIDE : 1;  // steps of k 
 constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a thread in a tile
 constexpr int SUMS          = THREAD_M * THREAD_N;     // sums of a thread
 constexpr int SHARE         = SUMS / SLICES;           // those it writes in the end
-constexpr int SPLIT_GROUP   = 3;                       // blocks whose sums one of them adds up
-constexpr int SPLIT_COUNTERS = 1;                      // of a tile of C
 
 static_assert(BLOCK_M % WARP_M == 0,
               "block_m 32 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
@@ -337,20 +335,27 @@ __device__ __forceinline__ void add_slices(T (&share)[SHARE], T (&sum)[SUMS], T*
     }
 }
 
-// Counts this block once all of its threads have come. True in the last of `count` blocks, which sees what
+// Adds to a counter that blocks share, and gives what it was. What this thread has written or seen is there
+// for those who see the new count, and what others had before they counted is there for this one.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
+{
+#ifdef TILEWRIGHT_HOST
+    return atomicAdd(counter, by);
+#else
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
+    return before;
+#endif
+}
+
+// Counts this block once all of its threads have come. True in the last of SPLIT_K blocks, which sees what
 // the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
 // the barriers pass on to it what they wrote, and to them what it may see.
-__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned count, bool* last)
+__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-#ifdef TILEWRIGHT_HOST
-        const unsigned before = atomicAdd(counter, 1u);
-#else
-        unsigned before;
-        asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-#endif
-        *last = before == count - 1;
+        *last = count(counter, 1) == SPLIT_K - 1;
         if (*last) *counter = 0;
     }
     __syncthreads();
@@ -361,8 +366,7 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned count, 
 // run gives the same bits. Each block writes its own to the workspace, and the last one adds them up. True
 // in that block.
 //
-// The workspace holds a tile for each block, then SPLIT_COUNTERS counters for each tile of C, 0 before and
-// after.
+// The workspace holds a tile for each block, then a counter for each tile of C, 0 before and after.
 __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* shared)
 {
     constexpr int WIDTH = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;
@@ -373,41 +377,30 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
     constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // splits read at a time: more would take registers
     const unsigned place = blockIdx.x, places = gridDim.x;
     const int split = int(place % SPLIT_K);
-    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(places) * THREADS * SHARE)
-                             + Index(place / SPLIT_K) * SPLIT_COUNTERS;
+    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(places) * THREADS * SHARE);
     Group* const tiles = reinterpret_cast<Group*>(workspace) + Index(place - split) * TILE + threadIdx.x;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
 
-    // Puts this block's sums down as those of split `to`.
-    const auto write = [&](int to) {
+    #pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+        Group group;
+        #pragma unroll
+        for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
+        tiles[Index(split) * TILE + g * THREADS] = group;
+    }
+    if (!arrives_last(counters + place / SPLIT_K, last)) return false;
+
+    #pragma unroll
+    for (int e = 0; e < SHARE; ++e) share[e] = 0;
+    #pragma unroll AHEAD
+    for (int each = 0; each < SPLIT_K; ++each) {
         #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            Group group;
+            const Group group = tiles[Index(each) * TILE + g * THREADS];
             #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
-            tiles[Index(to) * TILE + g * THREADS] = group;
+            for (int e = 0; e < WIDTH; ++e) share[g * WIDTH + e] += group.x[e];
         }
-    };
-    // Adds up the sums of `count` splits, `step` apart.
-    const auto add = [&](int first, int count, int step) {
-        #pragma unroll
-        for (int e = 0; e < SHARE; ++e) share[e] = 0;
-        #pragma unroll AHEAD
-        for (int each = 0; each < count; ++each) {
-            #pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                const Group group = tiles[Index(first + each * step) * TILE + g * THREADS];
-                #pragma unroll
-                for (int e = 0; e < WIDTH; ++e) share[g * WIDTH + e] += group.x[e];
-            }
-        }
-    };
-
-    const int first = split / SPLIT_GROUP * SPLIT_GROUP;
-    const int members = min(SPLIT_GROUP, SPLIT_K - first);
-    write(split);
-    if (!arrives_last(counters + split / SPLIT_GROUP, members, last)) return false;
-    add(first, members, 1);
+    }
     return true;
 }
 

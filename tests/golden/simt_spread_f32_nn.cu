@@ -14,7 +14,7 @@
 //   block      (64, 1, 1): 64 threads
 //   shared     26112 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d87e989c850d202c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a009631e7856827b. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=8, lanes_m=8,
 //        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
@@ -545,7 +545,7 @@ gemm_simt_f32_nn_bm64_bn64_bk16_tm8_tn8_l8_s3_c1_va1_vb1_vc1_ka0_kb0_p1_w1_z1_x0
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 
     T (&share)[SHARE] = sum;
-    const int first = 0;
+    const int first = 0;  // of the thread's sums, row after row
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));

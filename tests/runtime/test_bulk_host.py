@@ -25,7 +25,7 @@ CONFIGS = {
         "block_m=16,block_n=64,thread_m=4,thread_n=4,lanes_m=2,block_k=64,stages=2,slices=4,split_k=2",
     "four lanes along m, staged":
         "block_m=64,block_n=64,thread_m=8,thread_n=8,lanes_m=4,block_k=32,stages=2,staged_c=1",
-    "sixteen lanes along m, groups of splits":
+    "sixteen lanes along m, splits that share out":
         "block_m=32,block_n=16,thread_m=2,thread_n=4,lanes_m=16,block_k=32,stages=2,split_k=12",
     "last tiles shared":
         "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,stages=2,split_k=3,tail=2,group_m=4",

@@ -27,11 +27,11 @@ CONFIGS = {
         "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,group_m=4",
     "registers, slices, splits": "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=4,split_k=4",
     "cp.async": "block_m=32,block_n=64,thread_m=4,thread_n=4,block_k=8,cp_async=1,stages=3",
-    "cp.async, some threads copy less, groups of splits":
+    "cp.async, some threads copy less, splits that share out":
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=12",
     "splits of the last half":
         "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=2,split_k=3,tail=2,group_m=4",
-    "cp.async, groups of splits of the last tiles":
+    "cp.async, many splits of the last tiles":
         "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=2,split_k=12,tail=8",
     "cp.async, k innermost": "block_m=32,block_n=32,block_k=16,cp_async=1,stages=8,a_k_inner=1,b_k_inner=1,prefetch=1",
     "cp.async, all of it": "block_m=64,block_n=16,thread_m=8,thread_n=2,lanes_m=4,block_k=32,cp_async=1,stages=2,"
@@ -40,6 +40,8 @@ CONFIGS = {
     "slices=8,a_k_inner=1",
     "cp.async, deep tiles, many slices": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,cp_async=1,"
     "stages=3,slices=16,split_k=2,b_k_inner=1",
+    "splits that share out, slices, k innermost": "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,"
+    "split_k=16,a_k_inner=1",
     "cluster, slices": "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,prefetch=1,slices=2,split_k=4,cluster=1",
     "cluster, uneven shares":
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=6,cluster=1",
@@ -223,7 +225,6 @@ def test_what_the_grid_runs_keeps_every_rule() -> None:
 PLAIN = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8"
 ASYNC = f"{PLAIN},cp_async=1,stages=3"
 WHOLE = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=2"
-GROUPED = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=12"
 TAIL = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=3,tail=4"
 CLUSTER = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,prefetch=1,slices=2,split_k=3,cluster=1"
 STAGED = "block_m=32,block_n=32,thread_m=4,thread_n=8,block_k=8,prefetch=1,staged_c=1"
@@ -234,7 +235,7 @@ APART = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=16,prefetch=1,slice
 SPREAD = "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=8,prefetch=1,cp_async=1,stages=2,copy_groups=4"
 APART_WARPS = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,apart=1"
 UNFAULTED = (
-    PLAIN, ASYNC, WHOLE, GROUPED, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS, SPREAD,
+    PLAIN, ASYNC, WHOLE, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS, SPREAD,
 )  # fmt: skip
 
 
@@ -293,13 +294,10 @@ FAULTS = (
     Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
     Fault("barrier of slices missing", "= sum[e];\n    __syncthreads();", "= sum[e];", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
-    Fault("first to come taken for the last", "== count - 1;", "== 0;", WHOLE),
-    Fault("split left out", "each < count; ++each", "each < count - 1; ++each", WHOLE),
-    Fault("split written beside the workspace", "tiles[Index(to) * TILE", "tiles[Index(to + 1) * TILE", WHOLE),
+    Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
+    Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
+    Fault("split written beside the workspace", "tiles[Index(split) * TILE", "tiles[Index(split + 1) * TILE", WHOLE),
     Fault("share of a slice taken twice", "slice * SHARE + e", "e", WHOLE),
-    Fault("groups' counter not put back", "if (*last) *", "if (*last && int(count) == SPLIT_GROUP) *", GROUPED),
-    Fault("groups overlap", "split / SPLIT_GROUP * SPLIT_GROUP", "split / SPLIT_GROUP", GROUPED),
-    Fault("group left out", "SPLIT_COUNTERS - 1, SPLIT_GROUP);", "SPLIT_COUNTERS - 2, SPLIT_GROUP);", GROUPED),
     Fault("tiles split that have a block of their own", "const bool alone = blockIdx.x < whole;",
           "const bool alone = false;", TAIL),
     Fault("last tiles not split", "if (!alone && !add_splits", "if (!alone && add_splits", TAIL),
@@ -336,7 +334,7 @@ FAULTS = (
     Fault("sums left in the workspace", "sums[g * THREADS] = {};", "", ATOMIC, vec=4),
     Fault("counter of a tile not put back", "if (*last) *counter = 0;", "", ATOMIC, vec=4),
     Fault("sums added to the next tile", "+ tile * THREADS * GROUPS", "+ (tile + 1) * THREADS * GROUPS", ATOMIC, vec=4),
-    Fault("first block to add taken for the last", "== count - 1;", "== 0;", ATOMIC, vec=4),
+    Fault("first block to add taken for the last", "== SPLIT_K - 1;", "== 0;", ATOMIC, vec=4),
     Fault("sums put down over those of slices", "__syncthreads();  // no thread reads what", "// what",
           STAGED_SLICES),
     Fault("sums read before warps put them down", "    __syncwarp();\n    #pragma", "    #pragma", STAGED),
