@@ -20,8 +20,9 @@ __all__ = [
 
 SHORT_K = 128
 """Up to so many steps of k it counts how C is written."""
-_MANY, _MOST_SHARERS = 8, 16
-"""Blocks from which on several of those that share a tile add up, and how many do at most."""
+_MANY, _MANY_SUMS = 8, 1 << 14
+"""Blocks, and sums of all of them, from which on several of those that share a tile add up."""
+_MOST_SHARERS = 16
 _STREAMED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
 """Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
 
@@ -89,8 +90,10 @@ def atomic(config: Config) -> bool:
 
 def sharers(config: Config) -> int:
     """How many of the blocks that share a tile of C add up a part of it each, once all sums are there; 1 where the last
-    one to come adds up all: waiting for each other costs more than the sums of few."""
+    one to come adds up all: waiting for each other costs more than reading few sums."""
     if splits(config) < _MANY or tail(config) > 1 or clustered(config) or atomic(config) or config["staged_c"] == 1:
+        return 1
+    if splits(config) * config.number("block_m") * config.number("block_n") < _MANY_SUMS:
         return 1
     return min(_MOST_SHARERS, splits(config) // 8 * 8)
 

@@ -23,6 +23,8 @@ _FILL_CYCLES = 1500
 """Until a block's first tiles are there."""
 _SPLIT_CYCLES = 2500
 """Of blocks that share a tile of C: writing sums and counting each other."""
+_WAIT_CYCLES = 3000
+"""Of those that add up a part of it each: until they know that all sums are there."""
 _CLUSTER_CYCLES = 1200
 """Of blocks of a cluster, which read each other's sums: writing them and waiting for each other twice."""
 _BARRIER_CYCLES = 60
@@ -225,7 +227,8 @@ def _split_cycles(family: Family, config: Config, tile_bytes: int) -> float:
         return 0.0
     if family.clustered(config):  # each its part of the tile, most of it from the others
         return _CLUSTER_CYCLES + tile_bytes * (splits - 1) / splits / _ALONE_BYTES_PER_CYCLE
-    return _SPLIT_CYCLES + (1 + splits / family.sharers(config)) * tile_bytes / _ALONE_BYTES_PER_CYCLE
+    sharers = family.sharers(config)
+    return _SPLIT_CYCLES + _WAIT_CYCLES * (sharers > 1) + (1 + splits / sharers) * tile_bytes / _ALONE_BYTES_PER_CYCLE
 
 
 def pays(

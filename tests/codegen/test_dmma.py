@@ -241,6 +241,7 @@ BEST = (
     f"{LARGEST},stages=4,prefetch=1,staged_c=1",
     "block_m=64,block_n=32,warp_m=32,warp_n=32,block_k=32,stages=4,slices=4,prefetch=1,split_k=4,staged_c=1",
     "block_m=64,block_n=64,warp_m=32,warp_n=32,block_k=16,stages=4,prefetch=1,split_k=64,atomic=1",
+    "block_m=64,block_n=64,warp_m=32,warp_n=32,block_k=32,stages=4,slices=2,prefetch=2,split_k=8",
 )
 """What large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
 

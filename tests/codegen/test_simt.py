@@ -178,6 +178,8 @@ ENDINGS = (
     ("block_m=64,block_n=32,block_k=16,thread_m=4,thread_n=4,slices=4,split_k=4,staged_c=1", "double"),
     ("block_m=64,block_n=64,block_k=16,thread_m=8,thread_n=4,vec_b=4,vec_c=4,prefetch=1,split_k=64,atomic=1",
      "float"),
+    ("block_m=32,block_n=64,block_k=32,thread_m=8,thread_n=8,lanes_m=4,vec_b=4,vec_c=4,prefetch=1,slices=4,split_k=16",
+     "float"),
 )  # fmt: skip
 
 
