@@ -3,8 +3,9 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, cast
 
 from .arch import Arch
@@ -24,12 +25,66 @@ class _Chosen(dict[str, Any]):
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a number."""
-        value: int = self[name]  # no cast: it is called millions of times
+        value: int = self[name]
         return value
 
     def word(self, name: str) -> str:
         """The value of a parameter that is a word."""
         return str(self[name])
+
+
+class _Watched:
+    """The same, where it is noted what a rule asks for."""
+
+    def __init__(self, chosen: _Chosen) -> None:
+        self.chosen, self.family, self.asked = chosen, chosen.family, set[str]()
+
+    def __getitem__(self, name: str) -> Value:
+        self.asked.add(name)
+        value: Value = self.chosen[name]
+        return value
+
+    def number(self, name: str) -> int:
+        """The value of a parameter that is a number."""
+        self.asked.add(name)
+        value: int = self.chosen[name]
+        return value
+
+    def word(self, name: str) -> str:
+        """The value of a parameter that is a word."""
+        return str(self[name])
+
+
+_HOLDS, _BROKEN = -1, -2
+"""What a rule says; where a value is open that it asks for, it is the place of that value instead."""
+
+
+class _Memory:
+    """What a rule says where the values of the first parameters are chosen, by those of them that it asks for.
+
+    A space has millions of prefixes, and few combinations of the values that one rule looks at.
+    """
+
+    def __init__(self, rule: Constraint) -> None:
+        self.rule = rule
+        self.names: tuple[str, ...] = ()
+        self.key: Callable[[_Chosen], object] = lambda chosen: ()
+        self.said: dict[object, int] = {}
+
+    def ask(self, problem: Problem, arch: Arch, chosen: _Chosen, places: Mapping[str, int]) -> int:
+        """What the rule says, which is remembered."""
+        watched = _Watched(chosen)
+        try:
+            verdict = _HOLDS if self.rule.holds(problem, cast(Config, watched), arch) else _BROKEN
+        except KeyError as missing:
+            verdict = places[missing.args[0]]
+            watched.asked.discard(missing.args[0])
+        if not watched.asked <= set(self.names):
+            self.names = (*self.names, *sorted(watched.asked - set(self.names)))
+            self.key = itemgetter(*self.names)
+            self.said = {}  # by fewer values
+        self.said[self.key(chosen)] = verdict
+        return verdict
 
 
 @cache
@@ -67,20 +122,27 @@ def combine(
     """
     names = [parameter.name for parameter in family.parameters]
     given = [list(values.get(parameter.name, (parameter.default,))) for parameter in family.parameters]
-    axes = [
-        [value for value in choices if parameter.worth(problem, value)]
+    axes = {
+        parameter.name: [value for value in choices if parameter.worth(problem, value)]
         for parameter, choices in zip(family.parameters, given)
-    ]
-    below = [math.prod(map(len, axes[place + 1 :])) for place in range(len(axes))]
+    }
     pruned: Counter[str] = Counter()
-    hopeless = math.prod(map(len, given)) - math.prod(map(len, axes))
+    hopeless = math.prod(map(len, given)) - math.prod(map(len, axes.values()))
     if hopeless:
         pruned["a value is hopeless for the problem"] = hopeless
 
-    # Rules wait at the place of the first value that they ask for and do not find.
-    waiting: list[list[Constraint]] = [[] for _ in names]
-    waiting[0] += [*family.constraints, *COMMON, *family.advice, *advice]
+    # Where there is no choice it is made at once, so that rules need not wait for it.
+    free = [name for name in names if len(axes[name]) != 1] or names[-1:]
     chosen = _Chosen(family.name)
+    chosen.update((name, axes[name][0]) for name in names if name not in free)
+    below = [math.prod(len(axes[later]) for later in free[place + 1 :]) for place in range(len(free))]
+
+    # Rules wait at the place of the first value that they ask for and do not find. A rule has a memory for each place.
+    places = {name: place for place, name in enumerate(free)}
+    rules = [*family.constraints, *COMMON, *family.advice, *advice]
+    memories = [[_Memory(rule) for _ in free] for rule in rules]
+    waiting: list[list[int]] = [[] for _ in free]
+    waiting[0] += range(len(rules))
     found: list[Config] = []
     sentences: dict[tuple[str, tuple[Value, ...]], str] = {}
 
@@ -91,25 +153,30 @@ def combine(
         return sentences[rule.reason, told]
 
     def grow(place: int) -> None:
-        if place == len(axes):
-            found.append(Config.known(family.name, tuple(chosen.items())))
+        if place == len(free):
+            found.append(Config.known(family.name, tuple([(name, chosen[name]) for name in names])))
             return
-        for value in axes[place]:
-            chosen[names[place]] = value
+        name = free[place]
+        for value in axes[name]:
+            chosen[name] = value
             moved = []  # where rules wait now that did wait here
-            for rule in waiting[place]:
-                try:
-                    if not rule.holds(problem, cast(Config, chosen), arch):
-                        pruned[sentence(rule)] += below[place]
-                        break
-                except KeyError as missing:
-                    moved.append(names.index(missing.args[0]))
-                    waiting[moved[-1]].append(rule)
+            for number in waiting[place]:
+                memory = memories[number][place]
+                verdict = memory.said.get(memory.key(chosen))
+                if verdict is None:
+                    verdict = memory.ask(problem, arch, chosen, places)
+                if verdict == _HOLDS:
+                    continue
+                if verdict == _BROKEN:
+                    pruned[sentence(memory.rule)] += below[place]
+                    break
+                moved.append(verdict)
+                waiting[verdict].append(number)
             else:
                 grow(place + 1)
             for later in moved:
                 waiting[later].pop()
-            del chosen[names[place]]
+            del chosen[name]
 
     grow(0)
     return found, pruned

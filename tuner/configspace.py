@@ -2,8 +2,11 @@
 
 import tomllib
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from ..codegen.combine import combine
@@ -104,25 +107,33 @@ def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) 
         kept += configs
         reasons += why
     check(bool(kept), f"no config serves {problem} on {info.arch.name}: " + "; ".join(reasons))
-    dimensions = _dimensions(kept)
+    columns = _columns(kept)
+    dimensions = _dimensions(columns)
     index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
-    points = []
-    for config in kept:
-        chosen = {FAMILY: config.family, **dict(config.values)}
-        points.append(tuple(place[chosen.get(d.name, ABSENT)] for d, place in zip(dimensions, index)))
+    points = zip(*(map(place.__getitem__, columns[d.name]) for d, place in zip(dimensions, index)))
     return Candidates(Space(tuple(dimensions), tuple(points)), tuple(kept), tuple(reasons.most_common()))
 
 
-def _dimensions(configs: list[Config]) -> list[Dimension]:
-    seen: dict[str, set[Value]] = {}
-    having: Counter[str] = Counter()
-    for config in configs:
-        for name, value in config.values:
-            seen.setdefault(name, set()).add(value)
-            having[name] += 1
-    families = sorted({config.family for config in configs}, key=list(FAMILIES).index)
-    dimensions = [Dimension(FAMILY, tuple(families))]
-    for name, values in seen.items():
-        ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
-        dimensions.append(Dimension(name, (*(() if having[name] == len(configs) else (ABSENT,)), *ordered)))
+def _columns(configs: list[Config]) -> dict[str, list[Value]]:
+    """The families of the configs, and their values of each parameter that any of them has: lists are long."""
+    blocks = [list(listed) for _, listed in groupby(configs, key=attrgetter("family"))]
+    names = dict.fromkeys(name for block in blocks for name, _ in block[0].values)
+    columns: dict[str, list[Value]] = {name: [] for name in (FAMILY, *names)}
+    for block in blocks:
+        own = {column[0][0]: [value for _, value in column] for column in zip(*(config.values for config in block))}
+        own[FAMILY] = [block[0].family] * len(block)
+        for name in columns:
+            columns[name] += own.get(name, [ABSENT] * len(block))
+    return columns
+
+
+def _dimensions(columns: Mapping[str, Sequence[Value]]) -> list[Dimension]:
+    dimensions = []
+    for name, values in columns.items():
+        present = set(values) - {ABSENT}
+        if name == FAMILY:
+            ordered: list[Value] = [family for family in FAMILIES if family in present]
+        else:
+            ordered = sorted(present, key=lambda value: (isinstance(value, str), value))
+        dimensions.append(Dimension(name, (*((ABSENT,) if ABSENT in values else ()), *ordered)))
     return dimensions
