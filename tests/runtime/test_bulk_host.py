@@ -26,7 +26,7 @@ CONFIGS = {
     "four lanes along m, staged":
         "block_m=64,block_n=64,thread_m=8,thread_n=8,lanes_m=4,block_k=32,stages=2,staged_c=1",
     "sixteen lanes along m, splits that share out":
-        "block_m=32,block_n=16,thread_m=2,thread_n=4,lanes_m=16,block_k=32,stages=2,split_k=12",
+        "block_m=32,block_n=16,thread_m=2,thread_n=4,lanes_m=16,block_k=32,stages=2,split_k=32",
     "last tiles shared":
         "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,stages=2,split_k=3,tail=2,group_m=4",
     "packed": "block_m=32,block_n=32,thread_m=4,thread_n=4,lanes_m=8,block_k=32,stages=2,pack_a=1,pack_b=1",

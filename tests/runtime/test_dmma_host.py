@@ -35,7 +35,7 @@ CONFIGS = {
     "three of 16 rows": "block_m=96,block_n=16,warp_m=48,warp_n=16,block_k=16,stages=3,prefetch=1,split_k=2",
     "splits of the last tiles": "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=16,split_k=5,tail=4,group_m=4",
     "slices, splits that share out":
-        "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=12",
+        "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=32",
     "slices, splits": "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,split_k=4",
     "slices, splits, prefetched":
         "block_m=64,block_n=16,warp_m=32,warp_n=8,block_k=16,mma_k=4,stages=5,slices=2,split_k=2,prefetch=1,group_m=8",

@@ -24,7 +24,7 @@ CONFIGS = (
     "tiled:edge=pad,tile_width=32",
     "simt:edge=bounds,cp_async=1,stages=3,slices=2",
     "simt:edge=exact,block_m=32,block_n=32,split_k=3",
-    "simt:edge=bounds,block_m=16,block_n=32,lanes_m=4,split_k=12",
+    "simt:edge=bounds,block_m=16,block_n=32,lanes_m=4,split_k=32",
     "simt:edge=exact,block_m=32,block_n=32,split_k=4,slices=2,block_k=16,cluster=1",
     "skinny:edge=bounds,split_k=2",
     "dmma:edge=bounds",

@@ -41,7 +41,7 @@ CONFIGS = {
     "cp.async, deep tiles, many slices": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=64,cp_async=1,"
     "stages=3,slices=16,split_k=2,b_k_inner=1",
     "splits that share out, slices, k innermost": "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,"
-    "split_k=16,a_k_inner=1",
+    "split_k=64,a_k_inner=1",
     "cluster, slices": "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,prefetch=1,slices=2,split_k=4,cluster=1",
     "cluster, uneven shares":
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=8,cp_async=1,stages=3,split_k=6,cluster=1",

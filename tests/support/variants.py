@@ -65,7 +65,7 @@ def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
     if config.family not in ("simt", "dmma"):
         return 0
     if config.family == "simt" and config["bulk"] == 1 and target == "sm_120":
-        return 8  # no register: what the compiler's own check of a tensor copy's target calls for sm_120 has an argument
+        return 8  # no register: the argument of what the compiler calls for sm_120 to check a tensor copy's target
     full = FAMILIES[config.family].registers(DType.parse(dtype), config) == registers_held_to(config)
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
         return 16 if full and config.number("persistent") > 1 else 0
