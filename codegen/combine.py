@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 from .arch import Arch
 from .config import Config, Value
@@ -17,38 +17,21 @@ from .problem import Problem
 __all__ = ["combine", "may_hold"]
 
 
-class _Chosen(dict[str, Any]):
-    """The values chosen so far: rules read it as they read a Config, and get a KeyError for what is still open."""
+class _Chosen:
+    """The values chosen so far: a rule reads them as it reads a Config, and gets a KeyError for what is still open.
+    What it asked for is noted."""
 
-    def __init__(self, family: str) -> None:
-        self.family = family
-
-    def number(self, name: str) -> int:
-        """The value of a parameter that is a number."""
-        value: int = self[name]
-        return value
-
-    def word(self, name: str) -> str:
-        """The value of a parameter that is a word."""
-        return str(self[name])
-
-
-class _Watched:
-    """The same, where it is noted what a rule asks for."""
-
-    def __init__(self, chosen: _Chosen) -> None:
-        self.chosen, self.family, self.asked = chosen, chosen.family, set[str]()
+    def __init__(self, family: str, values: Mapping[str, Value]) -> None:
+        self.family, self.values, self.asked = family, values, set[str]()
 
     def __getitem__(self, name: str) -> Value:
         self.asked.add(name)
-        value: Value = self.chosen[name]
-        return value
+        return self.values[name]
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a number."""
         self.asked.add(name)
-        value: int = self.chosen[name]
-        return value
+        return cast(int, self.values[name])
 
     def word(self, name: str) -> str:
         """The value of a parameter that is a word."""
@@ -68,19 +51,21 @@ class _Memory:
     def __init__(self, rule: Constraint) -> None:
         self.rule = rule
         self.names: tuple[str, ...] = ()
-        self.key: Callable[[_Chosen], object] = lambda chosen: ()
+        self.key: Callable[[Mapping[str, Value]], object] = lambda chosen: ()
         self.said: dict[object, int] = {}
 
-    def ask(self, problem: Problem, arch: Arch, chosen: _Chosen, places: Mapping[str, int]) -> int:
+    def ask(
+        self, problem: Problem, arch: Arch, family: str, chosen: Mapping[str, Value], places: Mapping[str, int]
+    ) -> int:
         """What the rule says, which is remembered."""
-        watched = _Watched(chosen)
+        config = _Chosen(family, chosen)
         try:
-            verdict = _HOLDS if self.rule.holds(problem, cast(Config, watched), arch) else _BROKEN
+            verdict = _HOLDS if self.rule.holds(problem, cast(Config, config), arch) else _BROKEN
         except KeyError as missing:
             verdict = places[missing.args[0]]
-            watched.asked.discard(missing.args[0])
-        if not watched.asked <= set(self.names):
-            self.names = (*self.names, *sorted(watched.asked - set(self.names)))
+            config.asked.discard(missing.args[0])
+        if not config.asked <= set(self.names):
+            self.names = (*self.names, *sorted(config.asked - set(self.names)))
             self.key = itemgetter(*self.names)
             self.said = {}  # by fewer values
         self.said[self.key(chosen)] = verdict
@@ -97,11 +82,10 @@ def may_hold(
     problem: Problem, arch: Arch, family: Family, rules: Sequence[Constraint], values: Mapping[str, Value]
 ) -> bool:
     """Whether a few values of a family's parameters break none of the rules, whatever the others are."""
-    chosen = _Chosen(family.name)
-    chosen.update(values)
+    config = cast(Config, _Chosen(family.name, values))
     for rule in rules:
         try:
-            if not rule.holds(problem, cast(Config, chosen), arch):
+            if not rule.holds(problem, config, arch):
                 return False
         except KeyError:  # it asks for more
             continue
@@ -133,8 +117,7 @@ def combine(
 
     # Where there is no choice it is made at once, so that rules need not wait for it.
     free = [name for name in names if len(axes[name]) != 1] or names[-1:]
-    chosen = _Chosen(family.name)
-    chosen.update((name, axes[name][0]) for name in names if name not in free)
+    chosen = {name: axes[name][0] for name in names if name not in free}
     below = [math.prod(len(axes[later]) for later in free[place + 1 :]) for place in range(len(free))]
 
     # Rules wait at the place of the first value that they ask for and do not find. A rule has a memory for each place.
@@ -164,7 +147,7 @@ def combine(
                 memory = memories[number][place]
                 verdict = memory.said.get(memory.key(chosen))
                 if verdict is None:
-                    verdict = memory.ask(problem, arch, chosen, places)
+                    verdict = memory.ask(problem, arch, family.name, chosen, places)
                 if verdict == _HOLDS:
                     continue
                 if verdict == _BROKEN:

@@ -221,9 +221,8 @@ class TestCuda(Conformance):
         b = xp.arange(3 * problem.n, dtype=xp.int64).reshape(3, problem.n) % 7
         b = b.astype(xp.float32)
         c = xp.full((3, problem.n), xp.nan, dtype=xp.float32)
-        from tilewright.runtime.device import Operand
 
-        operands = [Operand(int(x.data.ptr), *x.shape, x.shape[1], False, x) for x in (a, b, c)]
+        operands = list(map(products.on_device, (a, b, c)))
         kernel.launch(*operands)
         device.synchronize()
         for column in (0, 12345, problem.n - 1):

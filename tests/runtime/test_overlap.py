@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from products import on_device
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.families import complete
@@ -14,7 +15,6 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.source import LaunchConfig, TensorBox
 from tilewright.runtime import launch
 from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import Operand
 from tilewright.runtime.kernel import prepare
 from tilewright.runtime.stopwatch import Stopwatch
 
@@ -183,12 +183,9 @@ def test_products_that_need_each_other(text: str) -> None:
     first = rng.integers(-99, 100, (rows, cols)).astype(dtype.numpy_name)
     buffers = [xp.asarray(first), xp.zeros((rows, cols), dtype.numpy_name), xp.zeros((rows, cols), dtype.numpy_name)]
 
-    def operand(array: Any) -> Operand:
-        return Operand(int(array.data.ptr), *array.shape, array.shape[1], False, array)
-
     def chain() -> None:
         for step in range(steps):
-            kernel.launch(operand(p), operand(buffers[step % 3]), operand(buffers[(step + 1) % 3]))
+            kernel.launch(*map(on_device, (p, buffers[step % 3], buffers[(step + 1) % 3])))
 
     expected = first
     for _ in range(steps):

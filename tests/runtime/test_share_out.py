@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted import BROKEN, PARTS, RIGHT, Planted, outcomes
+from products import on_device
 from tilewright.codegen.arch import arch_named
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete, family_of
@@ -14,7 +15,6 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.cache import compile_cached
 from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import Operand
 from tilewright.runtime.kernel import Kernel
 
 
@@ -106,10 +106,6 @@ def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -
     patience = "PATIENCE = 1 << 18"
     assert patience in source.code
 
-    def operand(array: object) -> Operand:
-        rows, cols = array.shape  # type: ignore[attr-defined]
-        return Operand(int(array.data.ptr), rows, cols, cols, False, array)  # type: ignore[attr-defined]
-
     seen = set()
     for clocks in ("1 << 18", "0", "2000"):
         text_of = replace(source, code=source.code.replace(patience, f"PATIENCE = {clocks}"))
@@ -120,7 +116,7 @@ def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -
         for each in range(20):
             for stream, results in zip(streams, made, strict=True):
                 with stream:
-                    kernel.launch(operand(a), operand(b), operand(results[each]))
+                    kernel.launch(*map(on_device, (a, b, results[each])))
         xp.cuda.Device().synchronize()
         seen |= {xp.asnumpy(result).tobytes() for results in made for result in results}
     assert len(seen) == 1

@@ -79,6 +79,11 @@ def run(
     return after[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n]
 
 
+def on_device(array: Any) -> Operand:
+    """A matrix in a CuPy array, as a kernel takes it."""
+    return Operand(int(array.data.ptr), *array.shape, array.shape[1], False, array)
+
+
 def resized(source: KernelSource, config: Config, problem: Problem) -> KernelSource:
     """What `render` gives for another size: the text is the same, as tests of rendering make sure."""
     family, config = family_of(config), complete(config)
