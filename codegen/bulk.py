@@ -106,6 +106,10 @@ BULK_FITS = (
         ),
     ),
     Constraint(
+        "tiles that come by bulk copies are for threads with powers of two, not {thread_m} rows and {thread_n} columns",
+        lambda problem, config, arch: not bulk(config) or not family_in(config).uneven(config),
+    ),
+    Constraint(
         "bulk copies put zeros where a matrix ends: edge {edge} has no use for them",
         lambda problem, config, arch: not bulk(config) or config["edge"] != "pad",
     ),

@@ -115,6 +115,8 @@ class Family:
     early: Callable[[Config], bool] = lambda config: False
     """Whether the next kernel on the stream may come up while this one ends. It is launched then with so much shared
     memory that a multiprocessor holds no more of its blocks than it needs to."""
+    uneven: Callable[[Config], bool] = lambda config: False
+    """Whether a thread's part of C has a side that is no power of two: what the model says of it is less sure."""
     loaders: Callable[[Config], int] = lambda config: 0
     """Threads of a block that copy and do not multiply, the last ones."""
     boxes: Callable[[Problem, Config], tuple[TensorBox, ...]] = lambda problem, config: ()

@@ -24,6 +24,7 @@ from .simt_sizes import (
     tail_cycles,
     threads,
     turned_in_flight,
+    uneven,
     warp_m,
     warp_n,
 )
@@ -106,6 +107,13 @@ _CONSTRAINTS = (
         "BLOCK_N % WARP_N == 0",
     ),
     Constraint(
+        "the rows of a warp, thread_m {thread_m} * lanes_m {lanes_m}, and its columns are whole vectors of 16 bytes",
+        lambda problem, config, arch: all(
+            side(config) * problem.dtype.size_bytes % WIDE_BYTES == 0 for side in (warp_m, warp_n)
+        ),
+        "WARP_M % WIDE == 0 && WARP_N % WIDE == 0",
+    ),
+    Constraint(
         "tiles that pass through registers use two stages, not {stages}",
         lambda problem, config, arch: bool(config.number("cp_async")) or config["stages"] == 2,
         "CP_ASYNC || STAGES == 2",
@@ -122,7 +130,7 @@ _CONSTRAINTS = (
     Constraint(
         "vec_c {vec_c} is at most the neighbours in a row of C that a thread computes",
         lambda problem, config, arch: config.number("vec_c") <= neighbours(problem.dtype, config),
-        "VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1)",
+        "VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1)",
     ),
     _turns_elements("a"),
     _turns_elements("b"),
@@ -190,20 +198,20 @@ SIMT = _Simt(
         Parameter(
             "block_m",
             "bm",
-            (64, 16, 32, 48, 96, 128, 160, 192, 256),
+            (64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 56, 80, 112, 120),
             "rows of C a block computes",
             block_worth("m"),
         ),
         Parameter(
             "block_n",
             "bn",
-            (64, 16, 32, 48, 96, 128, 160, 192, 256),
+            (64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120),
             "columns of C a block computes",
             block_worth("n"),
         ),
         Parameter("block_k", "bk", (8, 16, 32, 64, 128, 256), "steps of k that a tile covers", depth_worth),
-        Parameter("thread_m", "tm", (4, 2, 8, 16), "rows of C a thread computes"),
-        Parameter("thread_n", "tn", (4, 2, 8), "columns of C a thread computes"),
+        Parameter("thread_m", "tm", (4, 2, 8, 16, 5, 10, 14), "rows of C a thread computes"),
+        Parameter("thread_n", "tn", (4, 2, 8, 5, 10), "columns of C a thread computes"),
         Parameter("lanes_m", "l", (8, 4, 2, 16), "lanes of a warp along the rows of C"),
         Parameter("stages", "s", (2, 3, 4, 5, 6, 8), "tiles that shared memory holds at a time"),
         Parameter("cp_async", "c", (0, 1), "1 = cp.async fills shared memory, 0 = tiles pass through registers"),
@@ -262,6 +270,7 @@ SIMT = _Simt(
     packs=packs,
     atomic=atomic,
     early=early,
+    uneven=uneven,
     loaders=loaders,
     boxes=boxes,
     scalar=lambda config: unbulked(scalar(config)),

@@ -1,5 +1,7 @@
 """What a search tries of the `simt` family, and what it leaves out as hopeless."""
 
+import math
+
 from .apart import APART_PAYS, or_apart
 from .arch import Arch
 from .bulk import BULK_PAYS, bulk, or_bulk
@@ -9,11 +11,17 @@ from .family import Constraint
 from .overlap import WARM_L2_PAYS
 from .pack import pack_pays
 from .problem import DType, Problem
-from .simt_sizes import least_registers, neighbours, sum_registers, threads, turned_in_flight, warp_m, warp_n
+from .simt_sizes import least_registers, neighbours, sum_registers, threads, turned_in_flight, uneven, warp_m, warp_n
 from .tiling import CLUSTER_PAYS, EDGES_PAY, GROUPS_PAY, SHAPE_PAYS, split_pays, tiles, widest, widest_copy
 
 __all__ = ["ADVICE"]
 
+_MOST_UNEVEN = 112
+"""Registers of the sums of a thread whose sides are no powers of two, where slices share out k."""
+_BETWEEN = (40, 56, 80, 112, 120)
+"""Sides of a block that threads with powers of two could only share out among five warps and more."""
+_MOST_PASSING = 32
+"""Sums of such a thread that pass through shared memory at a time."""
 _LARGE = 4_000_000
 """Elements of C from which on those count whose tiles of 8 steps of k are multiplied by threads of 16x8."""
 
@@ -24,8 +32,10 @@ def _vectors_wide(problem: Problem, config: Config, arch: Arch) -> bool:
         for operand in "ab"
     )
     vec_c = min(widest(problem, "c"), neighbours(problem.dtype, config))
-    if is_deep(config) or bulk(config):  # many slices leave each thread few sums to write
-        vec_c = min(vec_c, config.number("thread_m") * config.number("thread_n") // config.number("slices"))
+    if is_deep(config) or bulk(config) or uneven(config):  # many slices leave each thread few sums to write
+        sums = config.number("thread_m") * config.number("thread_n")
+        while sums % (config.number("slices") * vec_c) and vec_c > 1:
+            vec_c //= 2
     return reads and config.number("vec_c") == vec_c
 
 
@@ -33,7 +43,8 @@ def _slices_pay(problem: Problem, config: Config, arch: Arch) -> bool:
     slices, sums = config.number("slices"), sum_registers(problem.dtype, config)
     if slices == 1 or tiles(problem, config) > 512:
         return slices == 1
-    return (sums <= 64 and threads(config) <= 128 * slices) or _long_in_slices(config)
+    most = _MOST_UNEVEN if uneven(config) else 64
+    return (sums <= most and threads(config) <= 128 * slices) or _long_in_slices(config)
 
 
 def _long_in_slices(config: Config) -> bool:
@@ -70,6 +81,22 @@ def _writes_mostly(problem: Problem) -> bool:
 def _long_in_large(problem: Problem, config: Config) -> bool:
     """Whether threads of 16x8 multiply shallow tiles of a large C: where longer warps and six stages may pay."""
     return config["block_k"] == 8 and config["thread_m"] == 16 and problem.m * problem.n >= _LARGE
+
+
+def _uneven_pays(problem: Problem, config: Config, arch: Arch) -> bool:
+    if not uneven(config):
+        return True
+    sides, slices = (config.number("thread_m"), config.number("thread_n")), config.number("slices")
+    # Where slices pass sums on, a thread's share of them passes at a time: where it goes takes registers.
+    passing = math.prod(sides) // slices if config["staged_c"] == 1 and slices > 1 else 0
+    return (
+        (8 in sides or sides == (10, 10))
+        and passing <= _MOST_PASSING
+        and config["cp_async"] == 1
+        and config["prefetch"] == 1
+        and config["a_k_inner"] == 0
+        and config["b_k_inner"] == 0
+    )
 
 
 def _order_pays(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -116,6 +143,16 @@ ADVICE = (
         _warp_shape_pays,
     ),
     SHAPE_PAYS,
+    Constraint(
+        "threads have 5, 10 or 14 rows or columns beside 8 or 10, and read ahead from tiles that cp.async fills",
+        _uneven_pays,
+    ),
+    Constraint(
+        "sides of a block between those of whole warps with powers of two are for threads with others",
+        lambda problem, config, arch: all(
+            config[f"block_{side}"] not in _BETWEEN or config.number(f"thread_{side}").bit_count() > 1 for side in "mn"
+        ),
+    ),
     Constraint("tiles below 64 x 64 are for results that have few of them", _area_pays),
     pack_pays(turns=True),
     Constraint("copies are as wide as the stored rows allow", _vectors_wide),

@@ -1,5 +1,6 @@
 """Sizes of a `simt` variant, derived from its parameters: threads, shared memory, registers, and what it costs."""
 
+import math
 from functools import cache
 
 from .apart import apart, gain
@@ -22,6 +23,7 @@ __all__ = [
     "tail_cycles",
     "threads",
     "turned_in_flight",
+    "uneven",
     "warp_m",
     "warp_n",
 ]
@@ -40,6 +42,11 @@ def warp_m(config: Config) -> int:
 def warp_n(config: Config) -> int:
     """Columns of C that a warp computes."""
     return config.number("thread_n") * (32 // config.number("lanes_m"))
+
+
+def uneven(config: Config) -> bool:
+    """Whether the rows or columns of a thread are no power of two: its block's tile of C may have such sides then."""
+    return config.number("thread_m").bit_count() > 1 or config.number("thread_n").bit_count() > 1
 
 
 def threads(config: Config) -> int:
@@ -75,8 +82,8 @@ def smem_elements(config: Config, wide: int) -> int:
         elements = max(elements, config.number("slices") * config.number("block_m") * config.number("block_n"))
         return with_pieces(elements, threads(config), wide, config)
     warps_m, warps_n = _warps(config)
-    lanes_m, chunk = config.number("lanes_m"), 1 if config.number("b_k_inner") else min(wide, config.number("thread_n"))
-    written_rows = min(lanes_m, 8 * wide // chunk // 2)
+    lanes_m = config.number("lanes_m")
+    written_rows = min(lanes_m, 8 * wide // _neighbours(config, wide) // 2)
     passing = staged_elements(warps_m * warps_n, lanes_m, warp_n(config), written_rows, 8 * wide)
     # Asked last, for few need it: a space is pruned by what is known first.
     if passing > elements and config["staged_c"] == 1:
@@ -149,6 +156,7 @@ def least_registers(dtype: DType, config: Config) -> int:
     staged = max(_staged_registers(dtype, config), _staged_registers(dtype, config, vec=1))
     held = sum_registers(dtype, config) + max(0, staged - 4)
     splitting = 12 if config.number("split_k") > 1 else 0
+    held += 12 if uneven(config) and spread(config) else 0
     return 40 + held + splitting + (5 + config.number("prefetch")) * _operand_registers(dtype, config) // 4
 
 
@@ -156,22 +164,29 @@ def registers(dtype: DType, config: Config) -> int:
     """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
     held = sum_registers(dtype, config) + _staged_registers(dtype, config)
     bound = registers_held_to(config)
-    if held >= 128 or (spread(config) and not all(_copied_evenly(config, operand) for operand in "ab")):
+    regular = not uneven(config) and all(_copied_evenly(config, operand) for operand in "ab")
+    if held >= 128 or (spread(config) and not regular):
         return bound  # it takes what there is
     operands = (2 + config.number("prefetch")) * _operand_registers(dtype, config)
     split = config.number("split_k")
     splitting = 8 if split > 1 else 0
     needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + splitting + _address_registers(config))
+    if uneven(config):
+        needed += 20
     if needed < bound and config["staged_c"] == 1:
         needed += 16
     return min(needed, bound)
 
 
 def neighbours(dtype: DType, config: Config) -> int:
-    """Neighbours in a row of C that a thread computes: as many as it reads of B at once."""
+    """Neighbours in a row of C that a thread computes: as many as it reads of B at once, at least."""
+    return _neighbours(config, WIDE_BYTES // dtype.size_bytes)
+
+
+def _neighbours(config: Config, wide: int) -> int:
     if config.number("b_k_inner"):
         return 1
-    return min(WIDE_BYTES // dtype.size_bytes, config.number("thread_n"))
+    return math.gcd(config.number("thread_n"), wide)
 
 
 def smem_loads(config: Config) -> float:
@@ -181,12 +196,18 @@ def smem_loads(config: Config) -> float:
     return (1 / m + 1 / n) / 2 + written
 
 
+def _reads(count: int, wide: int) -> int:
+    """Reads of so many neighbours, of up to `wide` at a time."""
+    whole, left = divmod(count, wide)
+    return whole + left.bit_count()
+
+
 def overhead(dtype: DType, config: Config) -> float:
     """Reads of operands, copies of tiles where threads that multiply start them, and some 40 instructions that a thread
     has for each tile of k; clocks lost where no operand is read ahead, or only one tile is on its way and a thread has
     few sums, and gained where slices go apart."""
     m, n, wide = config.number("thread_m"), config.number("thread_n"), WIDE_BYTES // dtype.size_bytes
-    reads = (max(1, m / wide) + max(1, n / wide)) / (m * n)
+    reads = (_reads(m, wide) + _reads(n, wide)) / (m * n)
     copy = 0.0 if config["bulk"] == 1 else 1.5 if config.number("cp_async") else 2.5
     copies = copy / (config.number("vec_a") * config.number("block_n"))
     copies += copy / (config.number("vec_b") * config.number("block_m"))

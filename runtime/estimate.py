@@ -54,6 +54,8 @@ _ORDERS_TILES = frozenset(
 """Parameters on which it depends how tiles compare."""
 _JUDGED_BY = 2
 """Configs of a tile by which it is judged."""
+_UNEVEN = 1.04
+"""Tiles that only threads with uneven parts of C have are tried up to so many times what the best others take."""
 _EVENS_OUT = 0.95
 """Sharing out the last tiles of C alone has to save so much, by the model."""
 _TAIL_LEEWAY = 1.05
@@ -200,10 +202,11 @@ def _typical(
         else:
             some = common.get(parameter.name, (parameter.default,))
             left[parameter.name] = [value for value in given if value in some] or given
-    found: dict[tuple[int, int], list[tuple[float, int, Config]]] = {}
+    found: dict[tuple[int, int], list[tuple[bool, float, int, Config]]] = {}
     for place, config in enumerate(combine(problem, info.arch, family, left)[0]):
-        found.setdefault(family.tile(config)[:2], []).append((estimate_us(problem, config, info), place, config))
-    return {tile: [config for _, _, config in sorted(configs)[:_JUDGED_BY]] for tile, configs in found.items()}
+        order = (family.uneven(config), estimate_us(problem, config, info), place, config)
+        found.setdefault(family.tile(config)[:2], []).append(order)
+    return {tile: [config for *_, config in sorted(configs)[:_JUDGED_BY]] for tile, configs in found.items()}
 
 
 def _changed(config: Config, values: Mapping[str, Value]) -> Config:
@@ -293,23 +296,26 @@ def pays(
             found += [(next(near), tail)] if best <= limit else []
         return found
 
+    even = {tile for tile, configs in typical.items() if not family.uneven(configs[0])}
     costs = sorted(
         us(tile_m, tile_n, *each)
         for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
         for each in shared(tile_m, tile_n)
-        if each[1] == 1 and (tile_m, tile_n) in typical and works(tile_m, tile_n, *each)
+        if each[1] == 1 and (tile_m, tile_n) in even and works(tile_m, tile_n, *each)
     )
     if not costs:
         return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
+    uneven_limit = min(limit, _UNEVEN * costs[0])
 
     @cache
     def within(tile_m: int, tile_n: int) -> set[tuple[int, int]]:
         # Large tiles whose last ones are shared beat small ones that come out even by more than the model says.
+        most = limit if (tile_m, tile_n) in even else uneven_limit
         return {
             each
             for each in shared(tile_m, tile_n)
-            if us(tile_m, tile_n, *each) <= (limit if each[1] == 1 else _TAIL_LEEWAY * limit)
+            if us(tile_m, tile_n, *each) <= (most if each[1] == 1 else _TAIL_LEEWAY * most)
         }
 
     def fills(tile_m: int, tile_n: int, split: int) -> bool:

@@ -41,6 +41,10 @@ def reasons(text: str, problem: Problem = PROBLEM, arch: str = "sm_90a") -> list
         ("copy_groups=2", "bulk copies take the place of those by cp.async"),
         ("split_k=2,cluster=1", "bulk copies take the place of those by cp.async"),
         ("edge=pad", "bulk copies put zeros where a matrix ends: edge pad has no use for them"),
+        (
+            "block_m=40,thread_m=5",
+            "tiles that come by bulk copies are for threads with powers of two, not 5 rows and 4",
+        ),
         ("bulk=0,block_k=256,stages=2,slices=8,vec_c=1", "tiles of 256 steps of k are for bulk copies"),
     ],
 )

@@ -1,5 +1,6 @@
 """What searches try of the simt family for a shape and a device."""
 
+import math
 import random
 
 import pytest
@@ -105,6 +106,21 @@ def test_large_parts_of_c_are_multiplied_row_after_row() -> None:
     }
     assert {(16, 8, 1, 0), (16, 8, 1, 1), (8, 8, 0, 0), (8, 8, 0, 1), (8, 8, 1, 1)} <= tried
     assert all(rows == (m > n) for m, n, rows, _ in tried if (m, n) != (8, 8))
+
+
+@pytest.mark.parametrize(("shape", "some"), [("777", True), ("1760x128x1760", True), ("1024x768x512", False)])
+def test_threads_have_five_ten_or_fourteen_rows_or_columns_where_tiles_fit_better_then(shape: str, some: bool) -> None:
+    configs = [config for config in tried(Problem.parse(shape)) if SIMT.uneven(config)]
+    assert bool(configs) == some
+    for config in configs:
+        sums = config.number("thread_m") * config.number("thread_n")
+        assert 8 in (config["thread_m"], config["thread_n"]) or (config["thread_m"], config["thread_n"]) == (10, 10)
+        assert (config["cp_async"], config["prefetch"], config["a_k_inner"], config["bulk"]) == (1, 1, 0, 0)
+        assert config["staged_c"] == 0 or config["slices"] == 1 or sums <= 32 * config.number("slices")
+        # Vectors as wide as C and what slices share of a thread's sums allow.
+        assert config["vec_c"] == (
+            1 if shape == "777" else math.gcd(4, config.number("thread_n"), sums // config.number("slices"))
+        )
 
 
 def test_threads_with_long_parts_of_a_large_result_have_long_warps_and_six_stages_among_others() -> None:

@@ -16,7 +16,7 @@
 //   workspace  32768 bytes a block, then 4 each 8 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 34f9e293a86f3415. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 606840aa654252cc. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=8, cluster=0,
@@ -403,7 +403,7 @@ __device__ __forceinline__ unsigned parts_to_add(unsigned* word, int split, unsi
 }
 
 // Thread 0 counts its block among those that will not look at the word again, and gets what the word was, the
-// others 0. One instruction for all: what a branch makes would be waited for at its end.
+// others 0. Not by an `if`: what a branch of the text makes is waited for where it ends.
 __device__ __forceinline__ unsigned look_away(unsigned* word)
 {
     unsigned before = 0;
@@ -437,10 +437,10 @@ __device__ __forceinline__ void share_out(T (&share)[SHARE], T* workspace, T* sh
 
     #pragma unroll
     for (int g = 0; g < SHARE / PIECE; ++g) {
-        Piece piece;
+        Vector<PIECE> group;
         #pragma unroll
-        for (int e = 0; e < PIECE; ++e) piece.x[e] = share[g * PIECE + e];
-        tiles[split * TILE + g * THREADS + threadIdx.x] = piece;
+        for (int e = 0; e < PIECE; ++e) group.x[e] = share[g * PIECE + e];
+        tiles[split * TILE + g * THREADS + threadIdx.x] = group;
     }
     const unsigned parts = parts_to_add(word, split, reinterpret_cast<unsigned*>(shared));
     const unsigned before = look_away(word);  // not waited for till the end

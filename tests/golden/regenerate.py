@@ -33,6 +33,11 @@ SPECIAL = (
     ("staged", "dmma:staged_c=1", "double"),
     ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),
     ("rows", "simt:thread_m=16,thread_n=8,lanes_m=4,rows_first=1,cp_async=1,stages=3,prefetch=1", "float"),
+    (
+        "uneven",
+        "simt:block_m=40,block_n=80,block_k=16,thread_m=10,thread_n=5,lanes_m=4,cp_async=1,stages=3,prefetch=1,slices=2",
+        "float",
+    ),
     ("spread", "simt:block_k=16,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,copy_groups=4", "float"),
     ("streamed", "simt:vec_c=4,stream_c=1", "float"),
     (

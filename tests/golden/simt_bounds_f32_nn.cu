@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e343e1d61a4c2dca. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 06b8ea751bfb8317. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
@@ -74,6 +74,8 @@ static_assert(BLOCK_M % WARP_M == 0,
               "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
 static_assert(BLOCK_N % WARP_N == 0,
               "block_n 64 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
+              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
 static_assert(CP_ASYNC || STAGES == 2,
               "tiles that pass through registers use two stages, not 2");
 static_assert(!TRANS_A || !A_K_INNER,
@@ -86,7 +88,7 @@ static_assert(VEC_B <= WIDE,
               "vec_b 1 is at most 16 bytes and divides the stored rows of B");
 static_assert(VEC_C <= WIDE,
               "vec_c 1 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1),
+static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
               "vec_c 1 is at most the neighbours in a row of C that a thread computes");
 static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
               "cp.async transposes A element by element: vec_a 1 is 1");

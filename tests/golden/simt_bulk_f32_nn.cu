@@ -16,7 +16,7 @@
 //   workspace  4096 bytes a block, then 4 each 3 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest df606b5372d49b8e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 4e7e1bd0b856e2ae. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=1, block_m=32, block_n=32, block_k=64, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=4, vec_b=4, vec_c=1, a_k_inner=1,
@@ -76,6 +76,8 @@ static_assert(BLOCK_M % WARP_M == 0,
               "block_m 32 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
 static_assert(BLOCK_N % WARP_N == 0,
               "block_n 32 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
+              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
 static_assert(CP_ASYNC || STAGES == 2,
               "tiles that pass through registers use two stages, not 3");
 static_assert(!TRANS_A || !A_K_INNER,
@@ -88,7 +90,7 @@ static_assert(VEC_B <= WIDE,
               "vec_b 4 is at most 16 bytes and divides the stored rows of B");
 static_assert(VEC_C <= WIDE,
               "vec_c 1 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1),
+static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
               "vec_c 1 is at most the neighbours in a row of C that a thread computes");
 static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
               "cp.async transposes A element by element: vec_a 4 is 1");
@@ -382,8 +384,8 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
 
     #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
-        Group group;
+    for (int g = 0; g < SHARE / WIDTH; ++g) {
+        Vector<WIDTH> group;
         #pragma unroll
         for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
         tiles[Index(split) * TILE + g * THREADS] = group;

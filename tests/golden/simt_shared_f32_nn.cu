@@ -16,7 +16,7 @@
 //   workspace  16384 bytes a block, then 4 each 16 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 2a0d1c76ac4d15e9. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 84ec9fb06968b35e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=32, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0,
@@ -77,6 +77,8 @@ static_assert(BLOCK_M % WARP_M == 0,
               "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
 static_assert(BLOCK_N % WARP_N == 0,
               "block_n 64 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
+              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
 static_assert(CP_ASYNC || STAGES == 2,
               "tiles that pass through registers use two stages, not 2");
 static_assert(!TRANS_A || !A_K_INNER,
@@ -89,7 +91,7 @@ static_assert(VEC_B <= WIDE,
               "vec_b 1 is at most 16 bytes and divides the stored rows of B");
 static_assert(VEC_C <= WIDE,
               "vec_c 4 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1),
+static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
               "vec_c 4 is at most the neighbours in a row of C that a thread computes");
 static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
               "cp.async transposes A element by element: vec_a 1 is 1");
@@ -391,7 +393,7 @@ __device__ __forceinline__ unsigned parts_to_add(unsigned* word, int split, unsi
 }
 
 // Thread 0 counts its block among those that will not look at the word again, and gets what the word was, the
-// others 0. One instruction for all: what a branch makes would be waited for at its end.
+// others 0. Not by an `if`: what a branch of the text makes is waited for where it ends.
 __device__ __forceinline__ unsigned look_away(unsigned* word)
 {
     unsigned before = 0;
@@ -425,10 +427,10 @@ __device__ __forceinline__ void share_out(T (&share)[SHARE], T* workspace, T* sh
 
     #pragma unroll
     for (int g = 0; g < SHARE / PIECE; ++g) {
-        Piece piece;
+        Vector<PIECE> group;
         #pragma unroll
-        for (int e = 0; e < PIECE; ++e) piece.x[e] = share[g * PIECE + e];
-        tiles[split * TILE + g * THREADS + threadIdx.x] = piece;
+        for (int e = 0; e < PIECE; ++e) group.x[e] = share[g * PIECE + e];
+        tiles[split * TILE + g * THREADS + threadIdx.x] = group;
     }
     const unsigned parts = parts_to_add(word, split, reinterpret_cast<unsigned*>(shared));
     const unsigned before = look_away(word);  // not waited for till the end

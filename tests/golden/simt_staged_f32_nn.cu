@@ -14,7 +14,7 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 4e02c3130552d4a6. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 8d13c5c7cf7a92c4. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
@@ -74,6 +74,8 @@ static_assert(BLOCK_M % WARP_M == 0,
               "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
 static_assert(BLOCK_N % WARP_N == 0,
               "block_n 64 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
+              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
 static_assert(CP_ASYNC || STAGES == 2,
               "tiles that pass through registers use two stages, not 2");
 static_assert(!TRANS_A || !A_K_INNER,
@@ -86,7 +88,7 @@ static_assert(VEC_B <= WIDE,
               "vec_b 1 is at most 16 bytes and divides the stored rows of B");
 static_assert(VEC_C <= WIDE,
               "vec_c 1 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && VEC_C <= THREAD_N && !(B_K_INNER && VEC_C > 1),
+static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
               "vec_c 1 is at most the neighbours in a row of C that a thread computes");
 static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
               "cp.async transposes A element by element: vec_a 1 is 1");
@@ -327,7 +329,8 @@ __device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 
 __device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
 __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
 
-constexpr int NEIGHBOURS   = TileB::CHUNK;                           // of a row of C that a lane holds
+// Neighbours of a row of C that a lane holds, at least.
+constexpr int NEIGHBOURS   = B_K_INNER ? 1 : THREAD_N % WIDE == 0 ? WIDE : THREAD_N % 2 == 0 ? 2 : 1;
 constexpr int WRITERS      = 128 / (NEIGHBOURS * int(sizeof(T)));    // lanes that put them down at a time
 constexpr int WRITTEN_ROWS = LANES_M < WRITERS / 2 ? LANES_M : WRITERS / 2;  // in so many rows
 

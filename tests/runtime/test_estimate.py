@@ -1,5 +1,6 @@
 """The model of a device: which tiles and splits are worth combining, and how its times depend on what they should."""
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -74,6 +75,25 @@ def test_tiles_that_leave_multiprocessors_idle_do_not_pay() -> None:
     # 64 tiles occupy half of 132 multiprocessors, 128 of them nearly all.
     assert not keep(Problem.parse("1024"), H200, "simt:block_m=128,block_n=128")
     assert keep(Problem.parse("2048x1024x1024"), H200, "simt:block_m=128,block_n=128")
+
+
+def test_uneven_tiles_are_tried_where_they_share_out_the_work_better() -> None:
+    # 44 times 2 tiles with k split by three are two blocks for each of 132 multiprocessors.
+    uneven = "simt:block_m=40,block_n=64,thread_m=10,thread_n=8,lanes_m=4,split_k=3"
+    assert keep(Problem.parse("1760x128x1760"), H200, uneven)
+    assert not keep(Problem.parse("1024x768x512"), H200, uneven)
+
+
+@pytest.mark.parametrize("shape", ["1023x769x511", "33x2000x4000"])
+def test_uneven_tiles_crowd_out_no_others(shape: str) -> None:
+    problem, family = Problem.parse(shape), FAMILIES["simt"]
+    sides = (16, 32, 48, 64, 96, 128, 160, 192, 256)
+    powers = {"block_m": sides, "block_n": sides, "thread_m": (2, 4, 8, 16), "thread_n": (4, 8)}
+    found = [pays(problem, H200, family, {**VALUES["simt"], **less}) for less in ({}, powers)]
+    for block_m, block_n, split_k in itertools.product(sides, sides, (1, 2, 3, 8)):
+        config = complete(Config.parse(f"simt:block_m={block_m},block_n={block_n},split_k={split_k}"))
+        kept, alone = (all(rule.holds(problem, config, H200.arch) for rule in each) for each in found)
+        assert kept == alone, config
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])

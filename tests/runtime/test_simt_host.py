@@ -1,5 +1,6 @@
 """The simt family on the host device: the edge grid, operands that lie askew, sanitizers and planted faults."""
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -62,6 +63,14 @@ CONFIGS = {
     "atomic": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=8,split_k=12,atomic=1",
     "atomic, slices, staged": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,cp_async=1,stages=3,"
     "slices=8,split_k=3,staged_c=1,atomic=1,group_m=4",
+    "uneven rows": "block_m=40,block_n=32,thread_m=5,thread_n=8,lanes_m=8,block_k=8,cp_async=1,stages=3,prefetch=1",
+    "uneven columns, slices, splits":
+        "block_m=64,block_n=40,thread_m=8,thread_n=5,lanes_m=4,block_k=16,prefetch=1,slices=2,split_k=3,rows_first=1",
+    "uneven rows and columns, spread": "block_m=40,block_n=80,thread_m=5,thread_n=10,lanes_m=8,block_k=16,cp_async=1,"
+    "stages=2,slices=2,apart=1,copy_groups=2",
+    "uneven rows, staged": "block_m=56,block_n=64,thread_m=14,thread_n=4,lanes_m=4,block_k=8,split_k=2,staged_c=1",
+    "uneven columns, staged, slices, k innermost": "block_m=64,block_n=40,thread_m=8,thread_n=5,lanes_m=4,block_k=32,"
+    "cp_async=1,stages=3,a_k_inner=1,slices=4,staged_c=1",
     "staged, pieces": "block_m=128,block_n=64,thread_m=16,thread_n=4,lanes_m=4,block_k=8,prefetch=1,staged_c=1",
     "rows first, long warps":
         "block_m=16,block_n=128,thread_m=4,thread_n=8,lanes_m=2,block_k=8,prefetch=1,rows_first=1",
@@ -87,7 +96,7 @@ def config_for(text: str, dtype: str, trans: str, vec: int = 1) -> Config:
     turned_b = trans[1] == "t" and values["cp_async"] and not values["b_k_inner"]
     values["vec_a"], values["vec_b"] = 1 if turned_a else wide, 1 if turned_b else wide
     sums = int(values["thread_m"]) * int(values["thread_n"]) // int(values["slices"])
-    values["vec_c"] = 1 if values["b_k_inner"] else min(wide, int(values["thread_n"]), sums)
+    values["vec_c"] = 1 if values["b_k_inner"] else math.gcd(wide, int(values["thread_n"]), sums)
     return Config("simt", tuple(values.items()))
 
 
@@ -233,9 +242,10 @@ STAGED_SLICES = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,slices=4,
 ATOMIC = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=8,split_k=3,atomic=1"
 APART = "block_m=32,block_n=16,thread_m=2,thread_n=4,block_k=16,prefetch=1,slices=2,apart=1,cp_async=1,stages=3"
 SPREAD = "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=8,prefetch=1,cp_async=1,stages=2,copy_groups=4"
+UNEVEN = "block_m=40,block_n=80,thread_m=10,thread_n=5,lanes_m=4,block_k=8"
 APART_WARPS = "block_m=16,block_n=16,thread_m=2,thread_n=4,block_k=16,slices=2,apart=1"
 UNFAULTED = (
-    PLAIN, ASYNC, WHOLE, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS, SPREAD,
+    PLAIN, ASYNC, WHOLE, TAIL, CLUSTER, ATOMIC, STAGED, PIECES, STAGED_SLICES, APART, APART_WARPS, SPREAD, UNEVEN,
 )  # fmt: skip
 
 
@@ -249,6 +259,8 @@ class Fault:
     config: str = PLAIN
     trans: str = "nn"
     vec: int = 1
+    only: str = ""
+    """The type in which it makes a difference, where that is not so in both."""
 
     def plant(self, dtype: str) -> Planted:
         config = config_for(self.config, dtype, self.trans, self.vec)
@@ -322,6 +334,11 @@ FAULTS = (
     Fault("first barrier of a warp missing", "    }\n    sync_slice();", "    }", APART_WARPS),
     Fault("last barrier of a warp missing", "put(own + reading);\n        sync_slice();", "put(own + reading);",
           APART_WARPS),
+    Fault("pair read where chunks are", "WHOLE * LANES - lane * (CHUNK - 2)", "WHOLE * LANES", UNEVEN, only="float"),
+    Fault("pairs of all lanes in one place", "WHOLE * LANES + lane * 2 +", "WHOLE * LANES +", UNEVEN, only="float"),
+    Fault("single element read where chunks are", "PAIRED * LANES - lane * (CHUNK - 1)", "PAIRED * LANES", UNEVEN),
+    Fault("single ones of all lanes in one place", "return PAIRED * LANES + lane;", "return PAIRED * LANES;", UNEVEN),
+    Fault("chunk left out", "i < WHOLE; i += CHUNK", "i < WHOLE - CHUNK; i += CHUNK", UNEVEN),
     Fault("group of copies left out", "COPY_GROUPS / COPIES != group", "COPY_GROUPS / COPIES + 1 != group", SPREAD),
     Fault("group started with no step", "(place - 1) * COPY_GROUPS / COPY_PLACES == group) return;",
           "place * COPY_GROUPS / COPY_PLACES == group) return;", SPREAD),
@@ -351,7 +368,7 @@ FAULTS = (
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(dtype: str, part: int, tmp_path: Path) -> None:
-    faults = [*FAULTS]
+    faults = [fault for fault in FAULTS if fault.only in ("", dtype)]
     for number, (config, trans) in enumerate(product(UNFAULTED, ("nn", "tt"))):
         faults.append(Fault(f"unfaulted {number}", "", "", config, trans, vec=4))
     found = outcomes([fault.plant(dtype) for fault in faults[part::PARTS]], tmp_path)

@@ -53,8 +53,9 @@ class Watching(Silent):
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Process ids of all workers that a test starts; short limits, so that a hang is soon one."""
+def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+    """Process ids of all workers that a test starts; short limits, so that a hang is soon one. A GPU that other tests
+    use too tells errors late."""
     pids: list[int] = []
     real = child.Child.__init__
 
@@ -63,7 +64,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(self.pid)
 
     monkeypatch.setattr(child.Child, "__init__", noting)
-    monkeypatch.setattr(pipeline, "TRY_LIMIT_S", 4.0)
+    monkeypatch.setattr(pipeline, "TRY_LIMIT_S", 12.0 if request.node.get_closest_marker("gpu") else 4.0)
     return pids
 
 
