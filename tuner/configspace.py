@@ -94,8 +94,11 @@ class Candidates:
         return point if point in self.space else None
 
 
-def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) -> Candidates:
-    """All configs of the spaces that the constraints, the families' advice and the device allow. Raises ConfigError.
+def candidates(
+    problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...], known: Sequence[Config] = ()
+) -> Candidates:
+    """All configs of the spaces that the constraints, the families' advice and the device allow, and those that are
+    known to be good, whatever is advised. Raises ConfigError.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
@@ -106,6 +109,8 @@ def candidates(problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...]) 
         configs, why = combine(problem, info.arch, family, values, pays(problem, info, family, values))
         kept += configs
         reasons += why
+    listed = set(kept) if known else set()
+    kept += [config for config in dict.fromkeys(known) if config not in listed]
     check(bool(kept), f"no config serves {problem} on {info.arch.name}: " + "; ".join(reasons))
     columns = _columns(kept)
     dimensions = _dimensions(columns)

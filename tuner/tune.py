@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..codegen.config import Config
 from ..codegen.errors import DeviceError, ShapeError, TuningError, check
-from ..codegen.families import canonical
+from ..codegen.families import canonical, family_of, rejections
 from ..codegen.problem import Problem
 from ..runtime.detect import choose, compiler_for
 from ..runtime.device import DeviceInfo
@@ -107,8 +107,11 @@ def tune(
     shelf = Store(store)
     versions = versions_of(info, compiler_for(info))
     choices = read_spaces(spaces)
-    found = candidates(problem, info, with_atomics(choices) if nondeterministic else choices)
-    search = _search(sampler, found, shelf, problem, info, versions, budget, seed)
+    stored = _stored(problem, info, shelf, nondeterministic)
+    # Those who name a space want a winner out of it.
+    known = stored if spaces is None else ()
+    found = candidates(problem, info, with_atomics(choices) if nondeterministic else choices, known)
+    search = _search(sampler, found, shelf, stored, problem, info, versions, budget, seed)
     progress = progress or Silent()
     resumed = len(search.history)
     progress.started(problem, info, found, budget, resumed)
@@ -129,9 +132,7 @@ def tune(
                 causes = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
                 raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
             ranking = sorted(tally.times, key=lambda config: (tally.times[config], canonical(config)))[:keep]
-            ranking += [
-                config for config in _stored(problem, info, shelf) if config in tally.times and config not in ranking
-            ]
+            ranking += [config for config in stored if config in tally.times and config not in ranking]
             left = started + budget.seconds - time.monotonic()
             finalists, rounds = _duellists(tuple(ranking), tally.times, info, left)
             progress.duelling(finalists)
@@ -178,6 +179,7 @@ def _search(
     name: str,
     found: Candidates,
     shelf: Store,
+    stored: list[Config],
     problem: Problem,
     info: DeviceInfo,
     versions: tuple[tuple[str, str], ...],
@@ -193,7 +195,7 @@ def _search(
     study = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {info.key} {digest}"
     journal = shelf.root / "trials" / f"{digest}.log"
     search = make_sampler(name, found.space, seed, journal, budget.trials, study)
-    guesses = [*recorded(problem, info, shelf), *ranked(problem, info, found.configs)[:GUESSES]]
+    guesses = [*stored, *recorded(problem, info, shelf), *ranked(problem, info, found.configs)[:GUESSES]]
     search.seed(point for point in map(found.point_of, guesses) if point is not None)
     return search
 
@@ -247,9 +249,16 @@ def _explore(
             return stopped
 
 
-def _stored(problem: Problem, info: DeviceInfo, shelf: Store) -> list[Config]:
-    """What the store has for the problem: it meets its successor, however lucky the others were in the search."""
-    return [record.config for record in shelf.records(info.key) if record.problem == problem]
+def _stored(problem: Problem, info: DeviceInfo, shelf: Store, nondeterministic: bool) -> list[Config]:
+    """What the store has for the problem: it meets its successor, however lucky the others were in the search, and
+    though the model or the families' advice may leave it out by now."""
+    configs = (record.config for record in shelf.records(info.key) if record.problem == problem)
+    return [
+        config
+        for config in configs
+        if next(rejections(problem, config, info.arch), None) is None
+        and (nondeterministic or not family_of(config).atomic(config))
+    ]
 
 
 def _duellists(

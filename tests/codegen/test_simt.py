@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from simt_space import SIMT, is_deep, some, space
+from simt_space import SIMT, is_deep, some, space, tried
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
@@ -205,6 +205,9 @@ def sample() -> list[tuple[str, str, str, str]]:
     rows += [(str(config), "float", "nn") for config in generator.sample(clustered, 4)]
     apart = [each for each in some(Problem.parse("512"), "sm_90a") if each["apart"] == 1]
     rows += [(str(config), "float", "nn") for config in generator.sample(apart, 6)]
+    for shape in ("777", "33x2000x4000"):
+        uneven = [each for each in tried(Problem.parse(shape)) if SIMT.uneven(each)]
+        rows += [(str(config), "float", "nn") for config in generator.sample(uneven, 4)]
     copied = [text for text, dtype, trans in rows if (dtype, trans) == ("float", "nn") and "cp_async=1" in text]
     rows += [(text.replace("copy_groups=1", f"copy_groups={groups}"), "float", "nn")
              for groups, text in zip(itertools.cycle((2, 4)), copied[:SPREAD])]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError, TuningError
-from tilewright.codegen.families import rejections
+from tilewright.codegen.families import complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
@@ -250,10 +250,16 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
     assert len(set(tried)) == 7
 
 
-def test_what_the_store_holds_meets_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow it was in the search: here `naive` with blocks of eight threads."""
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [("naive:block_m=1,block_n=8,edge=bounds,unroll=1", True), ("simt:block_m=96,block_n=16,thread_n=4", False)],
+)
+def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it was in the search, as `naive` with blocks of eight threads, and even where no space lists it, as
+    on the processor what is no power of two."""
     first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
-    slow = Config.parse("naive:block_m=1,block_n=8,edge=bounds,unroll=1")
+    slow = complete(Config.parse(text))
+    assert (slow in candidates(PROBLEM, choose("host").info, read_spaces()).configs) == listed
     Store().keep(replace(first.best, config=slow), replace=True)
     met: list[Config] = []
     original = Bench.duel
@@ -267,6 +273,22 @@ def test_what_the_store_holds_meets_its_successor(monkeypatch: pytest.MonkeyPatc
     assert slow in met
     assert slow != result.best.config
     assert len(met) <= 3  # the fastest of the search, what the store held, the default
+
+
+def test_what_the_store_holds_stays_out_where_it_is_not_asked_for(tmp_path: Path) -> None:
+    """Of a search of spaces that the user names, and of one for results that repeat to the bit."""
+    info, atomic = choose("host").info, "simt:block_m=16,block_n=16,thread_m=2,thread_n=4,split_k=2,atomic=1"
+    first = tune(PROBLEM, device="host", trials=2, seconds=40, isolation=False)
+    for text, options in (
+        ("simt:block_m=96,block_n=16,thread_n=4", {"spaces": faults.small_space(tmp_path / "spaces", 4, 8)}),
+        (atomic, {}),
+        (atomic, {"nondeterministic": True}),
+    ):
+        config, watching = complete(Config.parse(text)), Counting()
+        assert not list(rejections(PROBLEM, config, info.arch))
+        Store().keep(replace(first.best, config=config), replace=True)
+        tune(PROBLEM, device="host", trials=5, seconds=40, isolation=False, progress=watching, **options)
+        assert (config in {record.config for record in watching.records}) == bool(options.get("nondeterministic"))
 
 
 def test_budgets_are_hard() -> None:
