@@ -58,13 +58,18 @@ class Store:
     """Records of tuned kernels in two layers: files under `root`, and those shipped in `configs/tuned/`.
 
     One file per device and problem, named by the digest of both. Readers take no lock; a file is replaced
-    whole. Nothing is made on disk before the first record is kept.
+    whole. Nothing is made on disk before the first record is kept, or make() called.
     """
 
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
         self.root = settings.store_folder() if root is None else root
         self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
         self._shipped: dict[str, tuple[Record, ...]] = {}
+
+    def make(self) -> None:
+        """Make the folder if it is not there. Raises StoreError where that cannot be."""
+        with _one_line("write", self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
         """The fastest record for exactly this device and problem, from either layer.

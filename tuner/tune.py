@@ -107,10 +107,14 @@ def tune(
     shelf = Store(store)
     versions = versions_of(info, compiler_for(info))
     choices = read_spaces(spaces)
+    shelf.make()
     stored = _stored(problem, info, shelf, nondeterministic)
-    # Those who name a space want a winner out of it.
-    known = stored if spaces is None else ()
-    found = candidates(problem, info, with_atomics(choices) if nondeterministic else choices, known)
+    found = candidates(
+        problem,
+        info,
+        with_atomics(choices) if nondeterministic else choices,
+        stored if spaces is None else (),  # those who name a space want a winner out of it
+    )
     search = _search(sampler, found, shelf, stored, problem, info, versions, budget, seed)
     progress = progress or Silent()
     resumed = len(search.history)
