@@ -100,9 +100,14 @@ BULK_FITS = (
         ),
     ),
     Constraint(
-        "bulk copies take the place of those by cp.async, together for all slices of a block that is in no cluster",
+        "bulk copies take the place of those by cp.async, together for all slices of a block that is in no cluster and "
+        "has one part of one tile of C",
         lambda problem, config, arch: not bulk(config) or (
-            config["cp_async"] == 1 and not spread(config) and config["apart"] == 0 and not clustered(config)
+            config["cp_async"] == 1
+            and not spread(config)
+            and config["apart"] == 0
+            and not clustered(config)
+            and config["stream_k"] == 0
         ),
     ),
     Constraint(

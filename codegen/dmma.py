@@ -11,6 +11,7 @@ from .pack import PACK_FITS, pack, pack_pays, vec_worth
 from .persistent import PERSISTENT, PERSISTENT_FITS, PERSISTENT_PAYS, persistent
 from .problem import DType, Problem
 from .spread import COPY_GROUPS, spread, spread_fits
+from .stream import STREAM_FITS, STREAM_K, STREAM_PAYS, streams
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
@@ -130,6 +131,7 @@ _CONSTRAINTS = (
     *PERSISTENT_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,
+    STREAM_FITS,
     PACK_FITS,
     STAGED_C_FITS,
     WARM_L2_FITS,
@@ -204,6 +206,7 @@ _ADVICE = (
     deep_pays(stages=lambda problem, config: 5, slices=4),
     Constraint("warps share out k where there are few tiles", _slices_pay),
     split_pays(128),
+    STREAM_PAYS,
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),
@@ -262,6 +265,7 @@ DMMA = Family(
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(32)),
         CLUSTER,
         TAIL,
+        STREAM_K,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
@@ -283,6 +287,7 @@ DMMA = Family(
     alignment=alignment,
     splits=splits,
     tail=tail,
+    streams=streams,
     sharers=sharers,
     persistent=persistent,
     clustered=clustered,

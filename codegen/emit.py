@@ -98,6 +98,7 @@ def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) 
         "splits": family.splits(config),
         "tail": family.tail(config),
         "persistent": family.persistent(config),
+        "streams": family.streams(config),
         "workspace": family.has_workspace(config),
         "packs": source.packs,
         "most_spread": MOST_SPREAD,

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 MAX_GRID = 2**31 - 1
+_MOST_TOLD = 40
+"""Values of a parameter that a message lists."""
 
 
 def _exact_fits(problem: Problem, config: Config, arch: Arch) -> bool:
@@ -138,9 +140,15 @@ def complete(config: Config) -> Config:
         check(name not in given, f"{name} is given twice")
         choices = known[name].choices
         allowed = any(type(value) is type(choice) and value == choice for choice in choices)
-        check(allowed, f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        check(allowed, f"{name} must be one of {_told(choices)}, got {value!r}")
         given[name] = value
     return Config(family.name, tuple((name, given.get(name, known[name].default)) for name in known))
+
+
+def _told(choices: tuple[Value, ...]) -> str:
+    if len(choices) > _MOST_TOLD and choices == tuple(range(len(choices))):
+        return f"0 to {len(choices) - 1}"
+    return ", ".join(map(str, choices))
 
 
 def rejections(problem: Problem, config: Config, arch: Arch) -> Iterator[str]:

@@ -104,6 +104,9 @@ class Family:
     """Which tiles of C they share: the last one of so many parts of all, rounded up."""
     persistent: Callable[[Config], int] = lambda config: 1
     """Tiles of C that a block computes one after the other."""
+    streams: Callable[[Config], int] = lambda config: 0
+    """How many blocks share out evenly the k of the tiles of C that are over when each has as many as the others, 0
+    where none do."""
     sharers: Callable[[Config], int] = lambda config: 1
     """How many of those that share a tile add up a part of it each; 1 where the last one adds up all."""
     clustered: Callable[[Config], bool] = lambda config: False
@@ -148,8 +151,10 @@ class Family:
 
     def blocks(self, problem: Problem, config: Config) -> int:
         """Blocks of the grid."""
-        own = -(-self.tiles(problem, config) // self.persistent(config))
-        return own + self.shared_tiles(problem, config) * (self.splits(config) - 1)
+        tiles, streams = self.tiles(problem, config), self.streams(config)
+        if streams:
+            return streams + tiles - streamed_tiles(tiles, streams)
+        return -(-tiles // self.persistent(config)) + self.shared_tiles(problem, config) * (self.splits(config) - 1)
 
     def tiles(self, problem: Problem, config: Config) -> int:
         """Tiles of C."""
@@ -168,7 +173,7 @@ class Family:
 
     def has_workspace(self, config: Config) -> bool:
         """Whether blocks that share a tile of C add up in device memory of the kernel's own."""
-        return self.splits(config) > 1 and not self.clustered(config)
+        return self.streams(config) > 0 or (self.splits(config) > 1 and not self.clustered(config))
 
     def workspace_bytes(self, problem: Problem, config: Config) -> int:
         """Device memory of the kernel's own, zero before the first launch: where blocks add up in it, the sums of each,
@@ -176,6 +181,8 @@ class Family:
         if not self.has_workspace(config):
             return 0
         tile_m, tile_n, _ = self.tile(config)
+        if self.streams(config):
+            return self.streams(config) * (2 * tile_m * tile_n * problem.dtype.size_bytes + 4)
         shared = self.shared_tiles(problem, config)
         sums = shared * (1 if self.atomic(config) else self.splits(config)) * tile_m * tile_n
         return sums * problem.dtype.size_bytes + shared * 4
@@ -189,6 +196,12 @@ class Family:
         reuse_a, reuse_b = self.reuse(config)
         loads = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
         return (loads + problem.m * problem.n) * problem.dtype.size_bytes
+
+
+def streamed_tiles(tiles: int, blocks: int) -> int:
+    """How many of so many tiles of C so many blocks share out evenly: what is over when each has as many as the others,
+    or all there are."""
+    return tiles if tiles < blocks else tiles % blocks
 
 
 FAMILIES: dict[str, Family] = {}

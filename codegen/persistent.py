@@ -37,8 +37,8 @@ PERSISTENT = Parameter(
 )
 PERSISTENT_FITS = (
     Constraint(
-        "a block of {persistent} tiles of C shares none of them with others, split_k {split_k}",
-        lambda problem, config, arch: persistent(config) == 1 or config["split_k"] == 1,
+        "a block of {persistent} tiles of C shares none of them with others, split_k {split_k}, stream_k {stream_k}",
+        lambda problem, config, arch: persistent(config) == 1 or (config["split_k"] == 1 and config["stream_k"] == 0),
     ),
     Constraint(
         "a block of {persistent} tiles of C has no shared memory free for the sums of {slices} slices",

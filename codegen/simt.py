@@ -29,6 +29,7 @@ from .simt_sizes import (
     warp_n,
 )
 from .spread import COPY_GROUPS, spread, spread_fits
+from .stream import STREAM_FITS, STREAM_K, streams
 from .tiling import (
     CLUSTER,
     CLUSTER_FITS,
@@ -168,6 +169,7 @@ _CONSTRAINTS = (
     *APART_FITS,
     *CLUSTER_FITS,
     TAIL_FITS,
+    STREAM_FITS,
     PACK_FITS,
     STAGED_C_FITS,
     WARM_L2_FITS,
@@ -242,6 +244,7 @@ SIMT = _Simt(
         Parameter("split_k", "z", SPLITS, "blocks that share out k", split_worth(24)),
         CLUSTER,
         TAIL,
+        STREAM_K,
         Parameter("group_m", "g", (1, 4, 8, 16), "tiles that blocks go down before they go right"),
         Parameter("min_blocks", "r", (1, 2, 3, 4, 6, 8), "blocks that the registers must allow on a multiprocessor"),
         STAGED_C,
@@ -265,6 +268,7 @@ SIMT = _Simt(
     alignment=alignment,
     splits=splits,
     tail=tail,
+    streams=streams,
     sharers=sharers,
     clustered=clustered,
     packs=packs,

@@ -12,6 +12,7 @@ from .overlap import WARM_L2_PAYS
 from .pack import pack_pays
 from .problem import DType, Problem
 from .simt_sizes import least_registers, neighbours, sum_registers, threads, turned_in_flight, uneven, warp_m, warp_n
+from .stream import STREAM_PAYS
 from .tiling import CLUSTER_PAYS, EDGES_PAY, GROUPS_PAY, SHAPE_PAYS, split_pays, tiles, widest, widest_copy
 
 __all__ = ["ADVICE"]
@@ -179,6 +180,7 @@ ADVICE = (
         "warps share out k where there are few tiles, with few sums or in four slices of threads of 16x8", _slices_pay
     ),
     split_pays(256),
+    STREAM_PAYS,
     or_bulk(CLUSTER_PAYS),
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where one block more gains from it", _residency_pays),

@@ -56,10 +56,14 @@ _JUDGED_BY = 2
 """Configs of a tile by which it is judged."""
 _UNEVEN = 1.04
 """Tiles that only threads with uneven parts of C have are tried up to so many times what the best others take."""
+_EVENLY = 1.04
+"""So are tiles of which blocks share out evenly what is over, up to so many times what the best of all take."""
 _EVENS_OUT = 0.95
 """Sharing out the last tiles of C alone has to save so much, by the model."""
 _TAIL_LEEWAY = 1.05
 """How far beyond the limit of other ways to share out the work those of the last tiles may be."""
+_STREAMS = 0.99
+"""What is over has to be shared out evenly in so much of the time, by the model, that it takes as it is."""
 _NEARLY = 1.02
 """Of ways to share them out that are so near to the best by the model, the one with fewest blocks is tried."""
 _FILLED = 0.75
@@ -74,6 +78,7 @@ _NOT_IN_TURN = (
     "copy_groups",
     "stream_c",
     "persistent",
+    "stream_k",
     "bulk",
 )
 """What helps threads that run at the same time."""
@@ -98,9 +103,12 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         arch.max_blocks_per_sm, arch.max_threads_per_sm // (warps * 32), arch.registers_per_sm // registers,
         arch.smem_per_sm_bytes // smem,
     ))  # fmt: skip
+    streams = family.streams(config)
     # Blocks of the multiprocessor that has most; where only the last tiles are shared out, in blocks with a whole one.
     busiest = _busiest(parts, info.sm_count, splits, tail) * (splits if tail == 1 else 1)
-    together = min(resident, math.ceil(busiest))
+    if streams:
+        busiest = parts / info.sm_count
+    together = min(resident, max(math.ceil(busiest), streams // info.sm_count))
     if family.tensor_cores:
         cycles = _tensor_cycles(problem, config, info, busiest, together, depth)
     else:
@@ -226,6 +234,8 @@ def _slowest(*cycles: float) -> float:
 def _split_cycles(family: Family, config: Config, tile_bytes: int) -> float:
     """Clocks in which blocks that share a tile of C add up their sums."""
     splits = family.splits(config)
+    if family.streams(config):  # each begins two tiles more, and writes and reads two at most
+        return 2 * _FILL_CYCLES + _SPLIT_CYCLES + 3 * tile_bytes / _ALONE_BYTES_PER_CYCLE
     if splits == 1:
         return 0.0
     if family.clustered(config):  # each its part of the tile, most of it from the others
@@ -246,7 +256,7 @@ def pays(
         name: [
             v for v in values.get(name, (known[name].default,)) if isinstance(v, int) and known[name].worth(problem, v)
         ]
-        for name in ("block_m", "block_n", "split_k", "cluster", "tail")
+        for name in ("block_m", "block_n", "split_k", "cluster", "tail", "stream_k")
     }
     if info.arch.is_host:
         return (
@@ -275,48 +285,56 @@ def pays(
     }
 
     @cache
-    def us(tile_m: int, tile_n: int, split: int, tail: int) -> float:
+    def us(tile_m: int, tile_n: int, split: int, tail: int, stream: bool = False) -> float:
         shares = ({"split_k": split, "tail": tail, "cluster": each} for each in adds_up.get((split, tail), ()))
+        if stream:
+            shares = ({**each, "stream_k": info.sm_count} for each in shares)
         configs = itertools.product(typical.get((tile_m, tile_n), ()), shares)
         return min((estimate_us(problem, _changed(config, share), info) for config, share in configs), default=math.inf)
 
-    def works(tile_m: int, tile_n: int, split: int, tail: int) -> bool:
+    def works(tile_m: int, tile_n: int, split: int, tail: int, stream: bool) -> bool:
         sizes = {"block_m": tile_m, "block_n": tile_n, "split_k": split, "tail": tail}
+        sizes["stream_k"] = info.sm_count * stream
         return any(possible(**sizes, cluster=each) for each in adds_up[split, tail])
 
     @cache
-    def shared(tile_m: int, tile_n: int) -> list[tuple[int, int]]:
-        """Splits and tails that are worth trying with a tile: all splits of all tiles of C, and the best of the last
-        ones where that evens out what they leave over."""
-        found = [(split, 1) for split in worth["split_k"]]
+    def shared(tile_m: int, tile_n: int) -> list[tuple[int, int, bool]]:
+        """Splits and tails that are worth trying with a tile, and whether blocks share out what is over evenly: all
+        splits of all tiles of C, and where that evens out what they leave over the best of the last ones, and that."""
+        found = [(split, 1, False) for split in worth["split_k"]]
         limit = _EVENS_OUT * us(tile_m, tile_n, 1, 1)
         for tail in (each for each in worth["tail"] if each > 1 and limit < math.inf):
             best = min(us(tile_m, tile_n, split, tail) for split in worth["split_k"])
             near = (each for each in sorted(worth["split_k"]) if us(tile_m, tile_n, each, tail) <= _NEARLY * best)
-            found += [(next(near), tail)] if best <= limit else []
+            found += [(next(near), tail, False)] if best <= limit else []
+        evenly = us(tile_m, tile_n, 1, 1, True) if any(worth["stream_k"]) else math.inf
+        if evenly < math.inf and evenly <= _STREAMS * us(tile_m, tile_n, 1, 1):
+            found += [(1, 1, True)]
         return found
 
     even = {tile for tile, configs in typical.items() if not family.uneven(configs[0])}
-    costs = sorted(
-        us(tile_m, tile_n, *each)
+    ways = [
+        (tile_m, tile_n, *each)
         for tile_m, tile_n in itertools.product(worth["block_m"], worth["block_n"])
         for each in shared(tile_m, tile_n)
         if each[1] == 1 and (tile_m, tile_n) in even and works(tile_m, tile_n, *each)
-    )
+    ]
+    costs = sorted(us(*way) for way in ways if not way[-1])
     if not costs:
         return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])
     uneven_limit = min(limit, _UNEVEN * costs[0])
+    evenly_limit = _EVENLY * min(us(*way) for way in ways)
 
     @cache
-    def within(tile_m: int, tile_n: int) -> set[tuple[int, int]]:
-        # Large tiles whose last ones are shared beat small ones that come out even by more than the model says.
+    def within(tile_m: int, tile_n: int) -> set[tuple[int, int, bool]]:
         most = limit if (tile_m, tile_n) in even else uneven_limit
-        return {
-            each
-            for each in shared(tile_m, tile_n)
-            if us(tile_m, tile_n, *each) <= (most if each[1] == 1 else _TAIL_LEEWAY * most)
-        }
+
+        def bound(tail: int, stream: bool) -> float:
+            # Large tiles whose last ones are shared beat small ones that come out even by more than the model says.
+            return min(most, evenly_limit) if stream else _TAIL_LEEWAY * most if tail > 1 else most
+
+        return {each for each in shared(tile_m, tile_n) if us(tile_m, tile_n, *each) <= bound(*each[1:])}
 
     def fills(tile_m: int, tile_n: int, split: int) -> bool:
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * split
@@ -333,7 +351,12 @@ def pays(
             return alone and fills(config.number("block_m"), config.number("block_n"), config.number("split_k"))
         found = within(config.number("block_m"), config.number("block_n"))
         split = config.number("split_k")  # asked for first: a search need not go on to tails where it fails
-        return any(split == each for each, _ in found) and (split, config.number("tail")) in found
+        if not any(split == each for each, *_ in found):
+            return False
+        stream = config.number("stream_k")
+        if stream and stream != info.sm_count * config.number("min_blocks"):
+            return False
+        return (split, config.number("tail"), stream > 0) in found
 
     return (
         Constraint("tiles of C can be shared out evenly among the multiprocessors", tile_pays),

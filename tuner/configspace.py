@@ -14,6 +14,7 @@ from ..codegen.config import Config, Value
 from ..codegen.errors import ConfigError, check
 from ..codegen.families import FAMILIES, complete
 from ..codegen.problem import Problem
+from ..codegen.stream import STREAM_K
 from ..runtime.device import DeviceInfo
 from ..runtime.estimate import pays
 from .space import Dimension, Point, Space
@@ -31,7 +32,15 @@ class Choices:
     family: str
     """Name of the family."""
     parameters: tuple[tuple[str, tuple[Value, ...]], ...]
-    """Parameter names and values."""
+    """Parameter names and values; those of stream_k count the multiprocessors of a device."""
+
+    def on(self, info: DeviceInfo) -> dict[str, tuple[Value, ...]]:
+        """The values as they are on a device."""
+        values = dict(self.parameters)
+        if STREAM_K.name in values:
+            blocks = (info.sm_count * each for each in values[STREAM_K.name] if isinstance(each, int))
+            values[STREAM_K.name] = tuple(each for each in blocks if each in STREAM_K.choices)
+        return values
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
@@ -105,7 +114,7 @@ def candidates(
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        family, values = FAMILIES[choices.family], dict(choices.parameters)
+        family, values = FAMILIES[choices.family], choices.on(info)
         configs, why = combine(problem, info.arch, family, values, pays(problem, info, family, values))
         kept += configs
         reasons += why

@@ -32,7 +32,14 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
         config = configs[place]
         family = family_of(config)
         firsts.setdefault(
-            (family.name, family.tile(config)[:2], family.splits(config), family.tail(config), family.packs(config)),
+            (
+                family.name,
+                family.tile(config)[:2],
+                family.splits(config),
+                family.tail(config),
+                family.streams(config) > 0,
+                family.packs(config),
+            ),
             config,
         )
     told_apart: dict[float, Config] = {}

@@ -158,8 +158,8 @@ def test_a_block_takes_tiles_a_grid_apart(shape: str, blocks: int) -> None:
 def test_the_space_is_large_enough_to_search_and_small_enough_to_list(trans: str) -> None:
     problem = Problem.parse("1024x768x512", "double", trans)
     configs, pruned = space(problem)
-    # The ways to share out the last tiles alone are many here; on a device those are left that even out its work.
-    assert 1000 <= sum(config["tail"] == 1 for config in configs) <= 5000
+    # The ways to share out some tiles alone are many here; on a device those are left that even out its work.
+    assert 1000 <= sum((config["tail"], config["stream_k"]) == (1, 0) for config in configs) <= 5000
     on_device = candidates(problem, INFO, read_spaces()).configs
     assert 500 <= sum(config.family == "dmma" for config in on_device) <= 5000
     assert len(set(configs)) == len(configs)

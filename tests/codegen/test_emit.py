@@ -25,6 +25,8 @@ KERNELS += [
     "simt:edge=bounds,pack_a=1,pack_b=1,vec_a=2,vec_b=2,vec_c=2",
     "dmma:edge=bounds,pack_b=1,vec_b=2,split_k=2",
     "dmma:edge=bounds,persistent=4",
+    "dmma:edge=bounds,stream_k=7",
+    "simt:edge=exact,stream_k=132",
     "simt:edge=bounds,slices=2,block_k=16,split_k=12",
 ]
 SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]

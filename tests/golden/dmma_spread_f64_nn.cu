@@ -14,11 +14,11 @@
 //   block      (128, 1, 1): 128 threads
 //   shared     49152 bytes, static
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 9ffe94fd5c2555fa. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 7712556ce3f8865b. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=2, slices=1, split_k=1, cluster=0,
-//        tail=1, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
+//        tail=1, stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
 //        copy_groups=2, persistent=1, edge=bounds"
 
 namespace {
@@ -43,6 +43,7 @@ constexpr int SLICES     = 1;      // groups of warps that share out the k of ea
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
+constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
@@ -85,6 +86,8 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 1, and add up in device memory, cluster 0");
+static_assert(!STREAM_K || SPLIT_K == 1,
+              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,
@@ -479,7 +482,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_g1_r1_h
         b.start(stage + TileA::SIZE, k_left);
         k_left -= BLOCK_K;
     };
-    // Starts the group of those copies that goes with the `place`-th of COPY_PLACES in the loop over a tile.
+    // Starts the group of copies that goes with the `place`-th of COPY_PLACES in the loop over a tile.
     const auto fetch_at = [&](int place, T* stage, bool more) {
         const int group = place * COPY_GROUPS / COPY_PLACES;
         if (place > 0 && (place - 1) * COPY_GROUPS / COPY_PLACES == group) return;
@@ -494,7 +497,7 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_g1_r1_h
         commit_copies();  // an empty group counts too
         writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
     };
-    // Waits for the oldest of the tiles on their way, and until no thread reads the one before it any more.
+    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
     const auto settle = [&] {
         wait_copies<STAGES - 2>();
         __syncthreads();

@@ -49,6 +49,8 @@ SPECIAL = (
     ("streamed", "dmma:vec_c=2,staged_c=1,stream_c=1", "double"),
     ("spread", "dmma:stages=3,prefetch=2,copy_groups=2", "double"),
     ("persistent", "dmma:stages=3,prefetch=2,staged_c=1,persistent=4", "double"),
+    ("stream", "simt:block_k=16,cp_async=1,stages=3,vec_c=4,stream_k=264", "float"),
+    ("stream", "dmma:stages=3,prefetch=2,copy_groups=2,group_m=4,stream_k=132", "double"),
     ("warm", "skinny:cp_async=1,stages=4,warm_l2=1", "float"),
 )
 """Name, config and type of what the defaults leave out."""

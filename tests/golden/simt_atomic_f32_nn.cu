@@ -16,13 +16,13 @@
 //   workspace  16384 bytes, then 4, each 12 blocks, which must be 0 and are left 0
 //   repeats    are not the same to the bit: blocks add their sums in the order in which they come
 //
-// Written by tilewright from templates/simt.cu.jinja, digest f202945aeb235583. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 9a4b51fe5bcb4b18. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
 //        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=12, cluster=0, tail=1,
-//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=1, warm_l2=0, copy_groups=1,
-//        edge=bounds"
+//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=1, warm_l2=0,
+//        copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -50,6 +50,7 @@ constexpr int APART      = 0;      // 1 = each copies its own steps of k, and wa
 constexpr int SPLIT_K    = 12;     // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
+constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
@@ -108,6 +109,8 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 12");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 12, and add up in device memory, cluster 0");
+static_assert(!STREAM_K || SPLIT_K == 1,
+              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,
@@ -317,14 +320,14 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 #endif
 }
 
-// Counts this block once all of its threads have come. True in the last of SPLIT_K blocks, which sees what
-// the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
-// the barriers pass on to it what they wrote, and to them what it may see.
-__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last)
+// Counts this block's part of `all` once all of its threads have come. True in the last block, which sees
+// what the others wrote before. The counter is 0 before and after. One thread orders memory for all of its
+// block: the barriers pass on to it what they wrote, and to them what it may see.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsigned part, unsigned all)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        *last = count(counter, 1) == SPLIT_K - 1;
+        *last = count(counter, part) == all - part;
         if (*last) *counter = 0;
     }
     __syncthreads();
@@ -371,7 +374,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
         for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
         add_to(sums + g * THREADS, group);
     }
-    if (!arrives_last(counter, last)) return false;
+    if (!arrives_last(counter, last, 1, SPLIT_K)) return false;
     #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
         const Vector<WIDTH> group = sums[g * THREADS];
@@ -540,8 +543,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z12_x0
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
-    // it. The sums of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors
+    // want it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

@@ -16,13 +16,13 @@
 //   workspace  4096 bytes a block, then 4 each 3 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 4e7e1bd0b856e2ae. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a6f30f57a5d28e9e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=1, block_m=32, block_n=32, block_k=64, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=3, cp_async=1, pack_a=0, pack_b=0, vec_a=4, vec_b=4, vec_c=1, a_k_inner=1,
 //        b_k_inner=0, prefetch=1, rows_first=0, slices=4, apart=0, split_k=3, cluster=0, tail=1,
-//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
-//        edge=bounds"
+//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
+//        copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -50,6 +50,7 @@ constexpr int APART      = 0;      // 1 = each copies its own steps of k, and wa
 constexpr int SPLIT_K    = 3;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
+constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
@@ -108,6 +109,8 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 3");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 3, and add up in device memory, cluster 0");
+static_assert(!STREAM_K || SPLIT_K == 1,
+              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,
@@ -350,14 +353,14 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 #endif
 }
 
-// Counts this block once all of its threads have come. True in the last of SPLIT_K blocks, which sees what
-// the others wrote before. The counter is 0 before and after. One thread orders memory for all of its block:
-// the barriers pass on to it what they wrote, and to them what it may see.
-__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last)
+// Counts this block's part of `all` once all of its threads have come. True in the last block, which sees
+// what the others wrote before. The counter is 0 before and after. One thread orders memory for all of its
+// block: the barriers pass on to it what they wrote, and to them what it may see.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsigned part, unsigned all)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        *last = count(counter, 1) == SPLIT_K - 1;
+        *last = count(counter, part) == all - part;
         if (*last) *counter = 0;
     }
     __syncthreads();
@@ -390,7 +393,7 @@ __device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* s
         for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
         tiles[Index(split) * TILE + g * THREADS] = group;
     }
-    if (!arrives_last(counters + place / SPLIT_K, last)) return false;
+    if (!arrives_last(counters + place / SPLIT_K, last, 1, SPLIT_K)) return false;
 
     #pragma unroll
     for (int e = 0; e < SHARE; ++e) share[e] = 0;

@@ -16,13 +16,13 @@
 //   block      (256, 1, 1): 256 threads
 //   shared     8704 bytes, static
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e38a8ad365848720. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5e32fbfd56dd5dd3. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
 //        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1,
-//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
-//        edge=pad"
+//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
+//        copy_groups=1, edge=pad"
 
 namespace {
 
@@ -50,6 +50,7 @@ constexpr int APART      = 0;      // 1 = each copies its own steps of k, and wa
 constexpr int SPLIT_K    = 1;      // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
+constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
@@ -108,6 +109,8 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 1");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 1, and add up in device memory, cluster 0");
+static_assert(!STREAM_K || SPLIT_K == 1,
+              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge pad");
 static_assert(!STAGED_C || !CLUSTER,
@@ -459,8 +462,8 @@ gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors want
-    // it. The sums of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors
+    // want it. The sums of the loop would meet operands in a bank of registers there.
     #pragma unroll
     for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
 

@@ -16,13 +16,13 @@
 //   workspace  16384 bytes a block, then 4 each 16 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 84ec9fb06968b35e. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest e830176a26e7662e. To write it again:
 //   tilewright emit --dtype float --trans nn --config
 //       "simt:bulk=0, block_m=64, block_n=64, block_k=32, thread_m=4, thread_n=4, lanes_m=8,
 //        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=4, a_k_inner=0,
 //        b_k_inner=0, prefetch=0, rows_first=0, slices=2, apart=0, split_k=16, cluster=0, tail=1,
-//        group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0, copy_groups=1,
-//        edge=bounds"
+//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
+//        copy_groups=1, edge=bounds"
 
 namespace {
 
@@ -50,6 +50,7 @@ constexpr int APART      = 0;      // 1 = each copies its own steps of k, and wa
 constexpr int SPLIT_K    = 16;     // blocks that share out k
 constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
 constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
+constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
 constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
 constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
 constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
@@ -109,6 +110,8 @@ static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
               "a cluster has 2 to 8 blocks, not 16");
 static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
               "tail 1 is for blocks that share out k, not 16, and add up in device memory, cluster 0");
+static_assert(!STREAM_K || SPLIT_K == 1,
+              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
 static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
               "operands are padded or packed, not both: edge bounds");
 static_assert(!STAGED_C || !CLUSTER,

@@ -55,6 +55,11 @@ CONFIGS = {
     "persistent, spread, staged":
         "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2,copy_groups=4,staged_c=1,persistent=2",
     "persistent, one block": "block_m=16,block_n=32,warp_m=16,warp_n=32,block_k=16,stages=5,persistent=16",
+    "stream, grouped": "block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=8,stages=3,prefetch=1,group_m=4,stream_k=3",
+    "stream, spread, staged":
+        "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,prefetch=2,copy_groups=4,staged_c=1,stream_k=2",
+    "stream, slices, many blocks":
+        "block_m=16,block_n=32,warp_m=16,warp_n=16,block_k=32,stages=2,slices=4,stream_k=40",
     "atomic": "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,slices=2,split_k=5,atomic=1",
     "staged": "block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=2,split_k=2,staged_c=1",
     "staged, pieces, wide": "block_m=48,block_n=64,warp_m=48,warp_n=32,block_k=16,stages=2,prefetch=1,staged_c=1",

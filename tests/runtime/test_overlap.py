@@ -34,6 +34,7 @@ CONFIGS = (
     "simt:bulk=1,edge=bounds,block_m=32,block_n=16,block_k=64,cp_async=1,stages=3,vec_a=4,vec_b=4,a_k_inner=1,slices=2",
     "simt:bulk=1,edge=exact,block_m=32,block_n=32,block_k=32,cp_async=1,stages=2,vec_a=4,vec_b=4,a_k_inner=1,split_k=3",
     "simt:edge=bounds,split_k=3,tail=4",
+    "simt:edge=bounds,stream_k=132",
     "dmma:edge=bounds,warm_l2=1",
 )
 

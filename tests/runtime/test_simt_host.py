@@ -60,6 +60,12 @@ CONFIGS = {
         "block_m=48,block_n=96,thread_m=4,thread_n=4,lanes_m=4,block_k=16,cp_async=1,stages=2,copy_groups=2,split_k=2",
     "spread, apart, k innermost": "block_m=64,block_n=32,thread_m=8,thread_n=8,lanes_m=8,block_k=32,cp_async=1,"
     "stages=3,slices=2,apart=1,a_k_inner=1,copy_groups=2,staged_c=1,stream_c=1",
+    "stream, slices, grouped":
+        "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=2,group_m=4,stream_k=3",
+    "stream, spread, apart, staged": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=16,cp_async=1,stages=3,"
+    "prefetch=1,slices=2,apart=1,copy_groups=2,staged_c=1,stream_k=5",
+    "stream, more blocks than tiles of k":
+        "block_m=40,block_n=32,thread_m=5,thread_n=8,lanes_m=8,block_k=8,cp_async=1,stages=3,prefetch=1,stream_k=99",
     "atomic": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=8,split_k=12,atomic=1",
     "atomic, slices, staged": "block_m=16,block_n=32,thread_m=4,thread_n=4,lanes_m=4,block_k=32,cp_async=1,stages=3,"
     "slices=8,split_k=3,staged_c=1,atomic=1,group_m=4",
@@ -306,7 +312,7 @@ FAULTS = (
     Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
     Fault("barrier of slices missing", "= sum[e];\n    __syncthreads();", "= sum[e];", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
-    Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
+    Fault("first to come taken for the last", "== all - part;", "== 0;", WHOLE),
     Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
     Fault("split written beside the workspace", "tiles[Index(split) * TILE", "tiles[Index(split + 1) * TILE", WHOLE),
     Fault("share of a slice taken twice", "slice * SHARE + e", "e", WHOLE),
@@ -351,7 +357,7 @@ FAULTS = (
     Fault("sums left in the workspace", "sums[g * THREADS] = {};", "", ATOMIC, vec=4),
     Fault("counter of a tile not put back", "if (*last) *counter = 0;", "", ATOMIC, vec=4),
     Fault("sums added to the next tile", "+ tile * THREADS * GROUPS", "+ (tile + 1) * THREADS * GROUPS", ATOMIC, vec=4),
-    Fault("first block to add taken for the last", "== SPLIT_K - 1;", "== 0;", ATOMIC, vec=4),
+    Fault("first block to add taken for the last", "== all - part;", "== 0;", ATOMIC, vec=4),
     Fault("sums put down over those of slices", "__syncthreads();  // no thread reads what", "// what",
           STAGED_SLICES),
     Fault("sums read before warps put them down", "    __syncwarp();\n    #pragma", "    #pragma", STAGED),

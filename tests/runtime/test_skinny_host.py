@@ -227,7 +227,7 @@ FAULTS = (
     Fault("splits overlap", "* (split + 1) / SPLIT_K) - first_tile", "* (split + 2) / SPLIT_K) - first_tile", WHOLE),
     Fault("short rows of a later round misplaced", "s(e / PART * ROWS +", "s(", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),
-    Fault("first to come taken for the last", "== SPLIT_K - 1;", "== 0;", WHOLE),
+    Fault("first to come taken for the last", "== all - part;", "== 0;", WHOLE),
     Fault("split left out", "each < SPLIT_K; ++each", "each < SPLIT_K - 1; ++each", WHOLE),
     Fault("split written beside the workspace", "Index(blockIdx.x) * MADE;", "Index(blockIdx.x + 1) * MADE;", WHOLE),
 )  # fmt: skip

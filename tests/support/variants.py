@@ -16,6 +16,8 @@ from tilewright.tuner.configspace import Choices, read_spaces
 
 FEW = 5000
 """Combinations up to which all are taken."""
+MANY = 40
+"""Values of a parameter above which they are hardly told apart."""
 
 
 def combinations(family: Family, count: int = FEW) -> Iterator[Config]:
@@ -25,7 +27,9 @@ def combinations(family: Family, count: int = FEW) -> Iterator[Config]:
     rows: Iterator[tuple[int | str, ...]] = itertools.product(*choices)
     if math.prod(map(len, choices)) > FEW:
         generator = random.Random(1)
-        rows = (tuple(generator.choice(values) for values in choices) for _ in range(count))
+        # Of many values the default has half: few others go with most of what else there is.
+        dealt = [values if len(values) <= MANY else (values[0],) * len(values) + values for values in choices]
+        rows = (tuple(generator.choice(values) for values in dealt) for _ in range(count))
     for values in rows:
         yield Config(family.name, tuple(zip(names, values, strict=True)))
 
@@ -58,6 +62,10 @@ def settled(*families: str, **values: tuple[Value, ...]) -> tuple[Choices, ...]:
     )
 
 
+_WAITING = {"split_k": 1, "copy_groups": 1, "stream_k": 0}
+"""Parameters of simt, and the value above which a thread needs more before and after its main loop."""
+
+
 def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
     """What the compiler may put away of a variant that is offered: next to nothing."""
     if config.family == "skinny" and config.number("count") >= 16:
@@ -68,10 +76,10 @@ def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
         return 8  # no register: the argument of what the compiler calls for sm_120 to check a tensor copy's target
     full = FAMILIES[config.family].registers(DType.parse(dtype), config) == registers_held_to(config)
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
-        return 16 if full and config.number("persistent") > 1 else 0
+        return 16 if full and (config.number("persistent") > 1 or config.number("stream_k") > 0) else 0
     # Of a thread that takes all registers what blocks that share out k, or where copies go, need only at the end waits
     # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
     # a thread of 128 sums for sm_100.
-    if full and (config.number("split_k") > 1 or config.number("copy_groups") > 1):
+    if full and any(config.number(name) > least for name, least in _WAITING.items()):
         return 16
     return 8 if target == "sm_100" and config.number("thread_m") * config.number("thread_n") >= 128 else 0
