@@ -7,6 +7,7 @@ many blocks as run at a time first share out what is left over when each has as 
 from .config import Config, Value
 from .family import Constraint, Parameter
 from .problem import Problem
+from .tiling import tiles
 
 __all__ = ["STREAM_FITS", "STREAM_K", "STREAM_PAYS", "streams"]
 
@@ -35,10 +36,18 @@ STREAM_K = Parameter(
     _worth,
     silent=True,
 )
-STREAM_FITS = Constraint(
-    "stream_k {stream_k} shares out k by itself: split_k is 1, and warm_l2 0",
-    lambda problem, config, arch: streams(config) == 0 or (config["split_k"] == 1 and config["warm_l2"] == 0),
-    "!STREAM_K || SPLIT_K == 1",
+STREAM_FITS = (
+    Constraint(
+        "stream_k {stream_k} shares out k by itself: split_k is 1, and warm_l2 0",
+        lambda problem, config, arch: streams(config) == 0 or (config["split_k"] == 1 and config["warm_l2"] == 0),
+        "!STREAM_K || SPLIT_K == 1",
+    ),
+    Constraint(
+        "blocks that share out k count fewer than 2^32 tiles of k, of all tiles of C",
+        lambda problem, config, arch: (
+            streams(config) == 0 or tiles(problem, config) * -(-problem.k // config.number("block_k")) < 2**32
+        ),
+    ),
 )
 STREAM_PAYS = Constraint(
     "what is over of large parts of C is shared out evenly, small ones come out even",

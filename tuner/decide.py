@@ -53,7 +53,7 @@ def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, .
     contenders = []
     for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
         measured = summarise(list(samples), duel.clock_mhz, whole_us)
-        contenders.append(Contender(name, measured, accuracy, *paired(vendor, samples)))
+        contenders.append(Contender(name, measured, accuracy, *paired(vendor[: len(samples)], samples)))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
     check(bool(ours), "nobody to judge", TuningError)

@@ -30,6 +30,8 @@ __all__ = ["FAILURES", "Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tri
 
 VENDOR = "vendor"
 """Name of the vendor's library among the contenders of a duel."""
+_FAR_BEHIND, _FEW_ROUNDS = 4.0, 3
+"""Contenders that take so many times as long as the fastest config have so many rounds, by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Duel:
     names: tuple[str, ...]
     """The configs as text; `vendor` for the vendor's library."""
     samples_us: tuple[tuple[float, ...], ...]
-    """For each contender one time a round, in the rounds' order."""
+    """For each contender one time a round, in the rounds' order; fewer of one far behind, from rounds of its own."""
     accuracies: tuple[Accuracy, ...]
     """For each contender the error over its bound on these inputs."""
     end_to_end_us: tuple[float, ...]
@@ -133,8 +135,10 @@ class Bench:
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
 
-        So many rounds, and where they take less than `seconds` more of them. Each is checked again first. Raises
-        LaunchError, or ConfigError for a result that is wrong.
+        So many rounds, and where they take less than `seconds` more of them. Each is checked again first. Configs far
+        behind the fastest have a few rounds of their own afterwards: they would take most of the time, and while they
+        leave the device half idle it gathers clocks for whoever comes next. Raises LaunchError, or ConfigError for a
+        result that is wrong.
         """
         with entered(self.device):
             contenders: dict[str, Launch] = {}
@@ -149,10 +153,16 @@ class Bench:
                     raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
                 accuracies.append(verdict.accuracy)
             timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
-            samples, clock_mhz = timer.rounds(contenders, rounds, seconds=seconds)
+            alone_us = {name: timer.ready(contenders[name]).first_us for name in map(str, configs)}
+            behind = [name for name, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
+            near = {name: launch for name, launch in contenders.items() if name not in behind}
+            samples, clock_mhz = timer.rounds(near, rounds, seconds=seconds)
+            if behind:
+                few = min(rounds, _FEW_ROUNDS)
+                samples |= timer.rounds({name: contenders[name] for name in behind}, few)[0]
             end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
-            rows = tuple(tuple(row) for row in samples.values())
-            return Duel(tuple(samples), rows, tuple(accuracies), end_to_end_us, clock_mhz)
+            rows = tuple(tuple(samples[name]) for name in contenders)
+            return Duel(tuple(contenders), rows, tuple(accuracies), end_to_end_us, clock_mhz)
 
 
 class Evaluator(Protocol):

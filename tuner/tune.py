@@ -37,7 +37,7 @@ GUESSES = 48
 """First guesses by the analytic model."""
 DUEL_ROUNDS = 11
 """Rounds of the final duel at least."""
-DUEL_SECONDS = 1.0
+DUEL_SECONDS = 2.0
 """On a GPU they go on for so long where they take less."""
 DUEL_SHARE = 0.2
 HOST_DUEL_SHARE = 0.35

@@ -16,7 +16,7 @@
 //   workspace  32768 bytes a block, then 4 each 8 blocks,
 //              which must be 0 and are left 0
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest b5855fcbbc8cd6b0. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 801bfb0df9334407. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=0, slices=1, split_k=8, cluster=0,
@@ -354,6 +354,18 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 #endif
 }
 
+// Reads a counter that blocks share: what they wrote before they counted is there then.
+__device__ __forceinline__ unsigned counted(const unsigned* counter)
+{
+#ifdef TILEWRIGHT_HOST
+    return *counter;
+#else
+    unsigned seen;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    return seen;
+#endif
+}
+
 constexpr int PIECE    = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;  // sums that lie side by side
 constexpr int TILE     = THREADS * SHARE / PIECE;                            // pieces of a tile
 constexpr int PART     = TILE / SHARERS;                                     // of what a block adds up
@@ -394,7 +406,7 @@ __device__ __forceinline__ unsigned parts_to_add(unsigned* word, int split, unsi
             constexpr int PATIENCE = 1 << 18;  // clocks
             const long long since = clock64();
             while (came(seen) < SPLIT_K && clock64() - since < PATIENCE) {
-                asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(word) : "memory");
+                seen = counted(word);
             }
 #endif
             if (came(seen) < SPLIT_K && came(count(word, 256 * own)) < SPLIT_K) parts = 0;

@@ -16,7 +16,7 @@
 //   shared     49152 bytes, static
 //   workspace  65536 bytes for each of 132 blocks, then 4 for each, which must be 0 and are left 0
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest f2d97b5ba4f3baa9. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest db7427fc84d2a3e7. To write it again:
 //   tilewright emit --dtype double --trans nn --config
 //       "dmma:block_m=64, block_n=64, block_k=16, warp_m=32, warp_n=32, mma_k=8, stages=3,
 //        pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, prefetch=2, slices=1, split_k=1, cluster=0,
@@ -401,65 +401,94 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsi
     return *last;
 }
 
+// Reads a counter that blocks share: what they wrote before they counted is there then.
+__device__ __forceinline__ unsigned counted(const unsigned* counter)
+{
+#ifdef TILEWRIGHT_HOST
+    return *counter;
+#else
+    unsigned seen;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    return seen;
+#endif
+}
+
 // Which block computes what. All tiles of k of all tiles of C stand in a row. Those of the first tiles of C,
 // as many as are left over when each of STREAM_K blocks has as many as the others, are shared out evenly by
 // the first STREAM_K blocks: a part is the end of one tile of C and the beginning of the next. The tiles of C
 // that follow have a block each.
 struct Stream {
-    int shared;  // tiles of C that blocks share
-    int tiles;   // of k, of each tile of C; 1 where there are none, so that C is written
+    unsigned shared;  // tiles of C that blocks share
+    unsigned tiles;   // of k, of each tile of C; 1 where there are none, so that C is written
 
-    __device__ __forceinline__ Stream(Index parts, int depth)
-        : shared(int(parts < STREAM_K ? parts : parts % STREAM_K)),
-          tiles(depth > 0 ? int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K) : 1) {}
+    __device__ __forceinline__ Stream(unsigned parts, int depth)
+        : shared(parts < STREAM_K ? parts : parts % STREAM_K),
+          tiles(depth > 0 ? (unsigned(depth) + BLOCK_K - 1) / BLOCK_K : 1) {}
 
     // Where a block's part begins.
-    __device__ __forceinline__ Index begin(unsigned block) const
+    __device__ __forceinline__ unsigned begin(unsigned block) const
     {
-        if (block >= STREAM_K) return (Index(block) - STREAM_K + shared) * tiles;
-        return Index(shared) * tiles * block / STREAM_K;
+        if (block >= STREAM_K) return (block - STREAM_K + shared) * tiles;
+        return unsigned(Index(shared) * tiles * block / STREAM_K);
     }
 };
 
 // Adds up the sums of the blocks that share a tile of C, always in the order of k, so that every run gives
-// the same bits. This block's are of `part` tiles of k from the `at`-th of the row on. Each block writes its
+// the same bits. Those of `block` are of `part` tiles of k from the `at`-th of the row on. A block writes its
 // own to the workspace, and the last one to come adds them up. True in that block.
+//
+// What begins a tile of C is what its block computes last, and what ends it another's first: so the former
+// mostly comes when all else is there, and need not be written.
 //
 // The workspace holds two tiles for each of STREAM_K blocks, one for sums that begin a tile of C and one for
 // others, then a counter for each tile of C: how many of its tiles of k have come, 0 before and after.
 __device__ __forceinline__ bool add_stream(
-    T (&share)[SHARE], T* workspace, T* shared, const Stream& stream, Index at, int part)
+    T (&share)[SHARE], T* workspace, T* shared,
+    const Stream& stream, unsigned block, unsigned at, unsigned part)
 {
     constexpr int WIDTH = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;
     using Group = Vector<WIDTH>;              // what a thread writes at a time
     constexpr int GROUPS = SHARE / WIDTH;     // of a thread
     constexpr int TILE = THREADS * GROUPS;    // of a block
-    const int tile = int(at / stream.tiles);  // of C
-    const Index begin = Index(tile) * stream.tiles, end = begin + stream.tiles;
-    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(2 * STREAM_K) * THREADS * SHARE);
+    const unsigned tile = at / stream.tiles;  // of C
+    const unsigned begin = tile * stream.tiles, end = begin + stream.tiles;
+    T* const behind = workspace + Index(2 * STREAM_K) * THREADS * SHARE;
+    unsigned* const counter = reinterpret_cast<unsigned*>(behind) + tile;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
-    const auto place = [&](unsigned block, bool begins) {
-        return reinterpret_cast<Group*>(workspace) + Index(2 * block + !begins) * TILE + threadIdx.x;
+    const auto place = [&](unsigned of, bool begins) {
+        return reinterpret_cast<Group*>(workspace) + Index(2 * of + !begins) * TILE + threadIdx.x;
     };
 
-    Group* const mine = place(blockIdx.x, at == begin);
-    #pragma unroll
-    for (int g = 0; g < SHARE / WIDTH; ++g) {
-        Vector<WIDTH> group;
-        #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
-        mine[g * THREADS] = group;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *last = at == begin && counted(counter) == stream.tiles - part;
+        if (*last) *counter = 0;
     }
-    if (!arrives_last(counters + tile, last, part, stream.tiles)) return false;
-
-    unsigned from = blockIdx.x;  // the block whose part the tile begins in
-    while (stream.begin(from) > begin) --from;
-    #pragma unroll
-    for (int e = 0; e < SHARE; ++e) share[e] = 0;
+    __syncthreads();
+    unsigned from = block;  // whose part the tile begins in
+    if (!*last) {
+        Group* const mine = place(block, at == begin);
+        #pragma unroll
+        for (int g = 0; g < SHARE / WIDTH; ++g) {
+            Vector<WIDTH> group;
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
+            mine[g * THREADS] = group;
+        }
+        if (!arrives_last(counter, last, part, stream.tiles)) return false;
+        while (stream.begin(from) > begin) --from;
+        const Group* const theirs = place(from, true);
+        #pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            const Group group = theirs[g * THREADS];
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) share[g * WIDTH + e] = group.x[e];
+        }
+    }
     #pragma unroll 1
-    for (unsigned each = from; stream.begin(each) < end; ++each) {
+    for (unsigned each = from + 1; stream.begin(each) < end; ++each) {
         if (stream.begin(each) == stream.begin(each + 1)) continue;  // it has no part
-        const Group* const theirs = place(each, each == from);
+        const Group* const theirs = place(each, false);
         #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
             const Group group = theirs[g * THREADS];
@@ -549,11 +578,12 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_q132_g4
     const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
     const int depth = alpha == T(0) ? 0 : k;
     const Stream stream((unsigned(m - 1) / BLOCK_M + 1) * blocks_n, depth);
-    Index at = stream.begin(blockIdx.x);
-    const Index end = stream.begin(blockIdx.x + 1);
+    const unsigned number = blockIdx.x;
+    unsigned at = stream.begin(number);
+    const unsigned end = stream.begin(number + 1);
     #pragma unroll 1
     while (at < end) {
-        const unsigned block = unsigned(at / stream.tiles);
+        const unsigned block = at / stream.tiles;
         unsigned tile_m = block / blocks_n, tile_n = block % blocks_n;
         if constexpr (GROUP_M > 1) {
             const unsigned blocks_m = unsigned(m - 1) / BLOCK_M + 1;
@@ -565,9 +595,9 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_q132_g4
         const Index row0 = Index(tile_m) * BLOCK_M;
         const Index col0 = Index(tile_n) * BLOCK_N;
 
-        const int first_tile = int(at % stream.tiles);
-        const int part = int(min(end - at, Index(stream.tiles - first_tile)));
-        const int tiles = depth > 0 ? part : 0;
+        const unsigned first_tile = at % stream.tiles;
+        const unsigned part = min(end - at, stream.tiles - first_tile);
+        const int tiles = depth > 0 ? int(part) : 0;
         const Index k_begin = Index(first_tile) * BLOCK_K;
         at += part;
         __syncthreads();  // no thread reads what shared memory held
@@ -675,7 +705,8 @@ gemm_dmma_f64_nn_bm64_bn64_bk16_wm32_wn32_mk8_s3_va1_vb1_vc1_p2_w1_z1_x0_q132_g4
 
         T (&share)[SHARE] = sum;
         const int first = 0;  // of the thread's sums, row after row
-        if (part < stream.tiles && !add_stream(share, workspace, shared, stream, at - part, part)) continue;
+        const bool whole = part == stream.tiles;
+        if (!whole && !add_stream(share, workspace, shared, stream, number, at - part, part)) continue;
 
         const Index row = row0 + warp_m, col = col0 + warp_n;
         const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));

@@ -87,6 +87,9 @@ SLICES = (
     "stream_k=7"
 )
 TENSOR = "dmma:edge=bounds,block_m=16,block_n=16,warp_m=16,warp_n=8,block_k=8,stages=3,prefetch=1,group_m=4,stream_k=4"
+BACKWARDS = ("number = blockIdx.x;", "number = blockIdx.x < STREAM_K ? STREAM_K - 1 - blockIdx.x : blockIdx.x;")
+"""Blocks take their parts from the last one to the first: on the host, where they run in turn, what begins a tile comes
+when all else is there."""
 STAGED = "dmma:edge=bounds,block_m=32,block_n=32,warp_m=32,warp_n=16,block_k=16,stages=3,staged_c=1,stream_k=5"
 SHAPES = ((66, 36, 44), (64, 32, 96), (4, 4, 4), (68, 36, 8))
 """Tiles that are over and others, fewer tiles than blocks, one vector, and tiles of C with one of k each."""
@@ -94,26 +97,36 @@ FAULTS = (
     ("one tile too few shared", "parts % STREAM_K)", "parts % STREAM_K - 1)", LOOP),
     ("no tile shared", "parts < STREAM_K ? parts : parts % STREAM_K", "0", LOOP),
     ("C not written where k is 0", " : 1) {}", " : 0) {}", LOOP),
-    ("tiles with a block begin at the first one", "(Index(block) - STREAM_K + shared)", "(Index(block) - STREAM_K)",
-     LOOP),
+    ("tiles with a block begin at the first one", "(block - STREAM_K + shared)", "(block - STREAM_K)", LOOP),
     ("second tile of a part left out", "at += part;", "at = end;", LOOP),
     ("part begins where the tile does", "k_begin = Index(first_tile) * BLOCK_K;", "k_begin = 0;", LOOP),
-    ("part goes on to the tile's end", "min(end - at, Index(stream.tiles - first_tile))",
-     "stream.tiles - first_tile", LOOP),
-    ("whole tile taken for a part", "if (part < stream.tiles && !add", "if (!add", SLICES),
-    ("part taken for a whole tile", "if (part < stream.tiles && !add", "if (part < 0 && !add", TENSOR),
+    ("part goes on to the tile's end", "min(end - at, stream.tiles - first_tile)", "stream.tiles - first_tile", LOOP),
+    ("whole tile taken for a part", "if (!whole && !add", "if (!add", SLICES),
+    ("part taken for a whole tile", "if (!whole && !add", "if (false && !add", TENSOR),
     ("first to come taken for the last", "== all - part;", "== 0;", LOOP),
     ("counter not put back", "if (*last) *counter = 0;", "", LOOP),
     ("blocks counted instead of tiles of k", "last, part, stream.tiles)", "last, 1, stream.tiles)", TENSOR),
     ("counters where sums are", "Index(2 * STREAM_K) * THREADS * SHARE", "Index(0) * THREADS * SHARE", LOOP),
-    ("block that begins the tile left out", "unsigned each = from;", "unsigned each = from + 1;", LOOP),
+    ("sums kept before all else is there", "counted(counter) == stream.tiles - part", "true", TENSOR),
+    ("end of a tile taken for its beginning", "at == begin && counted(counter) ==", "counted(counter) ==", LOOP),
+    ("block that begins the tile added twice", "unsigned each = from + 1;", "unsigned each = from;", LOOP),
     ("block that ends the tile left out", "stream.begin(each) < end; ++each", "stream.begin(each + 1) < end; ++each",
      TENSOR),
     ("block that begins the tile not looked for", "while (stream.begin(from) > begin) --from;", "", LOOP),
-    ("sums of a block taken for those of the tile before", "place(each, each == from)", "place(each, true)", SLICES),
+    ("sums of a block taken for those of the tile before", "place(each, false)", "place(each, true)", SLICES),
     ("next tiles put down where others are read", "        __syncthreads();  // no thread reads what",
      "        // what", STAGED),
 )  # fmt: skip
+FAULTS_BACKWARDS = (
+    (
+        "counter not put back by who keeps its sums",
+        "stream.tiles - part;\n        if (*last) *counter = 0;",
+        "stream.tiles - part;",
+        LOOP,
+    ),
+    ("kept sums read again", "if (!*last) {", "if (true) {", LOOP),
+    ("own sums added to themselves", "unsigned from = block;", "unsigned from = block - 1;", LOOP),
+)
 
 
 def config_for(text: str, dtype: str = "double") -> Config:
@@ -124,10 +137,16 @@ def config_for(text: str, dtype: str = "double") -> Config:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     planted = [Planted(name, config_for(text), old, new, shapes=SHAPES) for name, old, new, text in FAULTS]
-    for text, dtype, trans in itertools.product((LOOP, SLICES, TENSOR, STAGED), ("double", "float"), ("nn", "tt")):
+    planted += [
+        Planted(name, config_for(text), old, new, shapes=SHAPES, before=BACKWARDS)
+        for name, old, new, text in FAULTS_BACKWARDS
+    ]
+    for text, dtype, before in itertools.product(
+        (LOOP, SLICES, TENSOR, STAGED), ("double", "float"), (("", ""), BACKWARDS)
+    ):
         if text.startswith("simt") or dtype == "double":
-            name = f"unfaulted {text} {dtype} {trans}"
-            planted.append(Planted(name, config_for(text, dtype), dtype=dtype, trans=trans, shapes=SHAPES))
+            name, trans = f"unfaulted {text} {dtype} {before}", "tt" if before[0] else "nn"
+            planted.append(Planted(name, config_for(text, dtype), "", "", dtype, trans, SHAPES, before))
     found = outcomes(planted[part::PARTS], tmp_path)
     passed = {name for name, outcome in found.items() if outcome == RIGHT}
     assert passed == {name for name in found if name.startswith("unfaulted")}, found
@@ -138,7 +157,7 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("text", [LOOP, SLICES, TENSOR, STAGED, LOOP.replace("=4", "=999")])
+@pytest.mark.parametrize("text", [LOOP, SLICES, TENSOR, STAGED, LOOP.replace("stream_k=4", "stream_k=999")])
 @pytest.mark.parametrize("shape", ["66x36x4100", "700x900x1000"])
 def test_who_comes_last_makes_no_difference(text: str, shape: str) -> None:
     """Forty launches on two streams: the same bits, and right ones."""

@@ -61,12 +61,16 @@ class Planted:
     dtype: str = "double"
     trans: str = "nn"
     shapes: tuple[Shape, ...] = SHAPES
+    before: tuple[str, str] = ("", "")
+    """A replacement that leaves the kernel right, made first; none where its text is empty."""
 
     def source(self) -> KernelSource:
         """The text with the fault. Fails where it has no place for it."""
         source = render(Problem.parse("64", self.dtype, self.trans), self.config, ARCHES["host"])
-        assert self.old in source.code, f"{self.name}: {self.old!r} is not in the text"
-        return replace(source, code=source.code.replace(self.old, self.new, 1)) if self.old else source
+        for old, new in (self.before, (self.old, self.new)):
+            assert old in source.code, f"{self.name}: {old!r} is not in the text"
+            source = replace(source, code=source.code.replace(old, new, 1)) if old else source
+        return source
 
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:

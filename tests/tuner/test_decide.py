@@ -8,8 +8,10 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import canonical, complete
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
+from tilewright.runtime.host import HostDevice
 from tilewright.runtime.record import Accuracy, Status
-from tilewright.tuner.decide import decided, interval, judge
+from tilewright.tuner import evaluate
+from tilewright.tuner.decide import NAIVE, decided, interval, judge
 from tilewright.tuner.evaluate import VENDOR, Duel
 
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
@@ -80,3 +82,13 @@ def test_the_record_keeps_what_was_measured() -> None:
     assert record.vendor_us == 22.0
     assert record.ratio_vendor == 2.0
     assert record.versions == (("generator", "1"),)
+
+
+def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "_FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
+    configs = NAIVE, complete(Config.parse("tiled"))
+    found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
+    assert found.names == (*map(str, configs), VENDOR)
+    *ours, vendor = (len(samples) for samples in found.samples_us)
+    assert (sorted(ours), vendor) == ([3, 5], 5)
+    assert all(each.interval[0] <= each.ratio_vendor <= each.interval[1] for each in judge(found))
