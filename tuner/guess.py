@@ -12,6 +12,9 @@ from ..runtime.store import Store, distance
 
 __all__ = ["ranked", "recorded"]
 
+_HOPELESS = 3.0
+"""No way to share out the work is guessed that takes so many times as long as the best, by the model."""
+
 
 def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> list[Config]:
     """The configs by estimated time, best first; before them the first config of each family in canonical order.
@@ -28,7 +31,8 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
     # elsewhere too; the others are simply the best of the model, whatever they share, of those that it does not tell
     # apart the first.
     firsts: dict[tuple[object, ...], Config] = {}
-    for _, place in sorted((us * factor(configs[place]), place) for us, place in estimates):
+    near = [(us, place) for us, place in estimates if us <= _HOPELESS * estimates[0][0]]
+    for _, place in sorted((us * factor(configs[place]), place) for us, place in near):
         config = configs[place]
         family = family_of(config)
         firsts.setdefault(
@@ -43,7 +47,7 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
             config,
         )
     told_apart: dict[float, Config] = {}
-    for us, place in estimates:
+    for us, place in near:
         told_apart.setdefault(us, configs[place])
     in_turn = itertools.chain.from_iterable(zip(firsts.values(), told_apart.values()))
     return list(dict.fromkeys((*heads.values(), *in_turn, *(configs[place] for _, place in estimates))))

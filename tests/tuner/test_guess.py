@@ -59,6 +59,13 @@ def test_what_the_model_does_not_tell_apart_is_guessed_once() -> None:
     assert len({estimate_us(problem, config, H200) for config in guessed}) >= 16
 
 
+@pytest.mark.parametrize(("shape", "dtype"), [("8192", "double"), ("8192", "float"), ("16x4096x4096", "float")])
+def test_nothing_is_guessed_that_would_take_most_of_the_time(shape: str, dtype: str) -> None:
+    problem = Problem.parse(shape, dtype)
+    times = [estimate_us(problem, config, H200) for config in guesses(problem, 46)]
+    assert max(times) <= 3 * min(times)
+
+
 def test_no_estimate_is_below_the_floor() -> None:
     problem = Problem.parse("2048", "double")
     floor_us = problem.flops / (H200.peak_gflops(problem.dtype) * 1e3)
