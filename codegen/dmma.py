@@ -167,6 +167,11 @@ def _residency_pays(problem: Problem, config: Config, arch: Arch) -> bool:
     return blocks == 1 or (threads(config) * blocks <= 512 and sums(config) >= 16)
 
 
+def _plain(config: Config) -> bool:
+    """Whether a main loop needs few registers beside sums and operands: else words of it may wait in memory."""
+    return (config["block_k"], config["vec_a"], config["vec_b"], config["staged_c"]) == (16, 2, 2, 0)
+
+
 _ADVICE = (
     Constraint(
         "the larger instructions run at twice the rate",
@@ -207,6 +212,11 @@ _ADVICE = (
     Constraint("warps share out k where there are few tiles", _slices_pay),
     split_pays(128),
     STREAM_PAYS,
+    Constraint(
+        f"a thread that holds {_MOST_SUMS} elements of C and shares out tiles has no registers left for deep ones, to "
+        "stage sums or to copy single elements",
+        lambda problem, config, arch: sums(config) < _MOST_SUMS or streams(config) == 0 or _plain(config),
+    ),
     CLUSTER_PAYS,
     GROUPS_PAY,
     Constraint("the compiler is held to fewer registers only where blocks are small", _residency_pays),

@@ -264,6 +264,9 @@ def sample() -> list[tuple[str, str, str, str]]:
     for config, target in product(generator.sample(lasting, 6), TARGETS[1:]):
         if not list(rejections(Problem.parse("1024", "double"), config, ARCHES[target])):
             rows.append((str(config), "double", "nn", target))
+    for trans in ("nn", "tn"):
+        shared = [each for each in space(Problem.parse("2048", "double", trans))[0] if each["stream_k"] != 0]
+        rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(shared, 6)]
     rows += [(str(complete(Config.parse(f"dmma:{text},mma_k=8"))), "double", "nn", "sm_90a") for text in BEST]
     rows.append((str(complete(Config.parse("dmma:mma_k=16,block_k=32,prefetch=1"))), "double", "nt", "sm_90a"))
     return rows

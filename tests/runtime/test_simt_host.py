@@ -62,8 +62,8 @@ CONFIGS = {
     "stages=3,slices=2,apart=1,a_k_inner=1,copy_groups=2,staged_c=1,stream_c=1",
     "stream, slices, grouped":
         "block_m=32,block_n=16,thread_m=4,thread_n=4,block_k=16,slices=2,group_m=4,stream_k=3",
-    "stream, spread, apart, staged": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=16,cp_async=1,stages=3,"
-    "prefetch=1,slices=2,apart=1,copy_groups=2,staged_c=1,stream_k=5",
+    "stream, spread, apart, staged": "block_m=64,block_n=32,thread_m=8,thread_n=8,lanes_m=8,block_k=32,cp_async=1,"
+    "stages=3,slices=2,apart=1,a_k_inner=1,copy_groups=2,staged_c=1,stream_k=5",
     "stream, more blocks than tiles of k":
         "block_m=40,block_n=32,thread_m=5,thread_n=8,lanes_m=8,block_k=8,cp_async=1,stages=3,prefetch=1,stream_k=99",
     "atomic": "block_m=32,block_n=32,thread_m=4,thread_n=4,block_k=8,split_k=12,atomic=1",

@@ -76,8 +76,8 @@ def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
         return 8  # no register: the argument of what the compiler calls for sm_120 to check a tensor copy's target
     full = FAMILIES[config.family].registers(DType.parse(dtype), config) == registers_held_to(config)
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
-        if full and config.number("stream_k") > 0:  # and what blocks share, by machine code nothing in the loops
-            return 80 if config["staged_c"] == 1 else 24
+        if full and config.number("stream_k") > 0:  # and which parts a block has, outside of the main loop too
+            return 136
         return 16 if full and config.number("persistent") > 1 else 0
     # Of a thread that takes all registers what blocks that share out k, or where copies go, need only at the end waits
     # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
