@@ -16,8 +16,8 @@ from ..codegen.families import FAMILIES, complete
 from ..codegen.problem import Problem
 from ..codegen.stream import STREAM_K
 from ..runtime.device import DeviceInfo
-from ..runtime.estimate import pays
 from .space import Dimension, Point, Space
+from .tilings import pays
 
 __all__ = ["Candidates", "Choices", "candidates", "read_spaces", "with_atomics"]
 

@@ -9,8 +9,8 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.estimate import pays
 from tilewright.tuner.configspace import Choices, read_spaces
+from tilewright.tuner.tilings import pays
 from variants import settled
 
 SIMT = FAMILIES["simt"]
