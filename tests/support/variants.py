@@ -77,7 +77,7 @@ def most_spilled_bytes(config: Config, target: str, dtype: str) -> int:
     full = FAMILIES[config.family].registers(DType.parse(dtype), config) == registers_held_to(config)
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
         if full and config.number("stream_k") > 0:  # and which parts a block has, outside of the main loop too
-            return 136
+            return 64
         return 16 if full and config.number("persistent") > 1 else 0
     # Of a thread that takes all registers what blocks that share out k, or where copies go, need only at the end waits
     # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
