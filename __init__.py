@@ -2,7 +2,7 @@
 
 from .codegen.emit import emit
 from .codegen.problem import Problem
-from .runtime.matmul import load, matmul
+from .runtime.product.matmul import load, matmul
 from .tuner.tune import tune
 
 __all__ = ["Problem", "emit", "load", "matmul", "tune"]

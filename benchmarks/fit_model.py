@@ -23,9 +23,9 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config, Value
 from tilewright.codegen.families import FAMILIES, complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.estimate import estimate_us
-from tilewright.runtime.experience import FACTORS
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.search.experience import FACTORS
+from tilewright.tuner.search.model import estimate_us
 
 DEVICE = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 LEAST = 30

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tilewright.tuner.recording import Recording, read_cache_file, write_cache_file
-from tilewright.tuner.samplers import make_sampler
-from tilewright.tuner.space import Point, Space
+from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file
+from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.space import Point, Space
 
 SAMPLERS = ("gp", "tpe", "optuna-gp", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")

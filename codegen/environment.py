@@ -11,7 +11,7 @@ __all__ = ["environment", "tidy"]
 @cache
 def environment() -> Environment:
     """The environment that every template is rendered in."""
-    package = __package__.rpartition(".")[0]
+    package = __package__.partition(".")[0]
     return Environment(
         loader=PackageLoader(package, "templates"),
         undefined=StrictUndefined,

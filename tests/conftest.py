@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from quick import precompiled
-from tilewright.runtime import host_compiler
+from tilewright.runtime.device import host_compiler
 
 
 class _PlainRoot:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run, caller
-from tilewright import cli
-from tilewright.runtime.detect import choose
-from tilewright.runtime.store import Store
+from tilewright.cli import app as cli
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.store.store import Store
 
 HEADINGS = ("us", "spread", "GFLOP/s", "of bound", "err/bound", "x naive", "x vendor", "variant")
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run, caller
-from tilewright import cli, cli_options
+from tilewright.cli import app as cli
+from tilewright.cli import options as cli_options
 from tilewright.codegen.errors import TuningError
-from tilewright.runtime import detect, nvml
+from tilewright.runtime.device import detect, nvml
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 import tilewright
-from tilewright import cli
+from tilewright.cli import app as cli
 
 ROOT = Path(tilewright.__file__).parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")])

@@ -5,11 +5,11 @@ from typing import Protocol
 
 from ..codegen.config import Config
 from ..codegen.problem import Problem
-from ..runtime.device import DeviceInfo
-from ..runtime.record import Record
-from .configspace import Candidates
-from .decide import Contender
-from .evaluate import Phases, Tried
+from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.record import Record
+from .measure.decide import Contender
+from .measure.evaluate import Phases, Tried
+from .search.candidates import Candidates
 
 __all__ = ["EFFORTS", "Budget", "Progress", "Result", "Silent"]
 

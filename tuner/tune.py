@@ -16,20 +16,20 @@ from ..codegen.config import Config
 from ..codegen.errors import DeviceError, ShapeError, TuningError, check
 from ..codegen.families import canonical, family_of, rejections
 from ..codegen.problem import Problem
-from ..runtime.detect import choose, compiler_for
-from ..runtime.device import DeviceInfo
-from ..runtime.record import Record, Status
-from ..runtime.store import Store
-from ..runtime.versions import versions_of
-from .configspace import Candidates, candidates, read_spaces, with_atomics
-from .decide import NAIVE, decided, judge
-from .evaluate import Evaluator, InProcess, Phases, Tried
-from .guess import ranked, recorded
-from .pipeline import Isolated
-from .replay import Recorder
+from ..runtime.device.detect import choose, compiler_for
+from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.record import Record, Status
+from ..runtime.store.store import Store
+from ..runtime.store.versions import versions_of
+from .measure.decide import NAIVE, decided, judge
+from .measure.evaluate import Evaluator, InProcess, Phases, Tried
+from .measure.pipeline import Isolated
+from .recording.replay import Recorder
 from .result import EFFORTS, Budget, Progress, Result, Silent
-from .sampler import Sampler
-from .samplers import make_sampler
+from .search.candidates import Candidates, candidates, read_spaces, with_atomics
+from .search.ranked import ranked, recorded
+from .search.sampler import Sampler
+from .search.samplers import make_sampler
 
 __all__ = ["tune"]
 

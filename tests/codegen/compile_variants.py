@@ -8,7 +8,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from tilewright.runtime.cuda import NvrtcCompiler
+from tilewright.runtime.device.cuda import NvrtcCompiler
 
 
 def compile_variant(text: str, dtype: str, trans: str, target: str) -> tuple[int, int, int]:

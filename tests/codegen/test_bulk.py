@@ -11,7 +11,7 @@ from tilewright.codegen.families import complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import TensorBox
-from tilewright.tuner.configspace import read_spaces
+from tilewright.tuner.search.candidates import read_spaces
 
 SM_90 = ARCHES["sm_90a"]
 PROBLEM = Problem.parse("4096x16x4096")

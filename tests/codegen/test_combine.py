@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import COMMON, FAMILIES, complete
 from tilewright.codegen.family import Constraint
 from tilewright.codegen.problem import Problem
+from tilewright.tuner.search.legal import combine
 
 ARCH = ARCHES["sm_90a"]
 

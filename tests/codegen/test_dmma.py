@@ -15,13 +15,13 @@ import pytest
 from numpy.typing import NDArray
 from stored import INFO
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
-from tilewright.runtime.detect import choose
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.runtime.device.detect import choose
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.legal import combine
 from variants import most_spilled_bytes, settled
 
 DMMA = FAMILIES["dmma"]

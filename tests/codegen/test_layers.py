@@ -10,15 +10,15 @@ import pytest
 import tilewright
 
 ROOT = Path(tilewright.__file__).parent
-LAYERS = ("templates", "codegen", "runtime", "tuner", "cli_options", "cli_bench", "cli")
+LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
 FOLDERS = [ROOT / layer for layer in LAYERS]
 FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
 ONLY_IN = {
-    "optuna": {"tuner/study.py"},
-    "cupy": {"runtime/cuda.py"},
-    "cupy_backends": {"runtime/cuda.py"},
-    "nvmath": {"runtime/cublaslt.py"},
-    "matplotlib": {"tuner/bench_plot.py"},
+    "optuna": {"tuner/search/study.py"},
+    "cupy": {"runtime/device/cuda.py"},
+    "cupy_backends": {"runtime/device/cuda.py"},
+    "nvmath": {"runtime/device/cublaslt.py"},
+    "matplotlib": {"tuner/bench/plot.py"},
 }
 
 
@@ -78,7 +78,7 @@ def test_importing_makes_no_file_and_needs_no_device(tmp_path: Path) -> None:
     modules = [
         ".".join(("tilewright", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for path in FILES
-        if path.name != "__main__.py" and name(path) != "runtime/cuda.py"  # which needs an extra
+        if path.name != "__main__.py" and name(path) != "runtime/device/cuda.py"  # which needs an extra
     ]
     program = f"""import importlib, sys
 for module in {modules!r}: importlib.import_module(module)

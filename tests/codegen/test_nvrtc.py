@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, Family, rejections
 from tilewright.codegen.problem import DType, Problem
+from tilewright.tuner.search.legal import may_hold
 from variants import FEW, combinations, most_spilled_bytes, worth_trying
 
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")

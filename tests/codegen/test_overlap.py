@@ -12,7 +12,7 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from tilewright.tuner.configspace import candidates
+from tilewright.tuner.search.candidates import candidates
 from variants import settled
 
 ARCH = ARCHES["sm_90a"]

@@ -10,8 +10,8 @@ from tilewright.codegen.families import complete, fitted, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.tiling import alignment, scalar
-from tilewright.runtime.estimate import estimate_us
-from tilewright.tuner.configspace import candidates
+from tilewright.tuner.search.candidates import candidates
+from tilewright.tuner.search.model import estimate_us
 from variants import settled
 
 SIMT = "simt:cp_async=1,stages=3,vec_a=4,vec_b=4,pack_a=1,pack_b=1"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from simt_space import SIMT, is_deep, some, space, tried
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import COMMON, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
+from tilewright.tuner.search.legal import may_hold
 from variants import most_spilled_bytes
 
 SM_90 = ARCHES["sm_90a"]

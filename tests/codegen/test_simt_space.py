@@ -6,10 +6,10 @@ import random
 import pytest
 from simt_space import FEW_TILES, SIMT, is_deep, some, space, tried, usual
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete, rejections
 from tilewright.codegen.problem import Problem
+from tilewright.tuner.search.legal import combine
 from variants import settled
 
 SM_90 = ARCHES["sm_90a"]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
-from tilewright.tuner.configspace import read_spaces
+from tilewright.tuner.search.candidates import read_spaces
+from tilewright.tuner.search.legal import combine
 from variants import most_spilled_bytes
 
 SKINNY = FAMILIES["skinny"]

@@ -2,11 +2,11 @@
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import may_hold
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.tiling import GROUPS_PAY, registers_for, scalar, widest
+from tilewright.tuner.search.legal import may_hold
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tilewright.codegen.errors import (
     LayoutError,
     ShapeError,
 )
-from tilewright.runtime import kernel as kernel_module
-from tilewright.runtime import matmul as matmul_module
+from tilewright.runtime.product import kernel as kernel_module
+from tilewright.runtime.product import matmul as matmul_module
 
 F32, F64 = np.float32, np.float64
 A, B = np.ones((4, 6), F32), np.ones((6, 5), F32)
@@ -200,7 +200,7 @@ def test_a_machine_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.Mo
 
 
 def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.runtime.nvml.gpu_count", lambda: 0)
+    monkeypatch.setattr("tilewright.runtime.device.nvml.gpu_count", lambda: 0)
     for call in (lambda: tilewright.load(1, 2, 3, device="cuda"), lambda: tilewright.matmul(A, B, device="cuda:3")):
         with pytest.raises(DeviceError, match="device cuda: "):
             call()

@@ -10,8 +10,8 @@ from products import exact, integers, prepared, run
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.kernel import Kernel, prepare
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product.kernel import Kernel, prepare
 
 TRANS = ("nn", "nt", "tn", "tt")
 SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))

@@ -14,7 +14,7 @@ from compilers import IMAGE, SOURCE, FakeCompiler, entry, leftovers
 from tilewright.codegen.errors import CompileError, DeviceError
 from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime import settings
-from tilewright.runtime.cache import CacheWarning, compile_cached, entry_key
+from tilewright.runtime.device.cache import CacheWarning, compile_cached, entry_key
 
 
 @pytest.fixture(autouse=True)

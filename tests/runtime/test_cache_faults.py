@@ -16,9 +16,10 @@ import pytest
 from compilers import IMAGE, SOURCE, FakeCompiler, entry, leftovers
 from tilewright.codegen.errors import CompileError, DeviceError
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime import cache, settings
-from tilewright.runtime.cache import CacheWarning, compile_cached
-from tilewright.runtime.device import Binary
+from tilewright.runtime import settings
+from tilewright.runtime.device import cache
+from tilewright.runtime.device.cache import CacheWarning, compile_cached
+from tilewright.runtime.device.protocol import Binary
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +130,7 @@ def test_the_private_folder_goes_with_the_process(root: Path) -> None:
     root.write_text("x")
     code = """
 import warnings
-from tilewright.runtime.cache import _private_root
+from tilewright.runtime.device.cache import _private_root
 import os
 print(_private_root(os.getpid()))
 if os.fork() == 0:

@@ -8,11 +8,11 @@ import fake_lt
 import pytest
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime import cublaslt
-from tilewright.runtime.cublaslt import CublasLt, cublaslt_name
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.verify import Verifier
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device import cublaslt
+from tilewright.runtime.device.cublaslt import CublasLt, cublaslt_name
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.host import HostDevice
 
 
 @pytest.fixture

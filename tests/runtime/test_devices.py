@@ -14,11 +14,11 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, DeviceError
 from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import Device, Operand
-from tilewright.runtime.kernel import Kernel, prepare
-from tilewright.runtime.timing import Timer, TimingPlan
-from tilewright.runtime.verify import Launch, Verifier
+from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.product.kernel import Kernel, prepare
 
 CONFIGS = (
     "naive:block_m=4,block_n=8,edge=bounds",
@@ -235,7 +235,7 @@ class TestCuda(Conformance):
         import sys
 
         code = (
-            "import ctypes; from tilewright.runtime.detect import choose; choose('cuda');"
+            "import ctypes; from tilewright.runtime.device.detect import choose; choose('cuda');"
             "cuda = ctypes.CDLL('libcuda.so.1'); flags, active = ctypes.c_uint(), ctypes.c_int();"
             "assert cuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0;"
             "assert active.value == 0"

@@ -14,10 +14,10 @@ from tilewright.codegen.families import FAMILIES, complete, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from tilewright.runtime.device import Operand
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.kernel import Kernel, prepare
-from tilewright.runtime.verify import Verifier
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import Operand
+from tilewright.runtime.product.kernel import Kernel, prepare
 
 TRANS = ("nn", "nt", "tn", "tt")
 SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))

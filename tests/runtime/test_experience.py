@@ -12,9 +12,9 @@ from stored import INFO
 from tilewright.codegen.config import Config, Value
 from tilewright.codegen.families import FAMILIES, complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.estimate import estimate_us
-from tilewright.runtime.experience import FACTORS, factor
-from tilewright.tuner.recording import read_cache_file
+from tilewright.tuner.recording.files import read_cache_file
+from tilewright.tuner.search.experience import FACTORS, factor
+from tilewright.tuner.search.model import estimate_us
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "benchmarks/results/nvidia-h200/recordings"

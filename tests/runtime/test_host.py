@@ -13,9 +13,9 @@ import pytest
 from tilewright.codegen.errors import CompileError, DeviceError, LaunchError
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.source import KernelSource, LaunchConfig
-from tilewright.runtime import host_compiler
-from tilewright.runtime.device import Operand
-from tilewright.runtime.host import HostCompiler, HostDevice
+from tilewright.runtime.device import host_compiler
+from tilewright.runtime.device.host import HostCompiler, HostDevice
+from tilewright.runtime.device.protocol import Operand
 
 SOURCE = KernelSource(
     "kernel",
@@ -56,7 +56,7 @@ def test_arrays_share_the_memory_and_keep_it_alive(device: HostDevice) -> None:
 @pytest.mark.parametrize("offset", ["-4096", "nbytes"])
 def test_touching_beside_a_buffer_ends_the_process(offset: str) -> None:
     program = (
-        "import ctypes; from tilewright.runtime.host import HostDevice; nbytes = 64;"
+        "import ctypes; from tilewright.runtime.device.host import HostDevice; nbytes = 64;"
         "buffer = HostDevice().allocate(nbytes); ctypes.string_at(buffer.pointer, nbytes); print('inside', flush=True);"
         f"ctypes.string_at(buffer.pointer + {offset}, 1)"
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
-from tilewright.runtime.host import HostDevice, HostFunction
+from tilewright.runtime.device.host import HostDevice, HostFunction
 
 # Every thread writes what all blocks of its cluster wrote at its place: in static and in dynamic shared memory.
 GATHER = """

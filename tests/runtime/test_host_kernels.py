@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
-from tilewright.runtime import host_compiler
-from tilewright.runtime.host import HostBuffer, HostDevice, HostFunction
+from tilewright.runtime.device import host_compiler
+from tilewright.runtime.device.host import HostBuffer, HostDevice, HostFunction
 
 ONE = (1, 1, 1)
 

@@ -14,14 +14,14 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime import kernel as kernel_module
-from tilewright.runtime import matmul as matmul_module
-from tilewright.runtime.detect import choose
-from tilewright.runtime.host import HostDevice, HostFunction
-from tilewright.runtime.record import Record
-from tilewright.runtime.store import Store
-from tilewright.runtime.verify import Verdict, Verifier
-from tilewright.runtime.versions import versions_of
+from tilewright.runtime.check.verify import Verdict, Verifier
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.host import HostDevice, HostFunction
+from tilewright.runtime.product import kernel as kernel_module
+from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.store.record import Record
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
 
 PAD = "tiled:tile_width=8,edge=pad,skew=1,unroll=4"
 EXACT = "tiled:tile_width=8,edge=exact"

@@ -8,9 +8,9 @@ import pytest
 import tilewright
 from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
-from tilewright.runtime import matmul as matmul_module
-from tilewright.runtime.device import Operand
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.device.protocol import Operand
+from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product.kernel import Kernel
 
 DTYPES = ("float32", "float64")
 

@@ -13,10 +13,10 @@ from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.source import LaunchConfig, TensorBox
-from tilewright.runtime import launch
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.kernel import prepare
-from tilewright.runtime.stopwatch import Stopwatch
+from tilewright.runtime.device import driver as launch
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.stopwatch import Stopwatch
+from tilewright.runtime.product.kernel import prepare
 
 CONFIGS = (
     "naive:edge=bounds",

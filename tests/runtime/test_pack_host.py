@@ -10,9 +10,9 @@ from products import exact, integers, run
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import Operand
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.kernel import prepare
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import Operand
+from tilewright.runtime.product.kernel import prepare
 
 SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0))
 """alpha and beta."""

@@ -23,8 +23,8 @@ from tilewright.codegen.families import family_of
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import parse_kernel_name, render
 from tilewright.codegen.source import KernelSource, LaunchConfig
-from tilewright.runtime.device import Binary
-from tilewright.runtime.host import HostDevice, HostFunction
+from tilewright.runtime.device.host import HostDevice, HostFunction
+from tilewright.runtime.device.protocol import Binary
 
 CONFIGS = {"naive": "naive:block_m=4,block_n=8,unroll=2", "tiled": "tiled:tile_width=4,unroll=2"}
 

@@ -12,9 +12,9 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, StoreError, StoreVersionError
 from tilewright.codegen.families import FAMILIES, Family, complete
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime import record_json
-from tilewright.runtime.record import Accuracy, Measurement, Record, Status
-from tilewright.runtime.record_json import decode, dumps, encode, key_digest, loads
+from tilewright.runtime.store import codec as record_json
+from tilewright.runtime.store.codec import decode, dumps, encode, key_digest, loads
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 
 TIMES = st.floats(1e-3, 1e9)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

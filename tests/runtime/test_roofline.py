@@ -6,8 +6,8 @@ import pytest
 from stored import INFO
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.detect import choose
-from tilewright.runtime.roofline import floor_us, rates_of
+from tilewright.runtime.check.roofline import floor_us, rates_of
+from tilewright.runtime.device.detect import choose
 
 
 @pytest.mark.parametrize(

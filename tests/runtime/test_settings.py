@@ -64,7 +64,7 @@ def test_unset_and_empty_mean_the_users_folder(
 
 
 def test_importing_makes_no_folder(tmp_path: Path) -> None:
-    code = "import tilewright.runtime.settings, tilewright.runtime.store, tilewright.runtime.cache"
+    code = "import tilewright.runtime.settings, tilewright.runtime.store.store, tilewright.runtime.device.cache"
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop(settings.STORE_VARIABLE, None)

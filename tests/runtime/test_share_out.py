@@ -13,9 +13,9 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete, family_of
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from tilewright.runtime.cache import compile_cached
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.product.kernel import Kernel
 
 
 @pytest.mark.parametrize(("text", "sharers"), [

@@ -13,8 +13,8 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.codegen.families import complete, default_config
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.record import Record, Status
-from tilewright.runtime.store import Store, StoreWarning, distance
+from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.store import Store, StoreWarning, distance
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship, signed
 from tilewright.codegen.errors import StoreError, StoreVersionError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.record import Record, Status
-from tilewright.runtime.record_json import dumps
-from tilewright.runtime.store import Store, StoreWarning
+from tilewright.runtime.store.codec import dumps
+from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.store import Store, StoreWarning
 
 
 @pytest.fixture

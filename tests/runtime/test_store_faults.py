@@ -15,8 +15,8 @@ import pytest
 from stored import DEVICE, INFO, PROBLEM, make, path_of, ship
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.record_json import dumps, key_digest, loads
-from tilewright.runtime.store import Store, StoreWarning
+from tilewright.runtime.store.codec import dumps, key_digest, loads
+from tilewright.runtime.store.store import Store, StoreWarning
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_store_that_is_a_file(tmp_path: Path) -> None:
 
 def test_a_lock_held_for_ever_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
-    from tilewright.runtime import store as module
+    from tilewright.runtime.store import store as module
 
     monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
     store.keep(make(10.0))
@@ -166,8 +166,8 @@ from pathlib import Path
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.record_json import loads
-from tilewright.runtime.store import Store
+from tilewright.runtime.store.codec import loads
+from tilewright.runtime.store.store import Store
 
 root, example, plan = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 store = Store(root, root / "none")

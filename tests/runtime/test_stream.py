@@ -14,11 +14,11 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import complete, family_of, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.estimate import estimate_us
-from tilewright.runtime.kernel import prepare
-from tilewright.tuner.configspace import candidates, read_spaces
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.product.kernel import prepare
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.model import estimate_us
 
 H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 SMALLER = replace(H200, name="NVIDIA H100 PCIe", sm_count=114)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.detect import choose, open_device
-from tilewright.runtime.device import Device, Operand
-from tilewright.runtime.reference import product
-from tilewright.runtime.verify import Launch, Verifier
+from tilewright.runtime.check.reference import product
+from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import Device, Operand
 
 Array = NDArray[Any]
 PROBLEM = Problem(40, 36, 257)
@@ -128,7 +128,7 @@ def test_rejects_c_read_where_beta_is_zero(device: Device) -> None:
 
 
 def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.runtime import verify
+    from tilewright.runtime.check import verify
 
     monkeypatch.setattr(verify, "_WHOLE_FLOPS", {"host": 0.0})
     problem = Problem(300, 200, 33)

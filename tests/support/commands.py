@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from tilewright import cli
+from tilewright.cli import app as cli
 
 SMALL = ("--shape", "24x20x16", "--trials", "4", "--seconds", "20", "--device", "host")
 

@@ -10,9 +10,9 @@ from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.cache import compile_cached
-from tilewright.runtime.detect import choose, compiler_for
-from tilewright.runtime.device import Binary, Compiler
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, compiler_for
+from tilewright.runtime.device.protocol import Binary, Compiler
 
 FIRST_LINE = "    const int tx = threadIdx.x;\n"
 """The first statement of the tiled kernel's body that every thread runs."""

@@ -26,9 +26,9 @@ from tilewright.codegen.families import complete, family_of
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.device import Binary
-from tilewright.runtime.host import HostDevice, host_info
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.device.host import HostDevice, host_info
+from tilewright.runtime.device.protocol import Binary
+from tilewright.runtime.product.kernel import Kernel
 
 RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 """How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""

@@ -9,8 +9,8 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete, family_of
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.device import Device, Operand
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.product.kernel import Kernel
 
 GUARD_ROWS = 3
 

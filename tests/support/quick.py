@@ -10,8 +10,8 @@ from pathlib import Path
 from filelock import FileLock
 from tilewright.codegen.errors import DeviceError
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime import host_compiler
-from tilewright.runtime.host_compiler import HostCompiler, translation_unit
+from tilewright.runtime.device import host_compiler
+from tilewright.runtime.device.host_compiler import HostCompiler, translation_unit
 
 
 class QuickCompiler(HostCompiler):

@@ -4,13 +4,13 @@ from collections import Counter
 from functools import cache, lru_cache
 
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import DeviceInfo
-from tilewright.tuner.configspace import Choices, read_spaces
-from tilewright.tuner.tilings import pays
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.search.candidates import Choices, read_spaces
+from tilewright.tuner.search.legal import combine
+from tilewright.tuner.search.pruned import pays
 from variants import settled
 
 SIMT = FAMILIES["simt"]

@@ -8,11 +8,11 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime import record_json
-from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.record import Accuracy, Measurement, Record, Status
-from tilewright.runtime.record_json import dumps, key_digest
-from tilewright.runtime.store import Store
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store import codec as record_json
+from tilewright.runtime.store.codec import dumps, key_digest
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.runtime.store.store import Store
 
 DEVICE = "nvidia-h200"
 PROBLEM = Problem(1024, 768, 512)

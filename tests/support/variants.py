@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.combine import combine
 from tilewright.codegen.config import Config, Value
 from tilewright.codegen.families import FAMILIES, Family, complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.tiling import registers_held_to
-from tilewright.tuner.configspace import Choices, read_spaces
+from tilewright.tuner.search.candidates import Choices, read_spaces
+from tilewright.tuner.search.legal import combine
 
 FEW = 5000
 """Combinations up to which all are taken."""

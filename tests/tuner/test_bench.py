@@ -14,18 +14,19 @@ from rich.console import Console
 from stored import INFO, make
 from tilewright.codegen.errors import ConfigError, DeviceError, ShapeError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.detect import choose
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.record import Status
-from tilewright.runtime.store import Store
-from tilewright.runtime.timing import TimingPlan
-from tilewright.runtime.versions import versions_of
-from tilewright.tuner import bench_plot, contest
-from tilewright.tuner.bench import bench
-from tilewright.tuner.bench_plot import check_plot, plot
-from tilewright.tuner.bench_report import bench_closing, bench_json, bench_markdown, bench_table
-from tilewright.tuner.bench_row import BenchResult, BenchRow, Rival, Setting
-from tilewright.tuner.suites import parse_suite, suite_named, suite_names
+from tilewright.runtime.check.timing import TimingPlan
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.store.record import Status
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
+from tilewright.tuner.bench import contest
+from tilewright.tuner.bench import plot as bench_plot
+from tilewright.tuner.bench.plot import check_plot, plot
+from tilewright.tuner.bench.report import bench_closing, bench_json, bench_markdown, bench_table
+from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
+from tilewright.tuner.bench.run import bench
+from tilewright.tuner.bench.suites import parse_suite, suite_named, suite_names
 
 FAULTY = "tiled:tile_width=8,edge=bounds,skew=0,unroll=4"
 KEYS = (

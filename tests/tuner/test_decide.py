@@ -7,12 +7,12 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import canonical, complete
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.host import HostDevice
-from tilewright.runtime.record import Accuracy, Status
-from tilewright.tuner import evaluate
-from tilewright.tuner.decide import NAIVE, decided, interval, judge
-from tilewright.tuner.evaluate import VENDOR, Duel
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.record import Accuracy, Status
+from tilewright.tuner.measure import evaluate
+from tilewright.tuner.measure.decide import NAIVE, decided, interval, judge
+from tilewright.tuner.measure.evaluate import VENDOR, Duel
 
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
 FIRST, SECOND, THIRD = (str(complete(Config.parse(text))) for text in ("naive", "tiled", "tiled:tile_width=32"))

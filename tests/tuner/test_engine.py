@@ -15,21 +15,21 @@ from tilewright.codegen.families import complete, rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.cache import compile_cached
-from tilewright.runtime.detect import choose, compiler_for
-from tilewright.runtime.device import Binary, DeviceInfo
-from tilewright.runtime.elf import code_digest
-from tilewright.runtime.record import Record, Status
-from tilewright.runtime.store import Store
-from tilewright.tuner.ahead import AskAhead
-from tilewright.tuner.configspace import candidates, read_spaces, with_atomics
-from tilewright.tuner.evaluate import Bench, Duel, Tried
-from tilewright.tuner.guess import ranked, recorded
-from tilewright.tuner.recording import read_cache_file
-from tilewright.tuner.replay import replay, t4_path
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, compiler_for
+from tilewright.runtime.device.elf import code_digest
+from tilewright.runtime.device.protocol import Binary, DeviceInfo
+from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.measure.evaluate import Bench, Duel, Tried
+from tilewright.tuner.recording.files import read_cache_file
+from tilewright.tuner.recording.replay import replay, t4_path
 from tilewright.tuner.result import EFFORTS, Silent
-from tilewright.tuner.sampler import ExhaustiveSampler, RandomSampler
-from tilewright.tuner.space import Dimension, Point, Space
+from tilewright.tuner.search.ahead import AskAhead
+from tilewright.tuner.search.candidates import candidates, read_spaces, with_atomics
+from tilewright.tuner.search.ranked import ranked, recorded
+from tilewright.tuner.search.sampler import ExhaustiveSampler, RandomSampler
+from tilewright.tuner.search.space import Dimension, Point, Space
 from tilewright.tuner.tune import tune
 from variants import settled
 
@@ -153,7 +153,7 @@ def test_the_same_code_under_two_names_is_one() -> None:
 
 def test_the_same_code_under_two_names_is_one_on_a_gpu() -> None:
     pytest.importorskip("cupy")
-    from tilewright.runtime.cuda import NvrtcCompiler
+    from tilewright.runtime.device.cuda import NvrtcCompiler
 
     def digest(text: str) -> str:
         source = render(Problem(32, 32, 32), Config.parse(text), ARCH)

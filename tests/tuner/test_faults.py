@@ -17,11 +17,11 @@ import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, StoreError, TuningError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.detect import Choice, choose
-from tilewright.runtime.record import Record, Status
-from tilewright.runtime.store import Store
-from tilewright.tuner import child, pipeline
-from tilewright.tuner.evaluate import Tried
+from tilewright.runtime.device.detect import Choice, choose
+from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.measure import child, pipeline
+from tilewright.tuner.measure.evaluate import Tried
 from tilewright.tuner.result import Result, Silent
 from tilewright.tuner.tune import tune
 
@@ -197,7 +197,7 @@ class Faults:
             "import os, signal\n"
             "from tilewright.tuner.tune import tune\n"
             "from tilewright.tuner.result import Silent\n"
-            "from tilewright.codegen.problem import Problem; from tilewright.tuner import child\n"
+            "from tilewright.codegen.problem import Problem; from tilewright.tuner.measure import child\n"
             "from pathlib import Path\n"
             "real = child.Child.__init__\n"
             "def noting(self):\n    real(self); print('pid', self.pid, flush=True)\n"

@@ -5,10 +5,10 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import DeviceInfo
-from tilewright.runtime.estimate import estimate_us
-from tilewright.tuner.configspace import candidates, read_spaces
-from tilewright.tuner.guess import ranked
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.ranked import ranked
 
 H200 = DeviceInfo(
     name="NVIDIA H200",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tilewright.codegen.errors import ConfigError, StoreError
-from tilewright.tuner.recording import Entry, Recording, read_cache_file, write_cache_file, write_t4
-from tilewright.tuner.space import Dimension
+from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file, write_t4
+from tilewright.tuner.search.space import Dimension
 
 DIMENSIONS = (Dimension("TILE", (16, 32, 64)), Dimension("ORDER", ("row", "column")))
 RECORDING = Recording(

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 from tilewright.codegen.errors import ConfigError
-from tilewright.tuner.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.parzen import Densities, improvements
-from tilewright.tuner.sampler import BaseSampler, ExhaustiveSampler, RandomSampler
-from tilewright.tuner.samplers import make_sampler
-from tilewright.tuner.space import Dimension, Point, Space
-from tilewright.tuner.study import GPSampler, TPESampler
+from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
+from tilewright.tuner.search.parzen import Densities, improvements
+from tilewright.tuner.search.sampler import BaseSampler, ExhaustiveSampler, RandomSampler
+from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.space import Dimension, Point, Space
+from tilewright.tuner.search.study import GPSampler, TPESampler
 
 SPACE = Space(
     (Dimension("M", (8, 16, 32)), Dimension("N", ("absent", 8, 16)), Dimension("KIND", ("a", "b", "c"))),

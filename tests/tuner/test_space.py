@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from tilewright.codegen.errors import ConfigError
-from tilewright.tuner.space import Dimension, Space
+from tilewright.tuner.search.space import Dimension, Space
 
 SIZE = Dimension("SIZE", (8, 16, 32, 64))
 KIND = Dimension("KIND", ("thin", "wide", "tall"))

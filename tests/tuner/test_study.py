@@ -11,8 +11,8 @@ from pathlib import Path
 import optuna
 import pytest
 from tilewright.codegen.errors import StoreError
-from tilewright.tuner.samplers import make_sampler
-from tilewright.tuner.space import Dimension, Space
+from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.space import Dimension, Space
 
 SPACE = Space(
     (Dimension("TILE", (16, 32, 64, 128)), Dimension("KIND", ("thin", "wide"))),
@@ -88,8 +88,8 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 CHILD = """
 import itertools, json, sys
 from pathlib import Path
-from tilewright.tuner.samplers import make_sampler
-from tilewright.tuner.space import Dimension, Space
+from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.space import Dimension, Space
 
 space = Space(tuple(Dimension(n, tuple(range(6))) for n in "ABCD"), tuple(itertools.product(range(6), repeat=4)))
 sampler = make_sampler("random", space, 0, Path(sys.argv[1]))

@@ -9,9 +9,9 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import FAMILIES, complete, family_of
 from tilewright.codegen.family import Constraint
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device import DeviceInfo
-from tilewright.tuner.configspace import candidates, read_spaces
-from tilewright.tuner.tilings import pays
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.pruned import pays
 from variants import settled
 
 H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")

@@ -1,0 +1,52 @@
+"""What a device cannot pass: the least time of a product."""
+
+from dataclasses import dataclass
+
+from ...codegen.problem import DType, Problem
+from ..device.protocol import DeviceInfo
+
+__all__ = ["LAUNCH_US", "Rates", "floor_us", "rates_of"]
+
+LAUNCH_US = 1.5
+"""What a launch takes from a CUDA graph, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The highest rates of a device."""
+
+    float_gflops: float
+    """10^9 operations a second in float, IEEE arithmetic."""
+    double_gflops: float
+    """The same in double, tensor cores included."""
+    bandwidth_gbs: float
+    """10^9 bytes a second read from device memory."""
+    source: str
+    """Where the figures are from."""
+
+
+# Measured ones by key of the device; add a row with what a loop of the instruction alone, and of reads alone, reached.
+_MEASURED = {
+    "nvidia-h200": Rates(
+        66_900, 65_800, 4_430, "FFMA by clock and cores; DMMA m16n8k8 and memory reads measured on one H200, CUDA 13.0"
+    ),
+}
+
+
+def rates_of(info: DeviceInfo) -> Rates | None:
+    """The rates of a GPU, measured where they are known, else by clock and cores; None for the processor."""
+    if info.arch.is_host:
+        return None
+    if info.key in _MEASURED:
+        return _MEASURED[info.key]
+    float_gflops, double_gflops = info.peak_gflops(DType.FLOAT), info.peak_gflops(DType.DOUBLE)
+    return Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
+
+
+def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
+    """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
+    rates = rates_of(info)
+    if rates is None:
+        return None
+    gflops = rates.float_gflops if problem.dtype is DType.FLOAT else rates.double_gflops
+    return max(problem.flops / gflops / 1e3, problem.bytes / rates.bandwidth_gbs / 1e3, LAUNCH_US)

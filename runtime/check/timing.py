@@ -1,0 +1,255 @@
+"""How fast is a variant? Device events around batches of launches over rotating inputs."""
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...codegen.problem import Problem
+from ..device.protocol import Device, Operand
+from ..product.arguments import operand_of
+from ..store.record import Measurement
+from .verify import Launch, place
+
+__all__ = ["GRAPH_BELOW_US", "Timed", "Timer", "TimingPlan"]
+
+GRAPH_BELOW_US = 500.0
+"""Contenders that are compared are launched from a graph below this: later than a variant that is timed by itself, so
+that none has the launch of its batch in its time and another not."""
+
+_STAYS_WARM_S = 2.0
+"""An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
+_ROW_US = 20_000.0
+"""Batches of a contender that runs for some time are queued in rows of about this length, so that gaps are short."""
+_LOWER = 0.97
+"""Clocks below this share of the highest are lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPlan:
+    """How much timing is enough."""
+
+    warm_seconds: float
+    """The device runs this long before anything is timed: idle clocks are a fraction of loaded ones."""
+    graph_below_us: float
+    """Products faster than this are launched from one graph, so that the launch itself is not what is timed."""
+    batch_us: float
+    """A batch lasts at least this long, so that the events' resolution does not count."""
+    seconds: float
+    """Batches are timed for this long."""
+    least: int
+    """Batches timed whatever the time."""
+    most: int
+    """Batches after which no more is learned."""
+    rotate_l2: float
+    """The inputs rotated over are this many times the last-level cache."""
+    max_sets: int
+    """Most input sets."""
+
+    @classmethod
+    def of(cls, device: Device) -> "TimingPlan":
+        """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
+        if device.info.arch.is_host:
+            return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
+        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
+
+    @classmethod
+    def side_by_side(cls, device: Device) -> "TimingPlan":
+        """The plan for contenders that are compared with each other."""
+        plan = cls.of(device)
+        return replace(plan, graph_below_us=plan.graph_below_us and GRAPH_BELOW_US)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A contender, ready to be timed again and again."""
+
+    batch: Callable[[], None]
+    """Launches one batch."""
+    launches: int
+    """Products in a batch."""
+    first_us: float
+    """Microseconds of one product launched by itself."""
+
+
+class Timer:
+    """Rotating inputs of one problem on one device; times any number of contenders on them."""
+
+    def __init__(self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None) -> None:
+        self.device = device
+        self.problem = problem
+        self.plan = plan or TimingPlan.of(device)
+        wanted = self.plan.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)
+        self.sets = max(1, min(self.plan.max_sets, math.ceil(wanted)))
+        self._inputs = self._rotating(seed)
+        self._next = 0
+        self._warm_until = 0.0
+
+    def _rotating(self, seed: int) -> list[tuple[Operand, Operand, Operand]]:
+        """The sets, each matrix of all sets in one allocation. Random: zeros run faster than data."""
+        problem, sets = self.problem, self.sets
+        rng = np.random.default_rng(seed)
+        shapes = (
+            (problem.stored_a, problem.trans_a),
+            (problem.stored_b, problem.trans_b),
+            ((problem.m, problem.n), False),
+        )
+        stacks = []
+        for (rows, cols), trans in shapes:
+            stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
+            step = rows * cols * problem.dtype.size_bytes
+            stacks.append(
+                [Operand(stack.pointer + i * step, rows, cols, max(1, cols), trans, stack.owner) for i in range(sets)]
+            )
+        return list(zip(*stacks))
+
+    def _launch_next(self, launch: Launch, count: int) -> None:
+        for _ in range(count):
+            a, b, c = self._inputs[self._next]
+            self._next = (self._next + 1) % self.sets
+            launch(a, b, c, 1.0, 0.0)
+
+    def warm(self, launch: Launch) -> None:
+        """Keep the device busy until its clocks are up; at once if it was busy a moment ago. Raises LaunchError."""
+        if not self.plan.warm_seconds:
+            return
+        end = time.perf_counter() + (self.plan.warm_seconds if time.perf_counter() > self._warm_until else 0.0)
+        while True:
+            self._launch_next(launch, 1)
+            self.device.synchronize()
+            if time.perf_counter() >= end:
+                break
+        self._warm_until = time.perf_counter() + _STAYS_WARM_S
+
+    def ready(self, launch: Launch) -> Timed:
+        """Decide how a contender is batched, and capture the batch where it is fast. Raises LaunchError."""
+        self.warm(launch)
+        first_us = self.device.elapsed_us(lambda: self._launch_next(launch, 1))
+        if first_us >= self.plan.graph_below_us:
+            launches = max(1, math.ceil(self.plan.batch_us / first_us))
+            return Timed(lambda: self._launch_next(launch, launches), launches, first_us)
+        launches = self.sets * math.ceil(20 / self.sets)
+        self._next = 0
+        batch = self.device.capture(
+            lambda: self._launch_next(launch, launches), first=lambda: self._launch_next(launch, 1)
+        )
+        return Timed(batch, launches, first_us)
+
+    def sample_us(self, timed: Timed, batches: int = 1) -> float:
+        """Microseconds of one product, from so many batches in a row."""
+
+        def run() -> None:
+            for _ in range(batches):
+                timed.batch()
+
+        elapsed = self.device.elapsed_us(run) / (timed.launches * batches)
+        self._warm_until = time.perf_counter() + _STAYS_WARM_S
+        return elapsed
+
+    def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:
+        """Time one contender; it is given up after one product if that took longer than `stop_above_us`.
+
+        Raises LaunchError.
+        """
+        timed = self.ready(launch)
+        samples: list[float] = []
+        if timed.first_us > max(stop_above_us, self.plan.batch_us):
+            return summarise([timed.first_us], self.device.clock_mhz())
+        end = time.perf_counter() + self.plan.seconds
+        while len(samples) < self.plan.most:
+            samples.append(self.sample_us(timed))
+            if len(samples) >= self.plan.least and (time.perf_counter() > end or min(samples) > stop_above_us):
+                break
+        return summarise(samples, self.device.clock_mhz())
+
+    def rounds(
+        self,
+        contenders: Mapping[str, Launch],
+        count: int,
+        seed: int = 0,
+        seconds: float = 0.0,
+        turn_seconds: float = 0.0,
+    ) -> tuple[dict[str, list[float]], float | None]:
+        """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock.
+
+        Where they take less than `seconds`, more rounds follow, up to the most of the plan. A sample is a batch, or
+        with `turn_seconds` what is left of so long a turn after a third of it: a device at its power limit then runs
+        each at the clock that it comes to by itself, and else all at one. Raises LaunchError.
+        """
+        timed = {name: self.ready(launch) for name, launch in contenders.items()}
+        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        order = random.Random(seed)
+        end = time.perf_counter() + seconds
+        for done in range(max(count, self.plan.most)):
+            if done >= count and time.perf_counter() >= end:
+                break
+            names = list(timed)
+            order.shuffle(names)
+            for name in names:
+                if turn_seconds:
+                    self._run_for(timed[name], turn_seconds / 3)
+                    samples[name].append(self._run_for(timed[name], turn_seconds * 2 / 3))
+                else:
+                    samples[name].append(self.sample_us(timed[name]))
+        return samples, self.device.clock_mhz()
+
+    def _run_for(self, timed: Timed, seconds: float) -> float:
+        """Keep a contender running: the mean microseconds of a product, gaps between rows of batches left out."""
+        batches = max(1, round(_ROW_US / max(1.0, timed.first_us * timed.launches)))
+        end = time.perf_counter() + seconds
+        samples = [self.sample_us(timed, batches)]
+        while time.perf_counter() < end:
+            samples.append(self.sample_us(timed, batches))
+        return statistics.fmean(samples)
+
+    def held_back(self) -> bool:
+        """Whether the device has lowered its clocks for power or heat, asked right after it was busy."""
+        clock = self.device.clock_mhz()
+        return clock is not None and clock < _LOWER * self.device.info.clock_mhz and self.device.held_back()
+
+    def eager_us(self, launch: Launch) -> float:
+        """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""
+        times: list[float] = []
+        end = time.perf_counter() + self.plan.seconds
+        self.warm(launch)
+        while not times or (len(times) < 100 and time.perf_counter() < end):
+            begin = time.perf_counter()
+            self._launch_next(launch, 1)
+            self.device.synchronize()
+            times.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(times)
+
+    def end_to_end_us(self, launch: Launch) -> float:
+        """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
+        xp, device = self.device.xp, self.device
+        shapes = self.problem.stored_a, self.problem.stored_b
+        rng = np.random.default_rng(5)
+        a, b = (rng.random(shape).astype(self.problem.dtype.numpy_name) for shape in shapes)
+        times: list[float] = []
+        end = time.perf_counter() + self.plan.seconds
+        while not times or (len(times) < 5 and time.perf_counter() < end):
+            begin = time.perf_counter()
+            inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
+            c = xp.empty((self.problem.m, self.problem.n), self.problem.dtype.numpy_name)
+            a_operand = operand_of("a", inside[0], self.problem.trans_a)
+            b_operand = operand_of("b", inside[1], self.problem.trans_b)
+            launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
+            device.to_numpy(c)
+            times.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(times)
+
+
+def summarise(samples: list[float], clock_mhz: float | None = None, end_to_end_us: float | None = None) -> Measurement:
+    """Median and interquartile range of samples in microseconds."""
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
+    return Measurement(
+        samples_us=tuple(samples),
+        median_us=statistics.median(samples),
+        spread_us=max(0.0, quartiles[2] - quartiles[0]),
+        end_to_end_us=end_to_end_us,
+        clock_mhz=clock_mhz,
+    )

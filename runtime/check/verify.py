@@ -1,0 +1,186 @@
+"""Is a variant right? Checked before it is timed, on poisoned output between canaries."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.problem import DType, Problem
+from ..device.protocol import Buffer, Device, Operand
+from ..product.kernel import Kernel
+from ..store.record import Accuracy
+from .reference import Reference, product, two_sum
+
+__all__ = ["Launch", "Verdict", "Verifier", "gamma", "place", "random_operands"]
+
+Launch = Callable[[Operand, Operand, Operand, float, float], None]
+"""What launches one product: (a, b, c, alpha, beta)."""
+
+_CANARY = 0xA5
+_CANARY_BYTES = 4096
+_POISON = 0xFF  # every byte set makes a NaN of either type
+_WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}  # up to here all of C is compared
+_SAMPLED_ROWS = 64
+_DRAWN = 2**22 - 3
+"""Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
+
+
+def gamma(count: int, unit_roundoff: float) -> float:
+    """gamma_n = n u / (1 - n u): bound of n roundings one after the other."""
+    return count * unit_roundoff / (1 - count * unit_roundoff)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What checking one variant found."""
+
+    accuracy: Accuracy
+    """Largest error over its bound."""
+    reason: str
+    """Empty where the result is right, else one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """C between its canaries."""
+
+    buffer: Buffer
+    whole: Any
+    c: Any
+    operand: Operand
+
+
+def random_operands(device: Device, problem: Problem, seed: int) -> tuple[Operand, Operand, Any, Any]:
+    """A and B, uniform in (-1, 1), as stored and tight: operands and arrays."""
+    rng = np.random.default_rng(seed)
+    a, a_array = place(device, problem, problem.stored_a, problem.trans_a, rng)
+    b, b_array = place(device, problem, problem.stored_b, problem.trans_b, rng)
+    return a, b, a_array, b_array
+
+
+def place(
+    device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
+) -> tuple[Operand, Any]:
+    """A random matrix on the device: operand and array. Large ones repeat what was drawn, each time shifted."""
+    dtype, count = problem.dtype.numpy_name, math.prod(shape)
+    # First the device's memory: where that does not do, the processor's is not filled in vain.
+    buffer = device.allocate(count * problem.dtype.size_bytes)
+    drawn = max(1, min(count, _DRAWN))
+    data: NDArray[Any] = rng.random(drawn, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(drawn)
+    block = device.xp.asarray(data * 2 - 1)
+    flat = buffer.array(dtype, (count,))
+    for start in range(0, count, drawn):
+        flat[start : start + drawn] = block[: count - start]
+    array = buffer.array(dtype, shape)
+    return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), array
+
+
+class Verifier:
+    """Inputs and reference of one problem on one device; checks any number of variants against them.
+
+    The bound is |C^ - C| <= gamma_{k+2} |alpha| |A||B| + gamma_2 |beta||C| + (k+4) * smallest subnormal, element by
+    element: what summing in any order with one rounding an operation cannot exceed. NaN fails it.
+    """
+
+    SCALARS = ((1.0, 0.0), (-0.5, 2.0))
+    """alpha and beta of each check: beta 0 over poison, then both at work. Powers of two keep the reference exact."""
+
+    def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
+        self.device = device
+        self.problem = problem
+        self.a, self.b, a_array, b_array = random_operands(device, problem, seed)
+        rng = np.random.default_rng(seed + 1)
+        self._c0 = place(device, problem, (problem.m, problem.n), False, rng)[1]
+        xp = device.xp
+        kind = device.info.selector.partition(":")[0]
+        whole = problem.flops <= _WHOLE_FLOPS[kind]
+        rows = _sample(problem.m, rng, 0 if whole else _SAMPLED_ROWS)
+        cols = _sample(problem.n, rng, 0)
+        self._parts: list[Reference] = [product(xp, problem, a_array, b_array, xp.asarray(rows), xp.asarray(cols))]
+        if not whole:
+            every, edges = np.arange(problem.m), _edges(problem.n)
+            self._parts.append(product(xp, problem, a_array, b_array, xp.asarray(every), xp.asarray(edges)))
+        self._c = self._place_c()
+
+    def _place_c(self) -> _Placed:
+        problem = self.problem
+        size = problem.m * problem.n * problem.dtype.size_bytes
+        buffer = self.device.allocate(size + 2 * _CANARY_BYTES)
+        whole = buffer.array("uint8", (size + 2 * _CANARY_BYTES,))
+        c = buffer.array(problem.dtype.numpy_name, (problem.m, problem.n), _CANARY_BYTES)
+        operand = Operand(buffer.pointer + _CANARY_BYTES, problem.m, problem.n, max(1, problem.n), False, buffer)
+        return _Placed(buffer, whole, c, operand)
+
+    def check(self, kernel: Kernel) -> Verdict:
+        """Run the variant on poisoned output and compare. Raises LaunchError."""
+        return self.check_launch(kernel.launch)
+
+    def check_launch(self, launch: Launch) -> Verdict:
+        """The same for anything that launches like a kernel, the vendor's library for one."""
+        worst = Accuracy(0.0, -1, -1)
+        for alpha, beta in self.SCALARS:
+            placed = self._c
+            placed.whole[...] = _CANARY
+            placed.whole[_CANARY_BYTES:-_CANARY_BYTES] = _POISON
+            if beta != 0:
+                placed.c[...] = self._c0
+            launch(self.a, self.b, placed.operand, alpha, beta)
+            self.device.synchronize()
+            accuracy = self._compare(placed.c, alpha, beta)
+            if not accuracy.worst <= worst.worst:
+                worst = accuracy
+            reason = self._reason(placed, accuracy)
+            if reason:
+                return Verdict(accuracy, f"{reason} (alpha {alpha:g}, beta {beta:g})")
+        return Verdict(worst, "")
+
+    def _reason(self, placed: _Placed, accuracy: Accuracy) -> str:
+        before, after = placed.whole[:_CANARY_BYTES], placed.whole[-_CANARY_BYTES:]
+        if not (bool((before == _CANARY).all()) and bool((after == _CANARY).all())):
+            return "wrote outside C"
+        if not bool(self.device.xp.isfinite(placed.c).all()):
+            return "left elements of C unwritten, or made NaN of finite data"
+        if not accuracy.ok:
+            return f"error {accuracy.worst:.3g} times its bound at row {accuracy.row}, column {accuracy.col}"
+        return ""
+
+    def _compare(self, c: Any, alpha: float, beta: float) -> Accuracy:
+        xp, problem = self.device.xp, self.problem
+        u = problem.dtype.unit_roundoff
+        worst = Accuracy(0.0, -1, -1)
+        for part in self._parts:
+            if part.high.size == 0:
+                continue
+            pick = (part.rows[:, None], part.cols[None, :])
+            got = c[pick].astype(xp.float64)
+            old = self._c0[pick].astype(xp.float64) if beta else xp.zeros_like(part.high)
+            high, low = two_sum(alpha * part.high, beta * old)
+            error = abs((got - high) - (low + alpha * part.low))
+            bound = gamma(problem.k + 2, u) * abs(alpha) * part.magnitude + gamma(2, u) * abs(beta * old)
+            ratio = error / (bound + (problem.k + 4) * problem.dtype.smallest_subnormal)
+            # argmax finds a NaN first, so one is never passed over.
+            at = int(ratio.argmax())
+            value = float(ratio.ravel()[at])
+            if not value <= worst.worst:
+                row, col = divmod(at, part.high.shape[1])
+                worst = Accuracy(value, int(part.rows[row]), int(part.cols[col]))
+        return worst
+
+
+def _edges(size: int) -> NDArray[np.int64]:
+    """Indices beside the first and last boundary of every tile that is a power of two."""
+    near = {0, size - 1}
+    for tile in (2**power for power in range(2, 9)):
+        for boundary in (tile, size // tile * tile):
+            near |= {boundary - 1, boundary}
+    return np.array(sorted(index for index in near if 0 <= index < size), dtype=np.int64)
+
+
+def _sample(size: int, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """All indices, or where `count` is set that many random ones and those at tile edges."""
+    if not count or size <= count:
+        return np.arange(size)
+    return np.union1d(rng.choice(size, count, replace=False), _edges(size))

@@ -1,0 +1,137 @@
+"""cuBLASLt through nvmath-python, an extra: one launch for each of the kernels that its heuristics name."""
+
+import importlib.util
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ...codegen.errors import DeviceError, LaunchError, check
+from ...codegen.problem import DType, Problem
+from ..check.verify import Launch
+from .protocol import Device, Operand
+
+__all__ = ["CublasLt", "cublaslt_name"]
+
+WORKSPACE_BYTES = 32 << 20
+"""What a kernel may use, allocated once."""
+HEURISTICS = 16
+"""Most kernels asked for."""
+_INSTALL = "pip install 'tilewright[lt]'"
+_ALIGNED_BYTES = 256  # what cuBLASLt takes for granted unless it is told
+
+
+def _bindings() -> tuple[Any, Any]:
+    """nvmath's modules for cuBLASLt and for cuBLAS, whose names of arithmetic it shares. Raises DeviceError."""
+    if importlib.util.find_spec("nvmath") is None:
+        raise DeviceError(f"nvmath-python is not installed; get it with {_INSTALL}")
+    try:
+        from nvmath.bindings import cublas, cublasLt
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DeviceError(f"nvmath-python cannot be loaded ({error}); get it with {_INSTALL}") from error
+    return cublasLt, cublas
+
+
+def cublaslt_name() -> str:
+    """cuBLASLt and its version. Raises DeviceError where it or nvmath-python is missing."""
+    lt, _ = _bindings()
+    try:
+        version = lt.get_version()
+    except (lt.cuBLASLtError, RuntimeError, OSError) as error:
+        raise DeviceError(f"cuBLASLt cannot be loaded: {error}") from error
+    return f"cuBLASLt {version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+class CublasLt:
+    """A product by cuBLASLt, IEEE arithmetic (TF32 off), on matrices whose rows lie side by side.
+
+    Raises DeviceError where it or nvmath-python is missing, LaunchError where it does not take the problem.
+    """
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        self._lt, cublas = _bindings()
+        self._device, self._problem = device, problem
+        self._workspace = device.allocate(WORKSPACE_BYTES)
+        lt, single = self._lt, problem.dtype is DType.FLOAT
+        element = 0 if single else 1  # CUDA_R_32F, CUDA_R_64F
+        compute = cublas.ComputeType.COMPUTE_32F if single else cublas.ComputeType.COMPUTE_64F
+        try:
+            self._handle = self._owned(lt.create(), lt.destroy)
+            self._product = self._owned(lt.matmul_desc_create(int(compute), element), lt.matmul_desc_destroy)
+            # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+            attributes = lt.MatmulDescAttribute
+            for attribute, trans in ((attributes.TRANSA, problem.trans_b), (attributes.TRANSB, problem.trans_a)):
+                kind = lt.get_matmul_desc_attribute_dtype(attribute)
+                value = np.array([trans], dtype=kind)
+                lt.matmul_desc_set_attribute(self._product, int(attribute), value.ctypes.data, value.nbytes)
+            self._layouts = [
+                self._owned(lt.matrix_layout_create(element, cols, rows, max(1, cols)), lt.matrix_layout_destroy)
+                for rows, cols in (problem.stored_b, problem.stored_a, (problem.m, problem.n))
+            ]
+            self._found = self._heuristics()
+        except (lt.cuBLASLtError, RuntimeError) as error:
+            raise LaunchError(f"cuBLASLt: {error}") from error
+
+    def _owned(self, handle: int, destroy: Any) -> int:
+        weakref.finalize(self, destroy, handle).atexit = False  # the driver may be gone by then
+        return handle
+
+    def _heuristics(self) -> np.ndarray[Any, Any]:
+        """The heuristics' results, the best by their own estimate first."""
+        lt, problem = self._lt, self._problem
+        wanted = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
+        names = lt.MatmulPreferenceAttribute
+        # Matrices are timed one behind the other, so that each starts where its size lets it.
+        b, a, c = (
+            math.gcd(_ALIGNED_BYTES, rows * cols * problem.dtype.size_bytes)
+            for rows, cols in (problem.stored_b, problem.stored_a, (problem.m, problem.n))
+        )
+        for attribute, number in (
+            (names.MAX_WORKSPACE_BYTES, WORKSPACE_BYTES),
+            (names.MIN_ALIGNMENT_A_BYTES, b),
+            (names.MIN_ALIGNMENT_B_BYTES, a),
+            (names.MIN_ALIGNMENT_C_BYTES, c),
+            (names.MIN_ALIGNMENT_D_BYTES, c),
+        ):
+            value = np.array([number], dtype=lt.get_matmul_preference_attribute_dtype(attribute))
+            lt.matmul_preference_set_attribute(wanted, int(attribute), value.ctypes.data, value.nbytes)
+        found = np.zeros(HEURISTICS, dtype=lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, dtype=np.int32)
+        left, right, out = self._layouts
+        lt.matmul_algo_get_heuristic(
+            self._handle, self._product, left, right, out, out, wanted, HEURISTICS,
+            found.ctypes.data, count.ctypes.data,
+        )  # fmt: skip
+        return found[: int(count[0])]
+
+    def launches(self) -> list[Launch]:
+        """One for each kernel that the heuristics named and that needs no more than the workspace."""
+        good = (self._found["state"] == 0) & (self._found["workspace_size"] <= WORKSPACE_BYTES)
+        return [self._launch(int(index)) for index in np.flatnonzero(good)]
+
+    def _launch(self, index: int) -> Launch:
+        lt, device = self._lt, self._device
+        left, right, out = self._layouts
+        algorithm = self._found["algo"][index : index + 1]
+        scalar = self._problem.dtype.numpy_name
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            check((a.ld, b.ld, c.ld) == self._lds, "cuBLASLt was set up for rows that lie side by side", LaunchError)
+            scalars = np.array([alpha, beta], dtype=scalar)
+            factors = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+            try:
+                lt.matmul(
+                    self._handle, self._product, factors[0], b.pointer, left, a.pointer, right,
+                    factors[1], c.pointer, out, c.pointer, out,
+                    algorithm.ctypes.data, self._workspace.pointer, WORKSPACE_BYTES, device.stream(),
+                )  # fmt: skip
+            except lt.cuBLASLtError as error:
+                raise LaunchError(f"cuBLASLt: {error}") from error
+
+        return launch
+
+    @property
+    def _lds(self) -> tuple[int, int, int]:
+        problem = self._problem
+        return max(1, problem.stored_a[1]), max(1, problem.stored_b[1]), max(1, problem.n)

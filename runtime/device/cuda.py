@@ -1,0 +1,342 @@
+"""The `cuda` device: NVIDIA GPUs through CuPy. The only module that imports CuPy."""
+
+import ctypes
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import nvrtc
+from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.api.driver import CUDADriverError
+from cupy_backends.cuda.api.runtime import CUDARuntimeError
+from numpy.typing import NDArray
+
+from ...codegen.arch import ARCHES, Arch
+from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
+from ...codegen.problem import DType, Problem
+from ...codegen.source import KernelSource, LaunchConfig, TensorBox
+from . import nvml
+from .driver import DriverLaunch, driver_launches, encoded_map, overlap_works
+from .elf import kernel_resources
+from .protocol import Binary, DeviceInfo, Operand
+from .stopwatch import HOLD, HOLD_NAME, Stopwatch
+
+__all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
+
+# Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
+_RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
+_DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DEFAULT_SMEM_BYTES = 49152
+_WORKSPACE_BYTES = 64 << 20  # what cuBLAS may use; more than its own default for this generation
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """CUDA's errors as ours: those that leave the context usable, and those that do not."""
+    try:
+        yield
+    except (CUDADriverError, CUDARuntimeError) as error:
+        kind = LaunchError if error.status in _RESOURCE_ERRORS else DeviceFaultError
+        raise kind(f"{what}: {error}") from error
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise LaunchError(f"{what}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class NvrtcCompiler:
+    """NVRTC, straight to machine code; needs no GPU."""
+
+    arch: str
+    """`sm_90a` and so on."""
+    suffix: str = "cubin"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What NVRTC is called with."""
+        return (f"-arch={self.arch}", "-std=c++17")
+
+    @property
+    def identity(self) -> str:
+        """NVRTC's version and the flags."""
+        return f"nvrtc {'.'.join(map(str, nvrtc.getVersion()))} {' '.join(self.flags)}"
+
+    def build(self, source: KernelSource, folder: str) -> Binary:
+        """Compile into `folder`/kernel.cubin. Raises CompileError with NVRTC's log."""
+        start = time.perf_counter()
+        program = nvrtc.createProgram(source.code, f"{source.name}.cu", (), ())
+        try:
+            try:
+                nvrtc.compileProgram(program, self.flags)
+            except nvrtc.NVRTCError as error:
+                log = nvrtc.getProgramLog(program)
+                first = next((line for line in log.splitlines() if "error" in line), str(error))
+                raise CompileError(f"{source.name} does not compile: {first}", log) from error
+            image = nvrtc.getCUBIN(program)
+        finally:
+            nvrtc.destroyProgram(program)
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(image)
+        # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
+        resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
+        return Binary(
+            image=image,
+            path=str(path),
+            registers=resources.registers,
+            frame_bytes=resources.frame_bytes,
+            smem_bytes=resources.smem_bytes,
+            seconds=time.perf_counter() - start,
+        )
+
+
+@cache
+def cuda_infos() -> tuple[DeviceInfo, ...]:
+    """Every NVIDIA GPU of this machine that CUDA can use, without creating a context.
+
+    Raises DeviceError saying what is missing.
+    """
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except CUDARuntimeError as error:
+        raise DeviceError(f"CUDA cannot start: {error}") from error
+    return tuple(_info(index) for index in range(count))
+
+
+def _info(index: int) -> DeviceInfo:
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(index)
+
+    def attribute(name: str) -> int:
+        return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), index))
+
+    capability = properties["major"], properties["minor"]
+    version = runtime.driverGetVersion()
+    return DeviceInfo(
+        name=properties["name"].decode(),
+        selector=f"cuda:{index}",
+        arch=_arch(capability),
+        sm_count=attribute("MultiProcessorCount"),
+        clock_mhz=attribute("ClockRate") / 1e3,
+        memory_bytes=int(properties["totalGlobalMem"]),
+        l2_bytes=attribute("L2CacheSize"),
+        # Both clock edges carry data: rate = 2 * clock (kHz) * width (bits) / 8.
+        bandwidth_gbs=2 * attribute("MemoryClockRate") * attribute("GlobalMemoryBusWidth") / 8 / 1e6,
+        driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
+    )
+
+
+def _arch(capability: tuple[int, int]) -> Arch:
+    # Machine code runs on later minor versions of its major one, so the latest row not above it serves.
+    rows = [a for a in ARCHES.values() if a.capability[0] == capability[0] and a.capability <= capability]
+    check(bool(rows), f"GPUs of compute capability {capability[0]}.{capability[1]} are not supported", DeviceError)
+    return max(rows, key=lambda row: row.capability)
+
+
+class CudaBuffer:
+    """Device memory from CuPy's pool."""
+
+    def __init__(self, nbytes: int) -> None:
+        with _translated(f"allocating {nbytes} bytes"):
+            self._memory = cupy.cuda.alloc(max(1, nbytes))
+        self.nbytes = nbytes
+
+    @property
+    def pointer(self) -> int:
+        """Address on the device."""
+        return int(self._memory.ptr)
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
+        """A CuPy array over this memory."""
+        return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
+
+
+def _module(binary: Binary) -> Any:
+    module = cupy.cuda.function.Module()
+    module.load(binary.image)
+    return module
+
+
+class CudaFunction:
+    """A loaded kernel."""
+
+    def __init__(self, module: Any, name: str, by_driver: bool = False, overlaps: bool = False) -> None:
+        self.name = name
+        self._module = module
+        self._function = module.get_function(name)
+        self._by_driver = DriverLaunch(self._function.ptr, overlaps) if by_driver else None
+        self._smem_allowed = 0
+
+    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+        """Put it on CuPy's current stream."""
+        smem = launch.dynamic_smem_bytes
+        with _translated(f"launching {self.name}"):
+            if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
+                driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
+                self._smem_allowed = smem
+            if self._by_driver is None:
+                self._function(launch.grid, launch.block, arguments, smem)
+            elif status := self._by_driver(launch, arguments, _current_stream()):
+                raise CUDADriverError(status)
+
+
+def _current_stream() -> int:
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+class CudaDevice:
+    """One NVIDIA GPU. Creates its CUDA context at the first use of memory or a kernel."""
+
+    xp = cupy
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.compiler = NvrtcCompiler(info.arch.name)
+        self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
+
+    def load(self, binary: Binary, name: str) -> CudaFunction:
+        """The function `name` of a cubin."""
+        with self._device, _translated(f"loading {name}"):
+            return CudaFunction(_module(binary), name, self._by_driver, self._overlaps)
+
+    @cached_property
+    def _by_driver(self) -> bool:
+        """Whether kernels are launched with attributes, or with tensor maps as arguments, which CuPy does not do."""
+        return bool({"griddepcontrol", "bulk"} & self.info.arch.instructions) and driver_launches()
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
+        able = "griddepcontrol" in self.info.arch.instructions
+        return able and overlap_works(cupy.cuda.runtime.driverGetVersion())
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        """Memory from CuPy's pool, aligned to 512 bytes."""
+        with self._device:
+            return CudaBuffer(nbytes)
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """The array in the processor's memory."""
+        with self._device, _translated("copying from the device"):
+            copied: NDArray[Any] = cupy.asnumpy(array)
+            return copied
+
+    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+        """Copy rows inside the device, on CuPy's current stream."""
+        kind = cupy.cuda.runtime.memcpyDeviceToDevice
+        with self._device, _translated("copying"):
+            cupy.cuda.runtime.memcpy2DAsync(
+                target, target_pitch, source, source_pitch, width, rows, kind, self.stream()
+            )
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """CUtensorMap."""
+        with self._device:
+            return encoded_map(operand.pointer, operand.rows, operand.cols, operand.ld, dtype, box)
+
+    def stream(self) -> int:
+        """Handle of CuPy's current stream."""
+        return _current_stream()
+
+    def synchronize(self) -> None:
+        """Wait for CuPy's current stream."""
+        with self._device, _translated("running"):
+            cupy.cuda.get_current_stream().synchronize()
+
+    def elapsed_us(self, run: Callable[[], None]) -> float:
+        """Microseconds that what `run` puts on CuPy's current stream takes, without what the processor takes to."""
+        with self._device, _translated("timing"):
+            return self._stopwatch.elapsed_us(run)
+
+    @cached_property
+    def _stopwatch(self) -> Stopwatch:
+        source = KernelSource(HOLD_NAME, HOLD, LaunchConfig((1, 1, 1), (1, 1, 1)), "")
+        with tempfile.TemporaryDirectory() as folder:
+            hold = CudaFunction(_module(self.compiler.build(source, folder)), HOLD_NAME)
+        return Stopwatch(
+            lambda us: hold.launch(source.launch, (np.uint64(us * 1e3),)),
+            cupy.cuda.Event(),
+            cupy.cuda.Event(),
+            lambda start, end: float(cupy.cuda.get_elapsed_time(start, end)) * 1e3,
+        )
+
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """What `run` launches, as one CUDA graph. What `first` or else `run` starts at its first call is not in it."""
+        with self._device, _translated("capturing"):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with stream:
+                (first or run)()
+                stream.synchronize()
+                stream.begin_capture()
+                try:
+                    run()
+                finally:
+                    graph = stream.end_capture()
+
+        def replay() -> None:
+            with self._device, _translated("running"):
+                graph.launch(cupy.cuda.get_current_stream())
+
+        return replay
+
+    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """cuBLAS, IEEE arithmetic (TF32 off), with a workspace allocated once."""
+        with self._device, _translated("starting cuBLAS"), _cublas_present():
+            return _cublas_gemm(problem, self._device)
+
+    @property
+    def vendor_name(self) -> str:
+        """cuBLAS and its version."""
+        with self._device, _translated("starting cuBLAS"), _cublas_present():
+            from cupy_backends.cuda.libs import cublas
+
+            version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+            return f"cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
+
+    def clock_mhz(self) -> float | None:
+        """Clock of the multiprocessors now."""
+        return nvml.clock_mhz(self._device.pci_bus_id)
+
+    def held_back(self) -> bool:
+        """Whether the driver holds the clocks down now for power or heat."""
+        return nvml.held_back(self._device.pci_bus_id)
+
+
+@contextmanager
+def _cublas_present() -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, OSError, AttributeError) as error:
+        raise DeviceError(f"cuBLAS cannot be loaded ({error}); the extras cuda12 and cuda13 bring it") from error
+
+
+def _cublas_gemm(problem: Problem, device: Any) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    # Through ctypes: CuPy's wrapper sets the stream at each call, which takes the workspace away again, and a
+    # captured call would then allocate inside the graph.
+    from cupy_backends.cuda.libs import cublas
+
+    handle = ctypes.c_void_p(cublas.create())
+    library = ctypes.CDLL(f"libcublas.so.{cublas.getVersion(handle.value) // 10000}")  # loaded already, by CuPy
+    gemm = library.cublasSgemm_v2 if problem.dtype is DType.FLOAT else library.cublasDgemm_v2
+    scalar = ctypes.c_float if problem.dtype is DType.FLOAT else ctypes.c_double
+    workspace = cupy.cuda.alloc(_WORKSPACE_BYTES)
+    cublas.setMathMode(handle.value, 0)  # CUBLAS_DEFAULT_MATH: no TF32
+
+    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        pointer = ctypes.c_void_p
+        # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+        with device:
+            library.cublasSetStream_v2(handle, pointer(cupy.cuda.get_current_stream().ptr))
+            library.cublasSetWorkspace_v2(handle, pointer(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))
+            shape = int(b.trans), int(a.trans), problem.n, problem.m, problem.k
+            one, other = ctypes.byref(scalar(alpha)), ctypes.byref(scalar(beta))
+            operands = pointer(b.pointer), b.ld, pointer(a.pointer), a.ld, other, pointer(c.pointer), c.ld
+            status = gemm(handle, *shape, one, *operands)
+        check(status == 0, f"cuBLAS returned status {status}", LaunchError)
+
+    return launch

@@ -1,0 +1,97 @@
+"""Which device a user means, and opening it."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+
+from ...codegen.errors import DeviceError, check
+from . import nvml
+from .protocol import Compiler, Device, DeviceInfo
+
+__all__ = ["Choice", "available", "choose", "compiler_for", "open_device"]
+
+_SELECTOR = re.compile(r"auto|host|cuda(:\d{1,3})?")
+_INSTALL = "pip install 'tilewright[cuda13]' (or [cuda12] for a CUDA 12 driver)"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The device that a selector means."""
+
+    info: DeviceInfo
+    """Its facts."""
+    notice: str = ""
+    """One line for the user where `auto` passed over a GPU that it cannot use."""
+
+
+def choose(selector: str) -> Choice:
+    """The device called auto, cuda, cuda:N or host; touches no device.
+
+    auto is the first GPU, else the processor. Raises DeviceError, in one line that says what is missing and how to
+    get it; a GPU that was asked for is never replaced by the processor.
+    """
+    if not isinstance(selector, str) or not _SELECTOR.fullmatch(selector):
+        raise DeviceError(f"device must be auto, cuda, cuda:N or host, got {selector!r}")
+    if selector.startswith("cuda"):
+        infos = _cuda_infos()
+        index = int(selector.partition(":")[2] or 0)
+        check(index < len(infos), f"device {selector} does not exist: this machine has {len(infos)} GPUs", DeviceError)
+        return Choice(infos[index])
+    if selector == "auto" and nvml.gpu_count():
+        try:
+            return Choice(_cuda_infos()[0])
+        except DeviceError as error:
+            return Choice(
+                _host_info(), f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
+            )
+    return Choice(_host_info())
+
+
+def available() -> tuple[tuple[DeviceInfo, ...], str]:
+    """Every device of this machine, and why no GPU is among them (empty if there are some)."""
+    try:
+        return (*_cuda_infos(), _host_info()), ""
+    except DeviceError as error:
+        return (_host_info(),), str(error)
+
+
+def _cuda_infos() -> tuple[DeviceInfo, ...]:
+    if importlib.util.find_spec("cupy") is None:
+        missing = "" if nvml.gpu_count() else "no NVIDIA driver answers, and "
+        raise DeviceError(f"device cuda: {missing}CuPy is not installed; get it with {_INSTALL}")
+    check(nvml.gpu_count() > 0, "device cuda: no NVIDIA GPU or driver answers on this machine", DeviceError)
+    try:
+        from .cuda import cuda_infos
+    except ImportError as error:
+        raise DeviceError(f"device cuda: CuPy cannot be loaded ({error}); get it with {_INSTALL}") from error
+    infos = cuda_infos()
+    check(bool(infos), "device cuda: CUDA shows no GPU (is CUDA_VISIBLE_DEVICES set?)", DeviceError)
+    return infos
+
+
+def _host_info() -> DeviceInfo:
+    from .host import host_info
+
+    return host_info()
+
+
+def open_device(info: DeviceInfo) -> Device:
+    """The device itself. Raises DeviceError."""
+    if info.arch.is_host:
+        from .host import HostDevice
+
+        return HostDevice()
+    from .cuda import CudaDevice
+
+    return CudaDevice(info)
+
+
+def compiler_for(info: DeviceInfo) -> Compiler:
+    """What compiles for a device, without opening it. Raises DeviceError."""
+    if info.arch.is_host:
+        from .host import HostCompiler
+
+        return HostCompiler()
+    from .cuda import NvrtcCompiler
+
+    return NvrtcCompiler(info.arch.name)

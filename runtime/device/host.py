@@ -1,0 +1,277 @@
+"""The processor as a device: the emitted text itself, compiled by the system's C++ compiler."""
+
+import ctypes
+import itertools
+import mmap
+import os
+import struct
+import threading
+import time
+import weakref
+from _ctypes import dlclose
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.errors import LaunchError, check
+from ...codegen.problem import DType, Problem
+from ...codegen.source import LaunchConfig, TensorBox
+from .host_compiler import HostCompiler
+from .host_info import clock_now_mhz, host_info
+from .protocol import Binary, DeviceInfo, Operand
+
+__all__ = ["HostBuffer", "HostCompiler", "HostDevice", "HostFunction", "host_info"]
+
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_PAGE = mmap.PAGESIZE
+_SLOT_BYTES = 64
+"""Each argument of a launch begins at a multiple of this, which keeps every type aligned."""
+
+
+class HostBuffer:
+    """Memory between two pages that nobody may touch, ending where the second begins; filled with NaN."""
+
+    def __init__(self, nbytes: int, alignment: int) -> None:
+        check(nbytes >= 0, f"nbytes must not be negative, got {nbytes}", LaunchError)
+        self._nbytes = nbytes
+        pages = max(1, -(-(nbytes + alignment - 1) // _PAGE))
+        size = (pages + 2) * _PAGE
+        libc = _libc()
+        base = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if base is None or base == ctypes.c_void_p(-1).value:
+            raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+        self._finalizer = weakref.finalize(self, libc.munmap, base, size)
+        for guard in (base, base + size - _PAGE):
+            if libc.mprotect(guard, _PAGE, 0):  # PROT_NONE
+                raise LaunchError(f"no guard page for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+        self._pointer: int = (base + size - _PAGE - nbytes) // alignment * alignment
+        # From guard page to guard page: what lies beside the buffer is poison too.
+        ctypes.memset(base + _PAGE, 0xFF, size - 2 * _PAGE)
+
+    @property
+    def pointer(self) -> int:
+        """Address of the first byte."""
+        return self._pointer
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._nbytes
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # NumPy keeps the object it got this from, so an array keeps its buffer alive.
+        return {"shape": (self._nbytes,), "typestr": "|u1", "data": (self._pointer, False), "version": 3}
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> NDArray[Any]:
+        """A contiguous NumPy array over this memory, sharing it."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return np.asarray(self)[offset_bytes : offset_bytes + nbytes].view(dtype).reshape(shape)
+
+
+class _Launch(ctypes.Structure):
+    """`Launch` of fibers.h."""
+
+    _fields_ = (("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("dynamic_bytes", ctypes.c_uint64))
+
+
+class HostFunction:
+    """A kernel in a shared library that this object keeps loaded."""
+
+    def __init__(self, binary: Binary, name: str) -> None:
+        # A file in memory: what is loaded is the image that was checked, whatever became of the path since, and
+        # the loader cannot mistake it for another library that had the same path.
+        file = os.memfd_create(name)
+        try:
+            with open(file, "wb", closefd=False) as image:
+                image.write(binary.image)
+            library = ctypes.CDLL(_path(file))
+        except OSError as error:
+            os.close(file)
+            raise LaunchError(f"{name} cannot be loaded: {error}") from error
+        weakref.finalize(self, _unload, library._handle, file)
+        try:
+            self._entry = getattr(library, f"{name}_on_host")
+        except AttributeError as error:
+            raise LaunchError(f"{name} cannot be loaded: {error}") from error
+        self._entry.restype = ctypes.c_char_p
+        self._name = name
+        self._lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
+
+    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+        """Run it to its end. Raises LaunchError for limits passed, wrong arguments and divergent barriers."""
+        self._check(launch)
+        how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
+        count = len(arguments)
+        starts = list(itertools.accumulate((_slots(argument) for argument in arguments), initial=0))
+        memory = ctypes.create_string_buffer(starts[-1] + _SLOT_BYTES)
+        first = -(-ctypes.addressof(memory) // _SLOT_BYTES) * _SLOT_BYTES
+        for start, argument in zip(starts, arguments):
+            ctypes.memmove(first + start, argument.tobytes(), argument.nbytes)
+        pointers = (ctypes.c_void_p * count)(*(first + start for start in starts[:-1]))
+        sizes = (ctypes.c_uint64 * count)(*(argument.nbytes for argument in arguments))
+        with self._lock:
+            failure = self._entry(ctypes.byref(how), pointers, sizes, ctypes.c_uint64(count))
+            if failure is not None:
+                raise LaunchError(f"{self._name}: {failure.decode(errors='replace')}")
+
+    def _check(self, launch: LaunchConfig) -> None:
+        for what, sizes, limits in (("grid", launch.grid, _MAX_GRID), ("block", launch.block, _MAX_BLOCK)):
+            good = len(sizes) == 3 and all(1 <= size <= limit for size, limit in zip(sizes, limits, strict=True))
+            check(good, f"{self._name}: {what} must lie within 1 and {limits}, got {sizes}", LaunchError)
+        threads = launch.threads
+        check(threads <= 1024, f"{self._name}: a block has at most 1024 threads, got {threads}", LaunchError)
+        smem = launch.dynamic_smem_bytes
+        check(0 <= smem <= 2**20, f"{self._name}: {smem} bytes of dynamic shared memory", LaunchError)
+
+
+class HostDevice:
+    """A Device: runs kernels on one core, block after block, in the caller's thread."""
+
+    def __init__(self, sanitize: bool = False, alignment: int = 16) -> None:
+        self._compiler = HostCompiler(sanitize)
+        self._alignment = alignment
+        """Of buffers. They also end flush with a guard page, so that a size that is no multiple leaves a gap."""
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy."""
+        return np
+
+    @cached_property
+    def info(self) -> DeviceInfo:
+        """Its facts; measures the rate of memory when first asked."""
+        return host_info()
+
+    @property
+    def compiler(self) -> HostCompiler:
+        """The system's C++ compiler."""
+        return self._compiler
+
+    def load(self, binary: Binary, name: str) -> HostFunction:
+        """The kernel `name` of a binary. Raises LaunchError if it cannot be loaded."""
+        return HostFunction(binary, name)
+
+    def allocate(self, nbytes: int) -> HostBuffer:
+        """Memory between guard pages, filled with NaN; aligned to 16 bytes so that its end lies at the second."""
+        return HostBuffer(nbytes, self._alignment)
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """A copy."""
+        return np.array(array)
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """`TensorMap` of bulk.h."""
+        size, swizzled = dtype.size_bytes, int(box.swizzled)
+        sizes = (operand.rows, operand.cols, box.rows, box.cols, size, swizzled)
+        return np.void(struct.pack("=QQ6I88x", operand.pointer, operand.ld * size, *sizes))
+
+    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+        """Copy `rows` rows of `width` bytes. Pitches are bytes."""
+        if width and rows:
+            _strided(target, np.uint8, (rows, width), target_pitch)[:] = _strided(
+                source, np.uint8, (rows, width), source_pitch
+            )
+
+    def stream(self) -> int:
+        """There is one order of things only."""
+        return 0
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a launch returns when the kernel has ended."""
+
+    def elapsed_us(self, run: Callable[[], None]) -> float:
+        """Microseconds that `run` takes."""
+        start = time.perf_counter_ns()
+        run()
+        return (time.perf_counter_ns() - start) / 1e3
+
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """`run`: the processor has no graphs."""
+        return run
+
+    @property
+    def vendor_name(self) -> str:
+        """NumPy and its version."""
+        return f"NumPy {np.__version__}"
+
+    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """NumPy's BLAS, on as many cores as it takes."""
+        dtype = np.dtype(problem.dtype.numpy_name)
+        product: list[NDArray[Any]] = []  # beside C where beta asks for both; kept from call to call
+
+        def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            out = _operand(c, dtype)
+            with np.errstate(all="ignore"):
+                if problem.k == 0 or alpha == 0:
+                    out[:] = 0 if beta == 0 else beta * out
+                    return
+                if beta == 0:
+                    target = out
+                else:
+                    product[:] = product or [np.empty_like(out, order="C")]
+                    target = product[0]
+                np.matmul(_operand(a, dtype), _operand(b, dtype), out=target)
+                if alpha != 1:
+                    target *= dtype.type(alpha)
+                if beta != 0:
+                    out *= dtype.type(beta)
+                    out += target
+
+        return multiply
+
+    def clock_mhz(self) -> float | None:
+        """Clock of the fastest core now, where the system tells."""
+        return clock_now_mhz()
+
+    def held_back(self) -> bool:
+        """Never: the processor is not timed that closely."""
+        return False
+
+
+def _slots(argument: np.generic) -> int:
+    """Bytes of an argument, rounded up."""
+    return -(-argument.nbytes // _SLOT_BYTES) * _SLOT_BYTES
+
+
+def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:
+    stored = _strided(operand.pointer, dtype, (operand.rows, operand.cols), operand.ld * dtype.itemsize)
+    return stored.T if operand.trans else stored
+
+
+def _strided(pointer: int, dtype: Any, shape: tuple[int, int], pitch: int) -> NDArray[Any]:
+    dtype = np.dtype(dtype)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    span = (shape[0] - 1) * pitch + shape[1] * dtype.itemsize
+    memory = (ctypes.c_char * span).from_address(pointer)
+    return np.ndarray(shape, dtype, memory, strides=(pitch, dtype.itemsize))
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return libc
+
+
+def _path(file: int) -> str:
+    return f"/proc/self/fd/{file}"
+
+
+def _unload(handle: int, file: int) -> None:
+    dlclose(handle)
+    try:
+        ctypes.CDLL(_path(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        os.close(file)
+    # Otherwise something holds it; its number stays taken, or the loader would give it out for the next one.

@@ -1,0 +1,212 @@
+"""What a device is, and which ones this machine has."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.arch import Arch
+from ...codegen.problem import DType, Problem
+from ...codegen.source import KernelSource, LaunchConfig, TensorBox
+
+__all__ = ["Binary", "Buffer", "Compiler", "Device", "DeviceInfo", "Function", "Operand"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Facts about a device; can be had without touching it and sent to another process."""
+
+    name: str
+    """As its driver spells it, `NVIDIA H200`; the processor's begins with `host`."""
+    selector: str
+    """What selects it: `cuda:0` or `host`."""
+    arch: Arch
+    """Limits and instructions of its generation."""
+    sm_count: int
+    """Multiprocessors; cores in use, for the processor."""
+    clock_mhz: float
+    """Highest clock."""
+    memory_bytes: int
+    """Device memory."""
+    l2_bytes: int
+    """Last-level cache."""
+    bandwidth_gbs: float
+    """Peak rate of device memory, 10^9 bytes a second."""
+    driver: str
+    """Version of the driver, or of the operating system for the processor."""
+
+    @property
+    def key(self) -> str:
+        """The name as lower-case words joined by `-`: names folders and records."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    def peak_gflops(self, dtype: DType) -> float:
+        """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations
+        a second."""
+        double = max(self.arch.fma_per_cycle_double, self.arch.dmma_per_cycle)
+        lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else double
+        return 2 * lanes * self.sm_count * self.clock_mhz / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled KernelSource."""
+
+    image: bytes
+    """Machine code: a cubin, or a shared library."""
+    path: str
+    """File that holds it."""
+    registers: int | None = None
+    """Registers of a thread, where the compiler tells."""
+    frame_bytes: int | None = None
+    """Bytes of local memory of a thread: spilled registers and arrays without one."""
+    smem_bytes: int | None = None
+    """Static shared memory of a block."""
+    seconds: float = 0.0
+    """How long compiling took; 0 where the cache had it."""
+
+
+class Compiler(Protocol):
+    """Turns text into machine code. Needs no device, can be sent to another process."""
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the binary's file: `cubin` or `so`."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Compiler, version and flags: with the text, all that the binary depends on."""
+        ...
+
+    def build(self, source: KernelSource, folder: str) -> Binary:
+        """Compile into a file `kernel.<suffix>` in `folder`. Raises CompileError, DeviceError without a compiler."""
+        ...
+
+
+class Buffer(Protocol):
+    """Memory of a device, freed with the object."""
+
+    @property
+    def pointer(self) -> int:
+        """Address on the device."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
+        """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
+        ...
+
+
+class Function(Protocol):
+    """A kernel that is ready to be launched."""
+
+    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+        """Put it on the caller's current stream; pointers are uint64. Raises LaunchError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A two-dimensional array as a kernel sees it."""
+
+    pointer: int
+    """Address of element (0, 0) on the device."""
+    rows: int
+    """Rows as stored, after `trans` is taken out."""
+    cols: int
+    """Columns as stored."""
+    ld: int
+    """Leading dimension in elements."""
+    trans: bool
+    """The array is the transpose of what is stored."""
+    owner: object
+    """Keeps the memory alive."""
+
+
+class Device(Protocol):
+    """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
+
+    @property
+    def xp(self) -> Any:
+        """The array library of its memory: the module numpy or cupy."""
+        ...
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Its facts."""
+        ...
+
+    @property
+    def compiler(self) -> Compiler:
+        """What compiles for it."""
+        ...
+
+    def load(self, binary: Binary, name: str) -> Function:
+        """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
+        ...
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Memory aligned to 16 bytes at least, contents undefined. Raises LaunchError if there is too little."""
+        ...
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
+        ...
+
+    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+        """Copy `rows` rows of `width` bytes inside the device, on the current stream. Pitches are bytes."""
+        ...
+
+    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+        """128 bytes that tell tensor copies where an operand is and what they bring of it at a time, as an argument.
+
+        Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
+        """
+        ...
+
+    def stream(self) -> int:
+        """Handle of the caller's current stream; 0 where there are no streams."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for the current stream. Raises LaunchError for an error that a kernel left."""
+        ...
+
+    def elapsed_us(self, run: Callable[[], None]) -> float:
+        """Microseconds between two events around what `run` launches."""
+        ...
+
+    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """What `run` launches as one graph where the device has graphs, else `run` itself.
+
+        `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
+        """
+        ...
+
+    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta).
+
+        Raises DeviceError where it is missing.
+        """
+        ...
+
+    @property
+    def vendor_name(self) -> str:
+        """That library and its version. Raises DeviceError where it is missing."""
+        ...
+
+    def clock_mhz(self) -> float | None:
+        """Clock of the multiprocessors now, where it can be read."""
+        ...
+
+    def held_back(self) -> bool:
+        """Whether the device holds its clocks down now for power or heat, where that can be read."""
+        ...

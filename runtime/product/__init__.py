@@ -1,0 +1,1 @@
+"""From operands to a launch: kernels, arguments, matmul and load."""

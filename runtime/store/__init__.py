@@ -1,0 +1,1 @@
+"""Records of tuned kernels and where they are kept."""

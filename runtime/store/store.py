@@ -1,0 +1,332 @@
+"""The best record of each device and problem: the user's own on disk, over those that ship with the package."""
+
+import contextlib
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ... import configs
+from ...codegen.arch import Arch
+from ...codegen.config import Config
+from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
+from ...codegen.families import default_config, fitted, rejections
+from ...codegen.problem import Problem
+from ...tuner.search.model import estimate_us
+from .. import settings
+from ..device.protocol import DeviceInfo
+from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
+from .codec import dumps, key_digest, loads
+from .record import Record, Status
+
+__all__ = ["Found", "Store", "StoreWarning", "distance"]
+
+_MAX_BYTES = 1 << 20
+_LOCK_SECONDS = 30.0
+_RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
+_DEVICE_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class StoreWarning(UserWarning):
+    """A record was passed over: damaged and set aside, unreadable, or written for another version."""
+
+
+class _DamagedError(Exception):
+    """The file is not a record that any version wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look-up gave."""
+
+    config: Config
+    """A complete config that is valid for the problem on the device."""
+    origin: str
+    """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+    record: Record | None = None
+    """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
+
+
+class Store:
+    """Records of tuned kernels in two layers: files under `root`, and those shipped in `configs/tuned/`.
+
+    One file per device and problem, named by the digest of both. Readers take no lock; a file is replaced
+    whole. Nothing is made on disk before the first record is kept, or make() called.
+    """
+
+    def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
+        self.root = settings.store_folder() if root is None else root
+        self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
+        self._shipped: dict[str, tuple[Record, ...]] = {}
+
+    def make(self) -> None:
+        """Make the folder if it is not there. Raises StoreError where that cannot be."""
+        with _one_line("write", self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+
+    def best(self, device_key: str, problem: Problem) -> Record | None:
+        """The fastest record for exactly this device and problem, from either layer.
+
+        A damaged file is set aside as `*.corrupt`, one that cannot be read is passed over, each with a
+        StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
+        """
+        own = self._own(self._path(device_key, problem))
+        shipped = (record for record in self._shipped_records(device_key) if record.problem == problem)
+        found = [record for record in (own, *shipped) if record is not None]
+        return min(found, key=lambda record: record.median_us, default=None)
+
+    def records(self, device_key: str | None = None) -> Iterator[Record]:
+        """The best record of every problem, of one device or of all, sorted.
+
+        Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
+        """
+        names = [folder.name for folder in _children(self._tuned)] if device_key is None else [device_key]
+        shipped = (record for name in names for record in self._shipped_records(name))
+        best: dict[tuple[str, Problem], Record] = {}
+        for record in (*self._own_records(device_key), *shipped):
+            key = record.device, record.problem
+            if key not in best or record.median_us < best[key].median_us:
+                best[key] = record
+        yield from sorted(best.values(), key=_order)
+
+    def lookup(self, info: DeviceInfo, problem: Problem) -> Found:
+        """How to run a problem: as tuned for it, else as for the nearest shape, else, on a GPU, by the kernel of any
+        record that a model of the device expects most of, else the default.
+
+        Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
+        """
+        exact = self.best(info.key, problem)
+        if exact is not None and _serves(exact.config, problem, info.arch):
+            return Found(exact.config, "exact", exact)
+        near = [record for record in self.records(info.key) if _comparable(record.problem, problem)]
+        for record in sorted(near, key=lambda record: distance(record.problem, problem)):
+            # Another shape may want other vectors, and guarded edges.
+            config = fitted(record.config, problem, info.arch, (record.config["edge"], "bounds"))
+            if config is not None:
+                return Found(config, f"nearest {record.problem.shape}", record)
+        return self._estimated(info, problem) or Found(default_config(problem, info.arch), "default")
+
+    def _estimated(self, info: DeviceInfo, problem: Problem) -> Found | None:
+        """The best of what was tuned for other devices and transposes, by the model; it knows nothing of processors."""
+        if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+            return None
+        found: dict[Config, Record] = {}
+        for record in self.records():
+            if record.problem.dtype is problem.dtype:
+                config = fitted(record.config, problem, info.arch, ("exact", "bounds"))
+                if config is not None:
+                    found.setdefault(config, record)
+        best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
+        return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
+
+    def keep(self, record: Record, *, replace: bool = False) -> bool:
+        """Store a record if it beats the user's own for its device and problem; True if it was written.
+
+        A lower median beats, and so does a newer record of the same config; `replace` (for a stored one whose
+        versions are out of date) lets any win. A record that is not ok is never stored. Raises StoreError in
+        one line where the folder cannot be written, StoreVersionError for a newer tilewright's file and
+        ConfigError for an unknown config; what was stored before is then still there.
+        """
+        if record.status is not Status.OK:
+            return False
+        record = loads(dumps(record))  # what could not be read again is never written
+        data = dumps(record)
+        check(len(data) <= _MAX_BYTES, f"a record of {len(data)} bytes is too large to be kept", StoreError)
+        path = self._path(record.device, record.problem)
+        with self._locked(path):
+            old = self._reread(path)
+            if old is not None and not (replace or _beats(record, old)):
+                return False
+            _sweep(path)
+            write_whole(path, data)
+        return True
+
+    def export(self, device_key: str, folder: Path) -> list[Path]:
+        """Write the user's records of a device in the form in which records ship, and return the files.
+
+        They are `folder/<device key>/<MxNxK>-<dtype>-<transposes>.json`. Raises StoreError.
+        """
+        check(bool(_DEVICE_KEY.fullmatch(device_key)), f"not the key of a device: {device_key!r}", StoreError)
+        written = []
+        for record in sorted(self._own_records(device_key), key=_order):
+            problem = record.problem
+            path = folder / device_key / f"{problem.shape}-{problem.dtype.value}-{problem.trans}.json"
+            with _one_line("write", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, dumps(record))
+            written.append(path)
+        return written
+
+    def _path(self, device_key: str, problem: Problem) -> Path:
+        return self.root / "records" / f"{key_digest(device_key, problem)}.json"
+
+    def _own(self, path: Path) -> Record | None:
+        # A reader's way: whatever is wrong with the file, go on without it.
+        try:
+            return _read(path)
+        except _DamagedError as error:
+            return self._set_damaged_aside(path, error)
+        except StoreVersionError:
+            raise
+        except (ConfigError, StoreError) as error:
+            _warn(f"{_named(error, path)}; passed over")
+            return None
+
+    def _own_records(self, device_key: str | None) -> Iterator[Record]:
+        try:
+            names = sorted(name for name in os.listdir(self.root / "records") if _RECORD_FILE.fullmatch(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _warn(f"cannot read {self.root}: {error.strerror}; passed over")
+            return
+        for name in names:
+            try:
+                record = self._own(self.root / "records" / name)
+            except StoreVersionError as error:
+                _warn(f"{error}; passed over")
+                continue
+            if record is not None and device_key in (None, record.device):
+                yield record
+
+    def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:
+        # Under the lock and after another look: a writer may have put a good record there meanwhile.
+        try:
+            with self._locked(path):
+                return self._reread(path)
+        except StoreVersionError:
+            raise
+        except StoreError as failure:
+            _warn(f"{path} is damaged ({error}) and stays where it is: {failure}")
+            return None
+
+    def _reread(self, path: Path) -> Record | None:
+        # A writer's way, under the lock: whatever is wrong with the file is moved away, never overwritten.
+        try:
+            return _read(path)
+        except _DamagedError as error:
+            _warn(f"{path} is damaged ({error}); set aside as {_move_aside(path, 'corrupt')}")
+        except ConfigError:
+            _move_aside(path, "unknown")
+        return None
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        locks = self.root / "locks"
+        with _one_line("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            locks.mkdir(exist_ok=True)
+            with FileLock(locks / f"{path.stem}.lock", timeout=_LOCK_SECONDS, poll_interval=0.01):
+                yield
+
+    def _shipped_records(self, device_key: str) -> tuple[Record, ...]:
+        if device_key not in self._shipped:
+            # Compared, not joined: a key is no path.
+            folders = [folder for folder in _children(self._tuned) if folder.name == device_key]
+            files = (file for folder in folders for file in _children(folder) if file.name.endswith(".json"))
+            self._shipped[device_key] = tuple(_read_shipped(files, device_key))
+        return self._shipped[device_key]
+
+
+def _read(path: Path) -> Record | None:
+    """Raises _DamagedError, StoreVersionError, ConfigError for a config of another version, StoreError."""
+    try:
+        with _one_line("read", path):
+            data = read_plain(path, _MAX_BYTES)
+    except NotPlainError as error:
+        raise _DamagedError(str(error)) from error
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    try:
+        record = loads(data)
+    except StoreVersionError as error:
+        raise StoreVersionError(f"{path} was {error}") from error
+    except StoreError as error:
+        raise _DamagedError(str(error)) from error
+    good = record.status is Status.OK and path.stem == key_digest(record.device, record.problem)
+    if not good:
+        raise _DamagedError("not the record that its name says")
+    return record
+
+
+def _read_shipped(files: Iterable[Traversable], device_key: str) -> Iterator[Record]:
+    for file in sorted(files, key=lambda file: file.name):
+        try:
+            record = loads(file.read_bytes())
+            check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
+        except (ConfigError, StoreError, OSError) as error:
+            _warn(f"{file}: {error}; passed over")
+            continue
+        yield record
+
+
+def _children(folder: Traversable) -> list[Traversable]:
+    return sorted(folder.iterdir(), key=lambda child: child.name) if folder.is_dir() else []
+
+
+def _move_aside(path: Path, suffix: str) -> str:
+    # Never over an earlier one. Called under the record's lock, so nobody takes the name in between.
+    number = 0
+    while os.path.lexists(target := path.with_name(f"{path.name}{f'.{number}' if number else ''}.{suffix}")):
+        number += 1
+    os.rename(path, target)
+    return target.name
+
+
+def _sweep(path: Path) -> None:
+    # What a killed writer of this record left. Under its lock no other writer is at work on it.
+    for stale in path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            stale.unlink()
+
+
+@contextlib.contextmanager
+def _one_line(verb: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Timeout as error:
+        raise StoreError(f"cannot {verb} {path}: another process holds its lock") from error
+    except OSError as error:
+        raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+def _beats(record: Record, old: Record) -> bool:
+    return record.config == old.config or record.median_us < old.median_us
+
+
+def _serves(config: Config, problem: Problem, arch: Arch) -> bool:
+    return next(rejections(problem, config, arch), None) is None
+
+
+def _comparable(tuned: Problem, problem: Problem) -> bool:
+    return tuned.dtype is problem.dtype and tuned.trans == problem.trans
+
+
+def distance(tuned: Problem, problem: Problem) -> float:
+    """How far apart two shapes are: doublings of m, of n and of k, added up."""
+    # A dimension of zero counts as one half: one doubling away from 1.
+    pairs = ((tuned.m, problem.m), (tuned.n, problem.n), (tuned.k, problem.k))
+    return sum(abs(math.log2(max(one, 0.5)) - math.log2(max(other, 0.5))) for one, other in pairs)
+
+
+def _order(record: Record) -> tuple[str, str, str, int, int, int]:
+    problem = record.problem
+    return record.device, problem.dtype.value, problem.trans, problem.m, problem.n, problem.k
+
+
+def _named(error: Exception, path: Path) -> str:
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, StoreWarning, stacklevel=3)

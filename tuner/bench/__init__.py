@@ -1,0 +1,1 @@
+"""Timing lists of shapes beside other libraries."""

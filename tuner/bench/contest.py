@@ -1,0 +1,170 @@
+"""One shape, timed as the library would run it against the vendor's libraries. Runs in the process of the device."""
+
+import math
+import platform
+import statistics
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from ...codegen.errors import DeviceError, DeviceFaultError, LaunchError
+from ...codegen.problem import Problem
+from ...runtime.check.roofline import floor_us
+from ...runtime.check.timing import Timer, TimingPlan
+from ...runtime.check.verify import Launch, Verifier
+from ...runtime.device.cublaslt import CublasLt, cublaslt_name
+from ...runtime.device.protocol import Device
+from ...runtime.product.matmul import entered, load_on
+from ...runtime.store.record import Status
+from ...runtime.store.store import Store
+from ...runtime.store.versions import versions_of
+from ..measure.decide import paired
+from ..measure.evaluate import FAILURES, one_line, status_of
+from .rows import TITLES, BenchRow, Rival, Setting
+
+__all__ = ["ROUNDS", "contest", "setting"]
+
+ROUNDS = 7
+"""Rounds at least."""
+_OURS, _AGAIN = "ours", "ours again"
+_TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
+
+
+def setting(device: Device) -> Setting:
+    """Which libraries the device can be compared with."""
+    missing = []
+    rivals: dict[str, str] = {}
+    with entered(device):
+        for key in ("numpy",) if device.info.arch.is_host else ("cublas", "cublaslt"):
+            try:
+                rivals[key] = cublaslt_name() if key == "cublaslt" else device.vendor_name
+            except DeviceError as error:
+                missing.append(f"{TITLES[key]} is not timed: {error}")
+    versions = dict(versions_of(device.info, device.compiler))
+    versions |= {"python": platform.python_version(), device.xp.__name__: device.xp.__version__, **rivals}
+    if "cublaslt" in rivals:
+        versions["nvmath-python"] = metadata.version("nvmath-python")
+    return Setting(tuple(rivals), tuple(sorted(versions.items())), tuple(missing))
+
+
+def contest(
+    device: Device,
+    problem: Problem,
+    rivals: tuple[str, ...],
+    store: Path | None,
+    seconds: float,
+    turn_seconds: float = 0.0,
+) -> BenchRow:
+    """Check and time what the store holds for a problem beside the `rivals`. A failure is a row, not an exception.
+
+    `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top. With
+    `turn_seconds` each contender runs so long in its turn.
+    """
+    row = BenchRow(problem)
+    with entered(device), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            gemm = load_on(device, problem, Store(store))
+            row = replace(row, config=str(gemm.config), origin=gemm.origin)
+            row = _Contest(device, row, gemm.launch).run(rivals, seconds, turn_seconds)
+        except FAILURES as error:
+            row = replace(row, status=status_of(error), reason=one_line(error))
+    # The library's own: other categories are those of the array library, and for its developers.
+    told = (one_line(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    return replace(row, notes=(*row.notes, *dict.fromkeys(told)))
+
+
+class _Contest:
+    """Contenders on the inputs of one problem."""
+
+    def __init__(self, device: Device, row: BenchRow, ours: Launch) -> None:
+        self.device, self.row, self.problem = device, row, row.problem
+        self._contenders: dict[str, Launch] = {_OURS: ours}
+        self._errors: dict[str, float] = {}
+        self._notes: list[str] = []
+
+    def run(self, rivals: tuple[str, ...], seconds: float, turn_seconds: float) -> BenchRow:
+        """The row. Raises what checking and timing do."""
+        verifier = Verifier(self.device, self.problem, seed=101)
+        reason = self._checked(verifier, _OURS, self._contenders[_OURS])
+        if reason:
+            worst = _finite(self._errors[_OURS])
+            return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_over_bound=worst)
+        plan = TimingPlan.side_by_side(self.device)
+        timer = Timer(self.device, self.problem, seed=103, plan=plan)
+        for key in rivals:
+            try:
+                self._enter(key, verifier, timer)
+            except DeviceFaultError:
+                raise
+            except (LaunchError, DeviceError) as error:
+                self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
+        del verifier  # its memory is not needed while the others are timed
+        again = {**self._contenders, _AGAIN: self._contenders[_OURS]}
+        samples, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds, turn_seconds=turn_seconds)
+        held_back = timer.held_back()
+        fixed = self._fixed(replace(plan, rotate_l2=0.0)) if timer.sets > 1 else {}
+        eager = {name: timer.eager_us(launch) for name, launch in self._contenders.items()}
+        return replace(
+            self.row,
+            notes=tuple(self._notes),
+            ours_us=statistics.median(samples[_OURS]),
+            floor_us=floor_us(self.device.info, self.problem),
+            error_over_bound=self._errors[_OURS],
+            eager_us=eager[_OURS],
+            fixed_us=fixed.get(_OURS),
+            aa_interval=paired(samples[_AGAIN], samples[_OURS])[1],
+            rounds=len(samples[_OURS]),
+            clock_mhz=clock_mhz,
+            held_back=held_back,
+            rivals=tuple(self._rival(key, samples, eager, fixed) for key in self._contenders if key != _OURS),
+        )
+
+    def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
+        """Why a contender's result is wrong; empty where it is right."""
+        verdict = verifier.check_launch(launch)
+        self._errors[name] = verdict.accuracy.worst
+        return verdict.reason
+
+    def _enter(self, key: str, verifier: Verifier, timer: Timer) -> None:
+        """A rival joins. A wrong result of the vendor's library is told, and timed: it is what users get."""
+        launch = self._fastest(timer) if key == "cublaslt" else self.device.vendor(self.problem)
+        reason = self._checked(verifier, key, launch)
+        if reason:
+            self._notes.append(f"{TITLES[key]}: {reason}")
+        self._contenders[key] = launch
+
+    def _fastest(self, timer: Timer) -> Launch:
+        """The fastest of cuBLASLt's kernels; one that fails is passed over."""
+        times: list[tuple[float, Launch]] = []
+        last = "no heuristic serves this problem"
+        for launch in CublasLt(self.device, self.problem).launches():
+            try:
+                timed = timer.ready(launch)
+                times.append((min(timer.sample_us(timed) for _ in range(_TRIES)), launch))
+            except DeviceFaultError:
+                raise
+            except LaunchError as error:
+                last = str(error)
+        if not times:
+            raise LaunchError(last)
+        return min(times, key=lambda pair: pair[0])[1]
+
+    def _fixed(self, plan: TimingPlan) -> Mapping[str, float]:
+        """Medians on one set of inputs, which the cache may hold."""
+        timer = Timer(self.device, self.problem, seed=107, plan=plan)
+        samples, _ = timer.rounds(self._contenders, ROUNDS)
+        return {name: statistics.median(found) for name, found in samples.items()}
+
+    def _rival(
+        self, key: str, samples: Mapping[str, list[float]], eager: Mapping[str, float], fixed: Mapping[str, float]
+    ) -> Rival:
+        ratio, interval = paired(samples[key], samples[_OURS])
+        error = _finite(self._errors[key])
+        return Rival(key, statistics.median(samples[key]), ratio, interval, error, eager[key], fixed.get(key))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,149 @@
+"""What timing a list of shapes against other libraries found."""
+
+import statistics
+from dataclasses import dataclass
+
+from ...codegen.problem import Problem
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.record import Status
+
+__all__ = ["TITLES", "BenchResult", "BenchRow", "Rival", "Setting"]
+
+TITLES = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy"}
+"""The libraries that kernels are compared with, by the word for them in names of fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another library on the same product, in the same rounds."""
+
+    key: str
+    """`cublas`, `cublaslt` or `numpy`."""
+    us: float
+    """Median, inputs rotated."""
+    ratio: float
+    """Median over the rounds of its time over ours: above 1 is ours faster."""
+    interval: tuple[float, float]
+    """Confidence interval of that ratio, 95% or what the rounds allow."""
+    error_over_bound: float | None
+    """Largest error over its bound, on the data that ours was checked on; None where it is not finite."""
+    eager_us: float
+    """Median from one call to its end, without a graph."""
+    fixed_us: float | None
+    """Median on inputs that stay in the cache, where that was timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One shape. Times are None where `status` is not ok."""
+
+    problem: Problem
+    """What was computed."""
+    config: str = ""
+    """The variant that the library runs, as text; empty where it did not come so far."""
+    origin: str = ""
+    """Where that is from: `exact`, `nearest MxNxK` or `default`."""
+    status: Status = Status.OK
+    """How it ended."""
+    reason: str = ""
+    """Why, where it did not end well: one line."""
+    notes: tuple[str, ...] = ()
+    """Warnings of the library as it loaded the kernel, and rivals that could not run: a line each."""
+    ours_us: float | None = None
+    """Median, inputs rotated."""
+    floor_us: float | None = None
+    """What the device cannot pass; None for the processor."""
+    error_over_bound: float | None = None
+    """Largest error over its bound; at most 1 is right."""
+    eager_us: float | None = None
+    """Median from one call to its end, without a graph."""
+    fixed_us: float | None = None
+    """Median on inputs that stay in the cache, where that was timed."""
+    aa_interval: tuple[float, float] | None = None
+    """Confidence interval of the ratio of ours to ours, timed as two contenders: what the method itself is worth."""
+    rounds: int = 0
+    """Rounds timed."""
+    clock_mhz: float | None = None
+    """Clock seen at the end."""
+    held_back: bool = False
+    """Whether the device had lowered it for power or heat."""
+    rivals: tuple[Rival, ...] = ()
+    """The other libraries, those that ran."""
+
+    @property
+    def ok(self) -> bool:
+        """Checked and timed."""
+        return self.status is Status.OK
+
+    def rival(self, key: str) -> Rival | None:
+        """The rival called `key`, where it ran."""
+        return next((rival for rival in self.rivals if rival.key == key), None)
+
+    def us_of(self, key: str) -> float | None:
+        """The median of `ours` or of a rival."""
+        rival = self.rival(key)
+        return self.ours_us if key == "ours" else rival.us if rival else None
+
+    def tflops(self, us: float | None) -> float | None:
+        """10^12 operations a second at `us` a product."""
+        return self.problem.flops / us / 1e6 if us else None
+
+    @property
+    def aa_spread(self) -> float | None:
+        """The end of `aa_interval` that is farther from 1, as a share: 0.01 is 1% from itself."""
+        return max(max(end, 1 / end) for end in self.aa_interval) - 1 if self.aa_interval else None
+
+    @property
+    def floor_share(self) -> float | None:
+        """The floor over our time: 1 is as fast as the device can be."""
+        return self.floor_us / self.ours_us if self.floor_us and self.ours_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a device is compared with there."""
+
+    rivals: tuple[str, ...]
+    """Words for the libraries that are present."""
+    versions: tuple[tuple[str, str], ...]
+    """Names and versions of all that a time depends on."""
+    missing: tuple[str, ...] = ()
+    """A line for each library that is not there, saying how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A run, whole or as far as it came."""
+
+    device: DeviceInfo
+    setting: Setting
+    date: str
+    """Day and time of the start, UTC, ISO 8601."""
+    wanted: int
+    """Shapes asked for."""
+    rows: tuple[BenchRow, ...] = ()
+    stopped: str = ""
+    """What ended it early: `interrupt`, or crashes in words; empty where it came to its end."""
+    turn_seconds: float = 0.0
+    """How long each contender ran in its turn; 0 where batches alternated."""
+
+    def compared(self, key: str) -> tuple[Rival, ...]:
+        """The rival in every row that counts."""
+        found = (row.rival(key) for row in self.rows if row.ok)
+        return tuple(rival for rival in found if rival is not None)
+
+    def geomean(self, key: str) -> float | None:
+        """Geometric mean of the ratios to a rival over the rows that are ok, None where there are none."""
+        ratios = [rival.ratio for rival in self.compared(key)]
+        return statistics.geometric_mean(ratios) if ratios else None
+
+    @property
+    def geomean_floor(self) -> float | None:
+        """Geometric mean of the shares of the floor."""
+        shares = [share for row in self.rows if row.ok and (share := row.floor_share)]
+        return statistics.geometric_mean(shares) if shares else None
+
+    @property
+    def worst_aa(self) -> float | None:
+        """The farthest that a kernel was from itself: a ratio nearer to 1 than this says nothing."""
+        return max((spread for row in self.rows if (spread := row.aa_spread) is not None), default=None)

@@ -1,0 +1,143 @@
+"""Timing a list of shapes against other libraries: one worker process, and a row for each shape whatever happens."""
+
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from ...codegen.errors import ShapeError, TuningError, check
+from ...codegen.problem import Problem
+from ...runtime.device.detect import choose
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.codec import decode, encode
+from ...runtime.store.record import Status
+from ..measure.child import Child, ChildDiedError
+from ..measure.evaluate import one_line
+from ..measure.pipeline import MAX_RESTARTS, OPEN_LIMIT_S
+from ..measure.worker import pack_info
+from .rows import BenchResult, BenchRow, Setting
+
+__all__ = ["SECONDS", "BenchProgress", "bench"]
+
+SECONDS = 2.0
+"""Timed side by side for each shape, where nothing else is asked for."""
+ROW_LIMIT_S = 180.0
+"""A shape may take so long, ten times its seconds and a hundred times those of a turn."""
+
+
+class BenchProgress(Protocol):
+    """Told what happens while a run goes on."""
+
+    def opened(self, result: BenchResult) -> None:
+        """Once, before the first shape."""
+
+    def begun(self, problem: Problem) -> None:
+        """Before each shape."""
+
+    def measured(self, result: BenchResult) -> None:
+        """After each shape; its row is the last of `result.rows`."""
+
+
+def bench(
+    problems: Sequence[Problem],
+    progress: BenchProgress,
+    *,
+    device: str = "auto",
+    store: Path | None = None,
+    seconds: float = SECONDS,
+    turn_seconds: float = 0.0,
+) -> BenchResult:
+    """Time what the store holds for each problem beside the vendor's libraries, interleaved in one process.
+
+    Batches alternate, or with `turn_seconds` each contender runs so long in its turn, at its own clock.
+    A shape that fails, or takes its process down, is a row that says so. Ctrl-C ends the run with the rows that are
+    done. Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there and
+    TuningError for one that cannot be opened.
+    """
+    for problem in problems:
+        check(min(problem.m, problem.n, problem.k) > 0, f"nothing to time in {problem}: a dimension is 0", ShapeError)
+    info = choose(device).info
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)
+    worker = _Worker(info, store, seconds, turn_seconds)
+    try:
+        result = replace(result, setting=worker.open())
+        progress.opened(result)
+        for problem in problems:
+            progress.begun(problem)
+            row = worker.row(problem)
+            result = replace(result, rows=(*result.rows, row))
+            progress.measured(result)
+            if worker.lost:
+                return replace(result, stopped=worker.lost)
+    except KeyboardInterrupt:
+        result = replace(result, stopped="interrupt")
+    finally:
+        worker.close()
+    return result
+
+
+class _Worker:
+    """The process that owns the device; a fresh one follows where it ends."""
+
+    def __init__(self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float) -> None:
+        self._info, self._seconds, self._turn_seconds = info, seconds, turn_seconds
+        self._store = str(store.absolute()) if store else None
+        self._setting = Setting((), ())
+        self._child: Child | None = None
+        self._ends = 0
+        self.lost = ""
+        """Why no more shapes can be timed; empty while they can."""
+
+    def open(self) -> Setting:
+        """Start the process and open the device. Raises TuningError."""
+        self._child = Child()
+        try:
+            answer = self._child.ask({"do": "set up", "info": pack_info(self._info)}, OPEN_LIMIT_S)
+        except ChildDiedError as error:
+            raise TuningError(f"the device cannot be opened: {error}") from error
+        check(answer["ok"], f"the device cannot be opened: {answer.get('reason')}", TuningError)
+        self._setting = cast(Setting, decode(Setting, answer["setting"], "message"))
+        return self._setting
+
+    def row(self, problem: Problem) -> BenchRow:
+        """One shape, whatever becomes of it."""
+        limit_s = ROW_LIMIT_S + 10 * self._seconds + 100 * self._turn_seconds
+        begun = time.monotonic()
+        try:
+            if self._child is None:
+                self.open()
+            assert self._child is not None
+            row = self._answered(problem, self._child.ask(self._question(problem), limit_s))
+        except ChildDiedError as error:
+            late = time.monotonic() - begun >= limit_s
+            row = BenchRow(problem, status=Status.TIMEOUT if late else Status.CRASHED, reason=one_line(error))
+        except TuningError as error:
+            row = BenchRow(problem, status=Status.LOST_DEVICE, reason=one_line(error))
+        if row.status in (Status.TIMEOUT, Status.CRASHED, Status.LOST_DEVICE):
+            self.close()
+            self._ends += 1
+            if self._ends >= MAX_RESTARTS:
+                self.lost = f"the measuring process ended {self._ends} times in a row, last: {row.reason}"
+        else:
+            self._ends = 0
+        return row
+
+    def _question(self, problem: Problem) -> dict[str, Any]:
+        rivals = list(self._setting.rivals)
+        asked = {"problem": encode(problem), "rivals": rivals, "store": self._store}
+        return {"do": "contest", **asked, "seconds": self._seconds, "turn_seconds": self._turn_seconds}
+
+    @staticmethod
+    def _answered(problem: Problem, answer: dict[str, Any]) -> BenchRow:
+        if not answer["ok"]:
+            return BenchRow(problem, status=Status.LAUNCH_ERROR, reason=one_line(answer["reason"]))
+        return cast(BenchRow, decode(BenchRow, answer["row"], "message"))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None

@@ -1,0 +1,104 @@
+"""Who wins: contenders timed side by side, paired round by round."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.config import Config
+from ...codegen.errors import TuningError, check
+from ...codegen.families import canonical, complete
+from ...codegen.problem import Problem
+from ...runtime.check.timing import summarise
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.record import Accuracy, Measurement, Record, Status
+from .evaluate import VENDOR, Duel
+
+__all__ = ["NAIVE", "TIE", "Contender", "decided", "interval", "judge", "paired"]
+
+NAIVE = complete(Config("naive", ()))
+"""What every result is compared with: the family's defaults."""
+TIE = 0.02
+"""Contenders nearer than this are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One line of the final table."""
+
+    name: str
+    """A config as text, or `vendor`."""
+    measurement: Measurement
+    """Its times in the duel."""
+    accuracy: Accuracy
+    """Its error over the bound."""
+    ratio_vendor: float
+    """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor."""
+    interval: tuple[float, float]
+    """Confidence interval of that ratio, 95% or what the rounds allow."""
+
+    @property
+    def is_vendor(self) -> bool:
+        """The vendor's library."""
+        return self.name == VENDOR
+
+
+def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, ...]:
+    """The contenders of a duel: the winner, then the others, fastest first.
+
+    The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
+    win, beside the vendor's library.
+    """
+    vendor = duel.samples_us[duel.names.index(VENDOR)]
+    contenders = []
+    for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
+        measured = summarise(list(samples), duel.clock_mhz, whole_us)
+        contenders.append(Contender(name, measured, accuracy, *paired(vendor[: len(samples)], samples)))
+    contenders.sort(key=lambda contender: contender.measurement.median_us)
+    ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
+    check(bool(ours), "nobody to judge", TuningError)
+    fastest = ours[0].measurement.median_us
+    tied = [c for c in ours if c.measurement.median_us <= fastest * (1 + TIE)]
+    first = min(tied, key=lambda contender: canonical(Config.parse(contender.name)))
+    return (first, *(contender for contender in contenders if contender is not first))
+
+
+def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Median of their times over ours, round by round, and its confidence interval: above 1 is faster than they."""
+    ratios = [their_us / our_us for their_us, our_us in zip(theirs, ours, strict=True)]
+    return statistics.median(ratios), interval(ratios)
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Confidence interval of the median, free of assumptions: the widest pair of order statistics that still covers
+    at most 5% outside, or all of them where there are too few."""
+    ordered = sorted(ratios)
+    count = len(ordered)
+    cut, outside = 0, 0.0
+    while cut < (count - 1) // 2:
+        outside += 2 * math.comb(count, cut) / 2**count
+        if outside > 0.05:
+            break
+        cut += 1
+    cut = max(0, cut - 1)
+    return ordered[cut], ordered[-1 - cut]
+
+
+def decided(
+    problem: Problem, info: DeviceInfo, contenders: tuple[Contender, ...], versions: tuple[tuple[str, str], ...]
+) -> Record:
+    """The record of the winner, the first of `judge`'s contenders."""
+    first = contenders[0]
+    vendor = next(contender for contender in contenders if contender.is_vendor)
+    return Record(
+        problem=problem,
+        device=info.key,
+        config=Config.parse(first.name),
+        status=Status.OK,
+        measurement=first.measurement,
+        accuracy=first.accuracy,
+        versions=versions,
+        vendor_us=vendor.measurement.median_us,
+        ratio_vendor=first.ratio_vendor,
+        ratio_interval=first.interval,
+    )

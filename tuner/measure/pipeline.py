@@ -1,0 +1,308 @@
+"""Variants on their way: compiled ahead in a pool of processes, then verified and timed one at a time by a worker.
+
+The parent never touches the device. A worker that crashes, hangs or leaves the device in error is ended and started
+anew; the variant it was on keeps the blame.
+"""
+
+import math
+import os
+import selectors
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from ...codegen.config import Config
+from ...codegen.errors import ConfigError, TuningError
+from ...codegen.problem import Problem
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.codec import decode, encode
+from ...runtime.store.record import Record, Status
+from ...runtime.store.versions import generator_version
+from .child import Child, ChildDiedError
+from .evaluate import Duel, Phases, Tried
+from .worker import pack_info
+
+__all__ = ["Isolated"]
+
+COMPILE_LIMIT_S = 60.0
+OPEN_LIMIT_S = 180.0
+TRY_LIMIT_S = 10.0
+TRY_OVER_INCUMBENT = 20
+"""A variant may take TRY_LIMIT_S, or this many times the incumbent's product if that is more."""
+DUEL_LIMIT_S = 180.0
+MAX_RESTARTS = 3
+WORKER_QUEUE = 2
+"""Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
+_STATUS = {"CompileError": Status.COMPILE_ERROR, "ConfigError": Status.PRUNED, "LaunchError": Status.LAUNCH_ERROR}
+
+
+@dataclass(slots=True)
+class _Job:
+    config: Config
+    compile_s: float = 0.0
+    code: str = ""
+    check: bool = False
+    """The incumbent, tried again in a fresh worker: not a result."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Where the wall time of the measuring worker went, in seconds."""
+
+    started: float = field(default_factory=time.monotonic)
+    """When the pipeline started."""
+    busy_s: float = 0.0
+    """The worker had a variant in hand."""
+    busy_late_s: float = 0.0
+    """The same, from ten seconds after the start on."""
+
+    def add(self, begin: float, end: float) -> None:
+        """Count one variant's stay."""
+        self.busy_s += end - begin
+        self.busy_late_s += max(0.0, end - max(begin, self.started + 10.0))
+
+
+class Isolated:
+    """A pool of compile processes and one measuring worker."""
+
+    def __init__(self, info: DeviceInfo, problem: Problem, compilers: int | None = None) -> None:
+        self._info, self._problem = info, problem
+        self._versions = (("driver", info.driver), ("generator", generator_version()))
+        count = compilers or max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
+        self._context = {"info": pack_info(info), "problem": encode(problem)}
+        self._compilers = [Child() for _ in range(count)]
+        self._worker = Child()
+        self._opened = False
+        self._to_compile: deque[_Job] = deque()
+        self._compiled: deque[_Job] = deque()
+        self._known: dict[str, Record] = {}
+        self._out: list[Tried] = []
+        self._restarts = 0
+        self._given_up = ""
+        self._begun = 0.0
+        self._incumbent: Record | None = None
+        self.usage = Usage()
+        self._open_worker()
+
+    @property
+    def processes(self) -> int:
+        """Compile processes."""
+        return len(self._compilers)
+
+    def _open_worker(self) -> None:
+        # The answer is read with the others: compiling goes on while the device starts.
+        self._opened = False
+        self._worker.send({"do": "open", **self._context}, "open", OPEN_LIMIT_S)
+
+    def room(self) -> int:
+        """Enough under way that neither compilers nor worker wait."""
+        under_way = len(self._to_compile) + len(self._compiled) + sum(c.job is not None for c in self._compilers)
+        return 2 * len(self._compilers) + 2 - under_way
+
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        measuring = self._opened and self._worker.job is not None
+        return bool(self._to_compile or self._compiled or measuring or any(c.job for c in self._compilers))
+
+    def submit(self, config: Config) -> None:
+        """Queue one variant for compiling."""
+        self._to_compile.append(_Job(config))
+
+    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
+        """Hand out work, wait for answers, collect what has come out."""
+        end = time.monotonic() + timeout_s
+        while not self._out:
+            self._hand_out(stop_above_us)
+            left = end - time.monotonic()
+            if left <= 0 or not self.busy():
+                break
+            self._wait(left)
+        done, self._out = self._out, []
+        return done
+
+    def _hand_out(self, stop_above_us: float) -> None:
+        for place, child in enumerate(self._compilers):
+            if child.job is None and self._to_compile:
+                waiting = self._to_compile.popleft()
+                question = {"do": "compile", "config": str(waiting.config), **self._context}
+                try:
+                    child.send(question, waiting, COMPILE_LIMIT_S)
+                except ChildDiedError as error:
+                    self._compiler_died(place, waiting, Status.CRASHED, str(error))
+        while self._opened and len(self._worker.jobs) < WORKER_QUEUE:
+            job = self._next_compiled()
+            if job is None:
+                break
+            if job.code in self._known and not job.check:
+                self._out.append(self._twin(job, self._known[job.code]))
+                continue
+            if not self._worker.jobs:
+                self._begun = time.monotonic()
+            limit = None if math.isinf(stop_above_us) else stop_above_us
+            incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
+            message = {"do": "try", "config": str(job.config), "stop_above_us": limit}
+            try:
+                self._worker.send(message, job, max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s))
+            except ChildDiedError as error:
+                self._worker_died(Status.CRASHED, str(error))
+
+    def _next_compiled(self) -> _Job | None:
+        """The first job whose machine code the worker has not in hand; a twin waits for the other's record."""
+        in_hand = {job.code for job, _ in self._worker.jobs}
+        for place, job in enumerate(self._compiled):
+            if job.code not in in_hand:
+                del self._compiled[place]
+                return job
+        return None
+
+    def _twin(self, job: _Job, record: Record) -> Tried:
+        """The record of a variant whose machine code was measured already under another name."""
+        return Tried(replace(record, config=job.config), Phases(compile_s=job.compile_s))
+
+    def _wait(self, timeout_s: float) -> None:
+        children = [*self._compilers, self._worker]
+        nearest = min(child.deadline for child in children) - time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for child in children:
+                selector.register(child, selectors.EVENT_READ, child)
+            ready = [key.data for key, _ in selector.select(max(0.0, min(timeout_s, nearest)))]
+        for child in ready:
+            if child is self._worker:
+                self._worker_spoke()
+            else:
+                self._compiler_spoke(self._compilers.index(child))
+        while self._worker.pending:
+            self._worker_spoke()
+        now = time.monotonic()
+        for place, child in enumerate(self._compilers):
+            if now > child.deadline:
+                self._compiler_died(place, child.job, Status.TIMEOUT, f"compiling took over {COMPILE_LIMIT_S:.0f} s")
+        if now > self._worker.deadline:
+            self._worker_died(Status.TIMEOUT, "it did not end in time")
+
+    def _compiler_spoke(self, place: int) -> None:
+        child = self._compilers[place]
+        job = child.job
+        try:
+            answer = child.receive()
+        except ChildDiedError as error:
+            self._compiler_died(place, job, Status.CRASHED, f"compiling: {error}")
+            return
+        if answer is None:
+            return
+        if answer["ok"]:
+            job.code, job.compile_s = answer["code"], answer["seconds"]
+            self._compiled.append(job)
+        else:
+            self._failed(job, _STATUS.get(answer["error"], Status.COMPILE_ERROR), answer["reason"])
+
+    def _compiler_died(self, place: int, job: _Job | None, status: Status, reason: str) -> None:
+        self._compilers[place].end()
+        self._compilers[place] = Child()
+        if job is not None:
+            self._failed(job, status, reason)
+
+    def _worker_spoke(self) -> None:
+        job = self._worker.job
+        try:
+            answer = self._worker.receive()
+        except ChildDiedError as error:
+            self._worker_died(Status.CRASHED, str(error))
+            return
+        if answer is None:
+            return
+        if job == "open":
+            if not answer["ok"]:
+                raise TuningError(f"the device cannot be opened: {answer['reason']}")
+            self._opened = True
+            return
+        self._count_busy()
+        if not answer["ok"]:
+            self._failed(job, Status.LAUNCH_ERROR, answer["reason"])
+            return
+        tried = cast(Tried, decode(Tried, answer["tried"], "message"))
+        tried = replace(tried, phases=replace(tried.phases, compile_s=tried.phases.compile_s + job.compile_s))
+        if job.check:
+            if tried.record.status is not Status.OK:
+                raise TuningError(f"in a fresh process the best variant no longer works: {tried.record.reason}")
+            return
+        self._out.append(tried)
+        self._known[job.code] = tried.record
+        if tried.fault:
+            self._restart(tried.record.reason)
+            return
+        self._restarts = 0
+        if tried.record.median_us < (self._incumbent.median_us if self._incumbent else math.inf):
+            self._incumbent = tried.record
+
+    def _count_busy(self) -> None:
+        now = time.monotonic()
+        self.usage.add(self._begun, now)
+        self._begun = now  # of the job behind it, if there is one
+
+    def _worker_died(self, status: Status, reason: str) -> None:
+        """The first job takes the blame; what waited behind it is handed to the next worker."""
+        job = self._worker.job
+        if isinstance(job, _Job):
+            self._count_busy()
+            self._worker.jobs.popleft()
+            if not job.check:
+                self._failed(job, status, reason)
+        self._restart(reason)
+
+    def _restart(self, reason: str) -> None:
+        """A fresh worker, which must show that the incumbent still verifies before it is trusted."""
+        self._worker.end()
+        self._compiled.extendleft(
+            job for job, _ in reversed(self._worker.jobs) if isinstance(job, _Job) and not job.check
+        )
+        self._restarts += 1
+        if self._restarts >= MAX_RESTARTS:
+            self._given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
+            self._compiled.clear()
+            self._to_compile.clear()
+        self._worker = Child()
+        self._open_worker()
+        if self._incumbent is not None:
+            self._compiled.appendleft(_Job(self._incumbent.config, check=True))
+
+    def _failed(self, job: _Job, status: Status, reason: str) -> None:
+        record = Record(
+            problem=self._problem,
+            device=self._info.key,
+            config=job.config,
+            status=status,
+            reason=reason or status.value,
+            versions=self._versions,
+        )
+        self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
+
+    def given_up(self) -> str:
+        """The crashes that ended the run."""
+        return self._given_up
+
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        """Time some side by side in the worker. Raises TuningError."""
+        for _ in range(MAX_RESTARTS):
+            try:
+                self._compiled.clear()  # the answers under way are waited for, what is behind them is dropped
+                self._to_compile.clear()
+                while not self._opened or self._worker.jobs:
+                    self._wait(1.0)
+                names = [str(config) for config in configs]
+                message = {"do": "duel", "configs": names, "rounds": rounds, "seconds": seconds}
+                answer = self._worker.ask(message, DUEL_LIMIT_S)
+            except ChildDiedError as error:
+                self._restart(str(error))
+                continue
+            if not answer["ok"]:
+                kind = ConfigError if answer["error"] == "ConfigError" else TuningError
+                raise kind(f"the final comparison failed: {answer['reason']}")
+            return cast(Duel, decode(Duel, answer["duel"], "message"))
+        raise TuningError("the final comparison ended its process every time")
+
+    def close(self) -> None:
+        """End every process."""
+        for child in (*self._compilers, self._worker):
+            child.end()

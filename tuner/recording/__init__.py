@@ -1,0 +1,1 @@
+"""Recorded runs: files of other tuners, and tuning from them."""

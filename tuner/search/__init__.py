@@ -1,0 +1,1 @@
+"""What to try: legal configs, pruned by the model, ranked, sampled."""

@@ -1,0 +1,157 @@
+"""The set of variants a search may try, as points of small whole numbers.
+
+A point holds, for each dimension, the position of its value among that dimension's choices. All valid points
+are listed once, so that a search never proposes a variant that breaks a constraint, and so that "the nearest
+one that was not tried yet" has an answer. A parameter that a family lacks sits at position 0.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.config import Value
+from ...codegen.errors import ConfigError, check
+
+__all__ = ["Dimension", "Mask", "Point", "Space"]
+
+Point: TypeAlias = tuple[int, ...]
+"""For each dimension the position of the value among its choices."""
+
+Mask: TypeAlias = NDArray[np.bool_]
+"""One flag for each point of a space, in the space's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parameter and the values it may take."""
+
+    name: str
+    """Name of the parameter."""
+    choices: tuple[Value, ...]
+    """Its values, all different; numbers in rising order, for neighbours here are taken for neighbours."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.choices), f"{self.name} needs at least one choice")
+        check(len(set(self.choices)) == len(self.choices), f"the choices of {self.name} must differ")
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the distance between two positions means something: numbers, not words.
+
+        One word may stand before the numbers, for a family that lacks the parameter.
+        """
+        return all(isinstance(choice, int) for choice in self.choices[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """Dimensions and every valid point over them."""
+
+    dimensions: tuple[Dimension, ...]
+    """The parameters, in the order of a point's entries."""
+    points: tuple[Point, ...]
+    """All valid points, each once."""
+    matrix: NDArray[np.int16] = field(init=False, repr=False)
+    """The points as rows."""
+    scaled: NDArray[np.float32] = field(init=False, repr=False)
+    """The points with numbers scaled to 0..1 by position; words keep their position."""
+    _scale: NDArray[np.float32] = field(init=False, repr=False)
+    _rows: dict[Point, int] = field(init=False, repr=False)
+    _words: Mask = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(bool(self.points), "no variant meets the constraints: the space is empty")
+        matrix = np.array(self.points, dtype=np.int16).reshape(len(self.points), len(self.dimensions))
+        sizes = np.array([len(dimension.choices) for dimension in self.dimensions])
+        check(bool((matrix >= 0).all() and (matrix < sizes).all()), "a point lies outside its choices")
+        words = np.array([not dimension.ordered for dimension in self.dimensions], dtype=np.bool_)
+        rows = {point: row for row, point in enumerate(self.points)}
+        check(len(rows) == len(self.points), "a point is listed twice")
+        object.__setattr__(self, "matrix", matrix)
+        scale = np.where(words, 1, np.maximum(sizes - 1, 1)).astype(np.float32)
+        object.__setattr__(self, "scaled", matrix / scale)
+        object.__setattr__(self, "_scale", scale)
+        object.__setattr__(self, "_rows", rows)
+        object.__setattr__(self, "_words", words)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __contains__(self, point: object) -> bool:
+        return point in self._rows
+
+    def index(self, point: Point) -> int:
+        """The place of a valid point in `points`; raises ConfigError for any other."""
+        row = self._rows.get(point)
+        if row is None:
+            raise ConfigError(f"not a point of this space: {point}")
+        return row
+
+    def value(self, point: Point, name: str) -> Value:
+        """The value of one parameter at a point."""
+        for dimension, position in zip(self.dimensions, point, strict=True):
+            if dimension.name == name:
+                return dimension.choices[position]
+        raise ConfigError(f"no parameter is called {name!r}")
+
+    def values(self, point: Point) -> tuple[tuple[str, Value], ...]:
+        """Names and values of all parameters at a point."""
+        return tuple((d.name, d.choices[i]) for d, i in zip(self.dimensions, point, strict=True))
+
+    def point_of(self, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Point:
+        """The point with these values, valid or not; raises ConfigError for a value that is no choice."""
+        given = dict(values)
+        point = []
+        for dimension in self.dimensions:
+            value = given.get(dimension.name)
+            check(value in dimension.choices, f"{dimension.name} cannot be {value!r}")
+            point.append(dimension.choices.index(value))
+        return tuple(point)
+
+    def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """How far the points of these rows are: along numbers by scaled position, 1 for a word that differs."""
+        gaps = np.abs(self.scaled[rows] - np.array(point, dtype=np.float32) / self._scale)
+        if self._words.any():
+            gaps[:, self._words] = gaps[:, self._words] > 0
+        total: NDArray[np.float32] = gaps.sum(axis=1, dtype=np.float32)
+        return total
+
+    def around(self, point: Point, changes: int, reach: int | None = None) -> Mask:
+        """Valid points that differ from `point` in at most `changes` dimensions.
+
+        With `reach`, numbers differ by at most that many positions; words may always differ.
+        """
+        gaps = np.abs(self.matrix - np.array(point, dtype=np.int16))
+        near: Mask = np.count_nonzero(gaps, axis=1) <= changes
+        if reach is not None:
+            near &= (gaps[:, ~self._words] <= reach).all(axis=1)
+        return near
+
+    def nearest(self, point: Point, unseen: Mask) -> Point | None:
+        """The nearest valid point whose flag in `unseen` is set, the first of equals; None when none is."""
+        rows = np.flatnonzero(unseen)
+        if not rows.size:
+            return None
+        return self.points[int(rows[np.argmin(self.distances(point, rows))])]
+
+    def neighbours(self, point: Point) -> tuple[Point, ...]:
+        """Valid points that differ in one dimension: the next valid number up and down, any other word.
+
+        `point` itself need not be valid. Steps skip over invalid positions, because a constraint such as
+        "divides the tile" leaves gaps that a walk must be able to cross.
+        """
+        found = []
+        for place, dimension in enumerate(self.dimensions):
+            here = point[place]
+            below, above = range(here - 1, -1, -1), range(here + 1, len(dimension.choices))
+            for way in (below, above):
+                for position in way:
+                    other = (*point[:place], position, *point[place + 1 :])
+                    if other in self._rows:
+                        found.append(other)
+                        if dimension.ordered:
+                            break
+        return tuple(found)
