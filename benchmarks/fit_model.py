@@ -1,4 +1,4 @@
-"""Fit the factors of `runtime/experience.py` to the trials that tunings left in a store, without a GPU.
+"""Fit the factors of the policies in `tuner/search/policies/` to trials that tunings left in a store, without a GPU.
 
     python benchmarks/fit_model.py STORE...
 
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.config import Config, Value
-from tilewright.codegen.families import FAMILIES, complete
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import families
+from tilewright.codegen.leaf import Value
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.search.experience import FACTORS
+from tilewright.tuner.search.candidates import config_of
 from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.policies import policy_of
 
 DEVICE = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
 LEAST = 30
@@ -57,13 +59,6 @@ class Shape:
         return weights * (WEIGHT / weights.sum())
 
 
-def config_of(params: dict[str, Value]) -> Config:
-    """A trial's parameters as a config."""
-    family = str(params["family"])
-    own = [parameter.name for parameter in FAMILIES[family].parameters]
-    return complete(Config(family, tuple((n, params[n]) for n in own if params.get(n, "absent") != "absent")))
-
-
 def shapes_of(store: Path, family: str) -> list[Shape]:
     """What a store knows about a family."""
     found = []
@@ -87,7 +82,7 @@ def shapes_of(store: Path, family: str) -> list[Shape]:
 
 def fit(shapes: Sequence[Shape], family: str) -> dict[tuple[str, ...], dict[tuple[Value, ...], float]]:
     """Logarithms of factors by values, for each group of parameters."""
-    groups = tuple(FACTORS[family])
+    groups = tuple(policy_of(family).factors)
     configs = [config for shape in shapes for config in shape.configs]
     keys = sorted({(g, values_of(config, names)) for config in configs for g, names in enumerate(groups)}, key=str)
     index = {key: place for place, key in enumerate(keys)}
@@ -111,7 +106,7 @@ def fit(shapes: Sequence[Shape], family: str) -> dict[tuple[str, ...], dict[tupl
 
 def values_of(config: Config, names: tuple[str, ...]) -> tuple[Value, ...]:
     """The values of a group of parameters."""
-    return tuple(config[name] for name in names)
+    return tuple(config.leaf(name).plain(config.get(name)) for name in names)
 
 
 def quality(shape: Shape, estimates: Vector) -> tuple[float, float, float]:
@@ -129,7 +124,7 @@ def main() -> None:
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     stores: list[Path] = parser.parse_args().stores
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for family in FACTORS:
+    for family in (name for name in families() if policy_of(name).factors):
         shapes = [shape for store in stores for shape in shapes_of(store, family)]
         print(f"{family}: {sum(len(shape.configs) for shape in shapes)} variants of {len(shapes)} shapes")
         before, after = [], []

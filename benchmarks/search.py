@@ -1,4 +1,4 @@
-"""Compare tilewright's searches with Kernel Tuner's strategies on recorded spaces, without a GPU.
+"""Compare tilewright's searches with Optuna's TPE and Kernel Tuner's strategies on recorded spaces, without a GPU.
 
     python benchmarks/search.py RECORDING... --seeds 20 --budget 200 --output benchmarks/results/search
 
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file
-from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Point, Space
 
-SAMPLERS = ("gp", "tpe", "optuna-gp", "random")
+SAMPLERS = ("gp", "tpe", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
 TARGETS = (0.95, 0.99)
 MARKS = (50, 100, 200)
@@ -100,12 +100,12 @@ def curve_of(times_us: Iterable[float | None], best_us: float, budget: int) -> C
 
 def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point] = ()) -> Curve:
     """One run of a sampler of ours, ended early once it holds the optimum."""
-    sampler = make_sampler(name, case.space, seed, budget=budget)
-    sampler.seed(first)
+    search = make_search(name, case.space, seed, budget)
+    search.seed(first)
     times: list[float | None] = []
-    while len(times) < budget and (point := sampler.ask()) is not None:
+    while len(times) < budget and (point := search.ask()) is not None:
         times.append(case.recording.replay(point).time_us)
-        sampler.tell(point, times[-1])
+        search.tell(point, times[-1])
         if times[-1] == case.best_us:
             break
     return curve_of(times, case.best_us, budget)
@@ -160,14 +160,19 @@ def runs(
     case: Case, samplers: str, strategies: str, budget: int, first: list[Point]
 ) -> Iterator[tuple[str, Callable[[int], Curve]]]:
     """Name of each search and what runs it with a seed."""
-    ours = [name for name in samplers.split(",") if name]
-    for name in ours:
-        yield f"tilewright {name}", partial(our_run, name, case, budget)
+    ours = {name: _title(name) for name in samplers.split(",") if name}
+    for name, title in ours.items():
+        yield title, partial(our_run, name, case, budget)
     for name in filter(None, strategies.split(",")):
         yield f"Kernel Tuner {name}", partial(kernel_tuner_run, name, case, budget)
-    for name in ours:
+    for name, title in ours.items():
         if first and name != "random":
-            yield f"tilewright {name}, winners of others first", partial(our_run, name, case, budget, first=first)
+            yield f"{title}, winners of others first", partial(our_run, name, case, budget, first=first)
+
+
+def _title(sampler: str) -> str:
+    name = sampler.removeprefix("optuna:")
+    return f"tilewright {name}" if name == sampler else f"Optuna {name}, repaired"
 
 
 def load(path: Path, folder: Path) -> Case:
@@ -182,7 +187,7 @@ def load(path: Path, folder: Path) -> Case:
 def versions() -> dict[str, str]:
     """What was compared, and on what it ran."""
     found = {"python": platform.python_version()}
-    for package in ("tilewright", "optuna", "numpy", "scipy", "torch", "kernel_tuner"):
+    for package in ("tilewright", "optuna", "numpy", "scipy", "kernel_tuner"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
@@ -289,7 +294,8 @@ def main() -> None:
     head += ", ".join(f"{name} {version}" for name, version in versions().items()) + ".\n"
     head += "A share is the recording's best time over the best time found; `-` is more than the budget.\n"
     head += "A run that misses a share counts with the whole budget in the mean.\n"
-    head += f'"winners of others first": the {WINNERS} best of each other recording are tried first.\n\n'
+    head += f'"winners of others first": the {WINNERS} best of each other recording are tried first.\n'
+    head += "repaired: a suggestion that is invalid or was tried becomes the nearest point that may be tried.\n\n"
     (options.output / "search.md").write_text(head + table(rows, budget))
     plot(rows, options.output / "search.svg")
 

@@ -1,185 +1,146 @@
-"""What a user sees while a run goes on: a live display on a terminal, plain lines elsewhere."""
+"""What a user sees while a run goes on: figures redrawn in place on a terminal, lines elsewhere."""
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record, Status
+from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
 from ..tuner.measure.evaluate import Tried
-from ..tuner.result import Budget
+from ..tuner.result import Budget, Progress
 from ..tuner.search.candidates import Candidates
+from .tables import WIDTH, plain, say, shortened, wrapped
 
-__all__ = ["bench_display", "display"]
+ON_PROCESSOR = "on the processor: these times say nothing about a GPU"
+_LINE_EVERY_S = 5.0
 
-_PLAIN_EVERY_S = 5.0
 
-
-class _Watched:
-    """Keeps the figures that both displays show."""
+class _Shown:
+    """How far a run is. Live draws it several times a second; elsewhere `line` prints it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.causes: Counter[str] = Counter()
-        self.best: Record | None = None
-        self.total = self.done = self.resumed = 0
-        self.begun = time.monotonic()
-        self.budget = Budget(1, 1.0)
+        self.begun_s = time.monotonic()
+        self.done = self.total = 0
+
+    def texts(self) -> list[str]:
+        """The figures in words, a line each."""
+        raise NotImplementedError
+
+    def line(self) -> None:
+        """Print the figures where nothing is drawn."""
+        if not self.console.is_interactive:
+            say(self.console, "; ".join(self.texts()))
+
+    def drawn(self) -> AbstractContextManager[object]:
+        """On a terminal the figures are drawn in place as long as this context lasts."""
+        live = Live(self, console=self.console, refresh_per_second=4, transient=True)
+        return live if self.console.is_interactive else nullcontext()
+
+    def __rich__(self) -> Group:
+        if not self.total:
+            return Group("getting ready")
+        bar = ProgressBar(total=max(1, self.total), completed=self.done, width=40)
+        lines = [line for text in self.texts() for line in wrapped(plain(text), self.console.width)]
+        return Group(*map(Text, lines), bar)  # a bar does not end its line
+
+
+class TuneShown(_Shown, Progress):
+    """The Progress of `tune`."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._causes: Counter[str] = Counter()
+        self._best: Record | None = None
+        self._budget = Budget(1, 1.0)
+        self._said_s = 0.0
 
     def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
         """The opening line."""
-        self.budget, self.begun, self.resumed = budget, time.monotonic(), resumed
+        self._budget, self.begun_s = budget, time.monotonic()
         self.done, self.total = resumed, min(budget.trials, len(found.configs))
-        pruned = sum(count for _, count in found.pruned)
+        if device.arch.is_host:
+            say(self.console, ON_PROCESSOR)
         again = f", {resumed} of them tried before" if resumed else ""
-        self.console.print(
-            f"[bold]{problem}[/] on {escape(device.name)}: {len(found.configs)} variants{again}, {pruned} pruned; "
-            f"at most {budget.trials} trials and {budget.seconds:g} s",
-            highlight=False,
-            soft_wrap=True,
-        )
-        self.refresh()
+        limits = f"at most {budget.trials} trials and {budget.seconds:g} s"
+        text = f"{problem} on {device.name}: {len(found.configs)} variants{again}; {limits}"
+        say(self.console, text, style="bold")
 
     def tried(self, tried: Tried, best: Record | None) -> None:
-        """One more."""
+        """One more; a line every few seconds."""
         self.done += 1
-        self.best = best
+        self._best = best
         if tried.record.status is not Status.OK:
-            self.causes[tried.record.status.value] += 1
-        self.refresh()
+            self._causes[tried.record.status.value] += 1
+        if time.monotonic() - self._said_s >= _LINE_EVERY_S:
+            self._said_s = time.monotonic()
+            self.line()
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
         """The closing line."""
-        self.refresh()
-        self.console.print(
-            f"timing the best {len(configs)} side by side with the vendor's library", highlight=False, soft_wrap=True
-        )
+        say(self.console, f"timing the best {len(configs)} side by side with the vendor's library")
 
-    def line(self) -> str:
-        """The figures in words."""
-        left = max(0.0, self.budget.seconds - (time.monotonic() - self.begun))
-        failed = ", ".join(f"{count} {cause}" for cause, count in self.causes.most_common())
-        best = "none yet"
-        if self.best is not None:
-            best = f"{self.best.median_us:,.1f} us, {self.best.gflops:,.0f} GFLOP/s, {self.best.config}"
-        return f"failed: {failed or 'none'}; best: {best}; {left:.0f} s left"
-
-    def refresh(self) -> None:
-        """Show the figures."""
+    def texts(self) -> list[str]:
+        """How many, how long, what failed; and the best so far."""
+        left_s = max(0.0, self._budget.seconds - (time.monotonic() - self.begun_s))
+        failed = ", ".join(f"{count} {cause}" for cause, count in self._causes.most_common()) or "none"
+        texts = [f"{self.done}/{self.total} trials, {left_s:.0f} s left", f"failed: {failed}", "best: none yet"]
+        if self._best is not None:
+            texts[2] = f"best: {figure(self._best.median_us)} us, {figure(self._best.gflops)} GFLOP/s, "
+            room = min(self.console.width, WIDTH) - len("; ".join(texts)) - 2
+            variant = str(self._best.config)
+            texts[2] += variant if self.console.is_interactive else shortened(variant, max(30, room))
+        return texts
 
 
-class _Lines(_Watched):
-    """One line every few seconds."""
+class BenchShown(_Shown):
+    """The BenchProgress of `bench`: a line a shape, and after each the run so far as JSON in a file."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, json_file: Path | None = None) -> None:
         super().__init__(console)
-        self._last = 0.0
-
-    def refresh(self) -> None:
-        """Print when it is time."""
-        now = time.monotonic()
-        if now - self._last >= _PLAIN_EVERY_S and self.done > self.resumed:
-            self._last = now
-            text = f"{self.done}/{self.total} trials; {self.line()}"
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-class _Live(_Watched):
-    """A bar and the figures under it, redrawn in place."""
-
-    def __init__(self, console: Console, live: Live) -> None:
-        super().__init__(console)
-        self._live = live
-        self._bar = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn())
-        self._task = self._bar.add_task("trials", total=None)
-
-    def refresh(self) -> None:
-        """Redraw."""
-        self._bar.update(self._task, completed=self.done, total=self.total or None)
-        self._live.update(Group(self._bar, Text(self.line())))
-
-
-@contextmanager
-def display(console: Console) -> Iterator[_Watched]:
-    """The Progress that suits the console."""
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield _Live(console, live)
-
-
-class _BenchWatched:
-    """Shows the shapes of `bench` as they are done: a line each."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
+        self._json_file = json_file
+        self._result: BenchResult | None = None
+        self._now = ""
 
     def opened(self, result: BenchResult) -> None:
         """The opening line."""
+        self.total, self.begun_s = result.wanted, time.monotonic()
+        if result.device.arch.is_host:
+            say(self.console, ON_PROCESSOR)
         rivals = " and ".join(TITLES[key] for key in result.setting.rivals) or "nothing"
-        text = f"{result.wanted} shapes on {result.device.name}, ours against {rivals}"
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(self.console, f"{result.wanted} shapes on {result.device.name}, ours against {rivals}", style="bold")
 
     def begun(self, problem: Problem) -> None:
-        """Nothing."""
+        """What is drawn names it."""
+        self._now = problem.shape
 
     def measured(self, result: BenchResult) -> None:
-        """One more."""
-        text = f"{len(result.rows)}/{result.wanted} {self.line(result)}"
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        """One more. Raises OSError where the file cannot be written."""
+        if self._json_file:
+            save(self._json_file, bench_json(result))
+        self._result, self.done = result, len(result.rows)
+        self.line()
 
-    @staticmethod
-    def line(result: BenchResult) -> str:
-        """The last row in words."""
-        row = result.rows[-1]
-        if not row.ok:
-            return f"{row.problem.shape}: {row.status.value}, {row.reason}"
-        ratios = "".join(f", {rival.ratio:.2f} x {TITLES[rival.key]}" for rival in row.rivals)
-        return f"{row.problem.shape}: {row.ours_us:,.2f} us{ratios}"
-
-
-class _BenchBar(_BenchWatched):
-    """A bar, redrawn in place."""
-
-    def __init__(self, console: Console, bar: Progress) -> None:
-        super().__init__(console)
-        self._bar = bar
-        self._task = bar.add_task("", total=None, last="")
-
-    def begun(self, problem: Problem) -> None:
-        """The shape under way."""
-        self._bar.update(self._task, description=problem.shape)
-
-    def opened(self, result: BenchResult) -> None:
-        """The opening line, and how far it is."""
-        super().opened(result)
-        self._bar.update(self._task, total=result.wanted)
-
-    def measured(self, result: BenchResult) -> None:
-        """Redraw."""
-        self._bar.update(self._task, completed=len(result.rows), last=self.line(result))
-
-
-@contextmanager
-def bench_display(console: Console) -> Iterator[_BenchWatched]:
-    """The BenchProgress that suits the console."""
-    if not console.is_terminal:
-        yield _BenchWatched(console)
-        return
-    shown = (
-        TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[last]}"),
-    )  # fmt: skip
-    with Progress(*shown, console=console, transient=True) as bar:
-        yield _BenchBar(console, bar)
+    def texts(self) -> list[str]:
+        """The last row; where it is drawn, also what is under way."""
+        texts = []
+        if self.console.is_interactive:
+            spent_s = time.monotonic() - self.begun_s
+            left = f", about {spent_s / self.done * (self.total - self.done):.0f} s left" if self.done else ""
+            texts = [f"{self._now}, {spent_s:.0f} s so far{left}"]
+        if self._result is None:
+            return texts
+        row = self._result.rows[-1]
+        ratios = "".join(f", {figure(rival.ratio)} x {TITLES[rival.key]}" for rival in row.rivals)
+        what = f"{figure(row.ours_us)} us{ratios}" if row.ok else f"{row.status.value}, {row.reason}"
+        return [*texts, f"{self.done}/{self.total} {row.problem.shape}: {what}"]

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from .errors import ConfigError, check
 
-__all__ = ["ARCHES", "Arch", "arch_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Arch:
@@ -18,24 +16,24 @@ class Arch:
     smem_per_block_bytes: int
     """Most shared memory of one block, opted in."""
     smem_per_sm_bytes: int
-    """Shared memory of one multiprocessor."""
+    """Shared memory of one SM."""
     max_threads_per_sm: int
-    """Threads resident on one multiprocessor."""
+    """Threads that run on one SM at a time."""
     max_blocks_per_sm: int
-    """Blocks resident on one multiprocessor."""
+    """CTAs that run on one SM at a time."""
     fma_per_cycle_float: int
-    """Fused multiply-adds in float of one multiprocessor in one clock, tensor cores left out."""
+    """Fused multiply-adds in float of one SM in one clock, tensor cores left out."""
     fma_per_cycle_double: int
     """The same in double."""
     dmma_per_cycle: int = 0
     """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, cluster, bulk, wgmma; griddepcontrol: kernels that
-    follow each other may overlap."""
+    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma; griddepcontrol: kernels that
+    follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
-    """Registers of one multiprocessor, and the most that one block can hold."""
+    """Registers of one SM, and the most that one CTA can hold."""
     registers_per_thread: int = 255
     """Most registers of one thread."""
     static_smem_bytes: int = 49152
@@ -49,7 +47,8 @@ class Arch:
         check(self.smem_per_block_bytes <= self.smem_per_sm_bytes, f"{self.name}: shared bytes of an SM")
         check(self.max_threads_per_block <= self.max_threads_per_sm, f"{self.name}: threads")
         check(self.max_threads_per_sm % 32 == 0, f"{self.name}: threads come in warps of 32")
-        check(any("dmma" in name for name in self.instructions) == bool(self.dmma_per_cycle), f"{self.name}: DMMA rate")
+        dmma = any(name.startswith("dmma.") for name in self.instructions)
+        check(dmma == bool(self.dmma_per_cycle), f"{self.name}: DMMA rate")
         check(self.fma_per_cycle_float % 32 == 0, f"{self.name}: float lanes come in groups of 32")
 
     @property
@@ -84,7 +83,7 @@ def _gpu(
     )
 
 
-_SINCE_SM_90 = "cp.async", "dmma.m8n8k4", "dmma.m16n8", "cluster", "bulk", "griddepcontrol"
+_SINCE_SM_90 = "cp.async", "dmma.m8n8k4", "dmma.m16n8", "cluster", "tma", "griddepcontrol"
 """What every GPU has from compute capability 9.0 on."""
 
 # Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
@@ -99,7 +98,7 @@ _ROWS = (
     _gpu("sm_90a", (9, 0), 228, 2048, 32, (128, 64, 128), *_SINCE_SM_90, "wgmma"),
     _gpu("sm_100", (10, 0), 228, 2048, 32, (128, 64, 64), *_SINCE_SM_90),
     _gpu("sm_120", (12, 0), 100, 1536, 24, (128, 2, 2), *_SINCE_SM_90),
-    # The processor runs every instruction through a twin in plain C++; its limits are those of a small GPU.
+    # The processor runs every instruction as a function in plain C++; its limits are those of a small GPU.
     Arch("host", (0, 0), 101376, 102400, 2048, 32, 32, 16, 16, frozenset(_SINCE_SM_90) - {"griddepcontrol"}),
 )
 
@@ -110,6 +109,6 @@ ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}
 def arch_named(name: str) -> Arch:
     """The row called `name`; `sm_90` finds `sm_90a`. Raises ConfigError listing the known ones."""
     found = ARCHES.get(name) or ARCHES.get(name + "a")
-    check(found is not None, f"arch must be one of {', '.join(ARCHES)}, got {name!r}", ConfigError)
-    assert found is not None
+    if found is None:
+        raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}")
     return found

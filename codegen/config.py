@@ -1,76 +1,257 @@
-"""How a product is computed: one variant of one family."""
+"""A config: one variant of one family, as a frozen dataclass of small groups, and its text form.
 
-import re
-from dataclasses import dataclass
+`simt:128x256x8,thread=16x8,stream_k=1` names the tile and what differs from the defaults, and parses back.
+"""
 
-from .errors import ConfigError, check
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar, Self
 
-__all__ = ["Config", "Value"]
+from .errors import ConfigError
+from .leaf import Edge, Leaf, Mode, Value
+from .legality import Rule
+from .mechanisms.split import Reduce, Split
+from .problem import DType, Problem
+from .source import LaunchConfig, TensorBox
+from .text import text_of
 
-Value = int | str
-"""A parameter is a number or a word."""
-
-_WORD = re.compile(r"[A-Za-z_]\w{0,63}")
-_NUMBER = re.compile(r"\d{1,6}")
+MAX_STATIC_SMEM_BYTES = 49152
+"""Shared memory that every device lets a kernel declare; a kernel that needs more is given it at launch."""
 
 
-@dataclass(frozen=True, slots=True)
 class Config:
-    """One variant: a family and a value for each of its parameters, in the family's order."""
+    """What the families' configs have in common: names, text, and what a launch needs to know.
 
-    family: str
-    """Name of the family."""
-    values: tuple[tuple[str, Value], ...]
-    """Parameter names and values."""
+    A family is a frozen dataclass derived from this one. Its fields are groups (dataclasses of `option`s) and `edge`.
+    """
 
-    def __post_init__(self) -> None:
-        check(bool(_WORD.fullmatch(self.family)), f"family must be a word, got {self.family!r}")
-        for name, value in self.values:
-            check(bool(_WORD.fullmatch(name)), f"parameter name must be a word, got {name!r}")
-            check(
-                (type(value) is int and 0 <= value < 10**6)
-                or (isinstance(value, str) and bool(_WORD.fullmatch(value))),
-                f"{name} must be a number or a word, got {value!r}",
-            )
+    __slots__ = ()
+
+    family: ClassVar[str]
+    """Word that users type."""
+    title: ClassVar[str]
+    """One line on how it works."""
+    template: ClassVar[str]
+    """File under templates/."""
+    order: ClassVar[int]
+    """Place among the families: simple ones come first, and win ties."""
+    tensor_cores: ClassVar[bool] = False
+    """Whether its multiply-adds run on the tensor cores."""
+    vectors: ClassVar[tuple[str, ...]] = ()
+    """Parameters that are widths of vectors in the caller's matrices."""
+    joined: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
+    """Parameters that text writes together: a key (empty for the tile) and names; `thread=16x8`."""
+    rules: ClassVar[tuple[Rule[Any], ...]] = ()
+    """What must hold for a config of the family, beside what all families share."""
+    pdl: ClassVar[bool] = False
+    """Whether the next kernel on the stream may come up while this one ends (programmatic dependent launch)."""
+
+    split: Split = Split()
+    edge: Edge
+
+    # --- names and text
 
     @classmethod
-    def known(cls, family: str, values: tuple[tuple[str, Value], ...]) -> "Config":
-        """A config of a family's own names and values, which are not checked again: lists of configs are long."""
-        config = object.__new__(cls)
-        object.__setattr__(config, "family", family)
-        object.__setattr__(config, "values", values)
-        return config
+    @cache
+    def leaves(cls) -> tuple[Leaf, ...]:
+        """Every parameter, in the order of the fields."""
+        found = []
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            inner = dataclasses.fields(field.type) if dataclasses.is_dataclass(field.type) else (field,)
+            for each in inner:
+                group = "" if each is field else field.name
+                choices, meaning = each.metadata["choices"], each.metadata["meaning"]
+                found.append(Leaf(each.name, group, choices, each.default, meaning))
+        assert len({leaf.name for leaf in found}) == len(found), f"{cls.__name__}: a name is used twice"
+        return tuple(found)
 
     @classmethod
-    def parse(cls, text: str) -> "Config":
-        """The config written `family:name=value,name=value`, as `str(config)` gives it.
+    def leaf(cls, name: str) -> Leaf:
+        """The parameter called `name`. Raises ConfigError listing the known ones."""
+        for leaf in cls.leaves():
+            if leaf.name == name:
+                return leaf
+        known = ", ".join(leaf.name for leaf in cls.leaves())
+        raise ConfigError(f"{cls.family} has the parameters {known}, got {name!r}")
 
-        Only the form is read here; `families.complete` checks names and values. Raises ConfigError.
-        """
-        family, _, rest = text.strip().partition(":")
-        values: list[tuple[str, Value]] = []
-        for part in filter(None, rest.split(",")):
-            name, equals, value = (piece.strip() for piece in part.partition("="))
-            check(bool(equals), f"config must read family:name=value,..., got {text!r}", ConfigError)
-            values.append((name, int(value) if _NUMBER.fullmatch(value) else value))
-        return cls(family, tuple(values))
+    @classmethod
+    def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Self:
+        """The config with these plain values, defaults elsewhere. Raises ConfigError."""
+        given = {name: cls.leaf(name).typed(value) for name, value in dict(values).items()}
+        return cls.build(given)
 
-    def __getitem__(self, name: str) -> Value:
-        for key, value in self.values:
-            if key == name:
-                return value
-        raise KeyError(name)
+    @classmethod
+    def build(cls, typed: Mapping[str, Any]) -> Self:
+        """The config with these typed values, which are not checked, and defaults elsewhere."""
+        groups = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if dataclasses.is_dataclass(field.type):
+                kind: Any = field.type
+                given = [(name, typed[name]) for name in _names(kind) if name in typed]
+                groups[field.name] = _group(kind, tuple(given))
+            elif field.name in typed:
+                groups[field.name] = typed[field.name]
+        return cls(**groups)
 
-    def number(self, name: str) -> int:
-        """The value of a parameter that is a number."""
-        value = self[name]
-        check(isinstance(value, int), f"{name} must be a number, got {value!r}")
-        assert isinstance(value, int)
-        return value
+    def get(self, name: str) -> Any:
+        """The typed value of a parameter, for text, JSON and search spaces; code reads fields."""
+        return self._typed(self.leaf(name))
 
-    def word(self, name: str) -> str:
-        """The value of a parameter that is a word."""
-        return str(self[name])
+    def _typed(self, leaf: Leaf) -> Any:
+        return getattr(getattr(self, leaf.group) if leaf.group else self, leaf.name)
+
+    @property
+    def values(self) -> tuple[tuple[str, Value], ...]:
+        """Names and plain values of all parameters."""
+        return tuple([(leaf.name, leaf.plain(self._typed(leaf))) for leaf in self.leaves()])
+
+    def changed(self, **values: Any) -> Self:
+        """The config with other typed values of some parameters."""
+        return self.build({leaf.name: self._typed(leaf) for leaf in self.leaves()} | values)
+
+    @property
+    def canonical(self) -> tuple[Any, ...]:
+        """Sort key: families in their order, then each parameter's place among its choices, the default first."""
+        typed = ((leaf, self._typed(leaf)) for leaf in self.leaves())
+        places = (0 if value == leaf.default else 1 + leaf.choices.index(value) for leaf, value in typed)
+        return (self.order, self.family, *places)
+
+    @property
+    def digest(self) -> str:
+        """8 hexadecimal digits of the SHA-256 of all its values: names kernels."""
+        text = f"{self.family}:" + ",".join(f"{name}={value}" for name, value in self.values)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
-        return f"{self.family}:" + ",".join(f"{name}={value}" for name, value in self.values)
+        return text_of(self)
+
+    # --- what a launch and its caller need to know; a family says what differs
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a CTA as (x, y, z)."""
+        raise NotImplementedError
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        """Rows and columns of C that a CTA computes, and the steps of k that one of its tiles of A and B covers."""
+        raise NotImplementedError
+
+    @property
+    def multiples(self) -> tuple[int, int, int]:
+        """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
+        return self.cta_tile
+
+    @property
+    def reuse(self) -> tuple[int, int]:
+        """How often a CTA uses an element of A and of B that it loads from global memory."""
+        return self.cta_tile[1], self.cta_tile[0]
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """Shared memory of a CTA in bytes."""
+        return 0
+
+    def registers(self, dtype: DType) -> int:
+        """Registers of a thread, an estimate from above."""
+        raise NotImplementedError
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
+        return (1, 1, 1)
+
+    def scalar(self) -> Self:
+        """The config with vectors of one element, which serves any alignment with the same tiles."""
+        return self.changed(**dict.fromkeys(self.vectors, 1))
+
+    @property
+    def packs(self) -> tuple[bool, bool]:
+        """Whether A and B are copied first, to rows of k that are aligned."""
+        return (False, False)
+
+    def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
+        """What a TMA copy brings of A and of B at a time; none where the kernel has none."""
+        return ()
+
+    @property
+    def producer_threads(self) -> int:
+        """Threads of a CTA that copy and do not multiply, the last ones."""
+        return 0
+
+    @property
+    def split_ctas(self) -> int:
+        """CTAs that share the k of a tile of C."""
+        return self.split.parts if self.split.mode is Mode.SPLIT_K else 1
+
+    @property
+    def cooperative_ctas(self) -> int:
+        """How many of those add up a part of the tile each; 1 where the last one to come adds up all."""
+        return 1
+
+    @property
+    def clustered(self) -> bool:
+        """Whether those form a cluster, and add up in each other's shared memory."""
+        return self.split.reduce is Reduce.CLUSTER
+
+    @property
+    def stream_ctas_per_sm(self) -> int:
+        """CTAs of each SM that share the remainder of the last wave (stream-K); 0 where none do."""
+        return self.split.parts if self.split.mode is Mode.STREAM_K else 0
+
+    @property
+    def persistent_tiles(self) -> int:
+        """Tiles of C that a CTA computes one after the other."""
+        return self.split.parts if self.split.mode is Mode.PERSISTENT else 1
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether CTAs add up in device memory of the kernel's own."""
+        return self.stream_ctas_per_sm > 0 or (self.split_ctas > 1 and not self.clustered)
+
+    def tiles(self, problem: Problem) -> int:
+        """Tiles of C."""
+        tile_m, tile_n, _ = self.cta_tile
+        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+
+    def ctas(self, problem: Problem, sm_count: int) -> int:
+        """CTAs of the grid on a device of `sm_count` SMs."""
+        tiles, stream = self.tiles(problem), self.stream_ctas_per_sm * sm_count
+        if stream:
+            return stream + tiles - (tiles if tiles < stream else tiles % stream)
+        return -(-tiles // self.persistent_tiles) * self.split_ctas
+
+    def workspace_bytes(self, problem: Problem, sm_count: int) -> int:
+        """Device memory of the kernel's own on a device of `sm_count` SMs, zero before the first launch: partial tiles
+        and counters; 0 where it has none."""
+        if not self.has_workspace:
+            return 0
+        tile_m, tile_n, _ = self.cta_tile
+        tile_bytes = tile_m * tile_n * problem.dtype.size_bytes
+        if self.stream_ctas_per_sm:
+            return self.stream_ctas_per_sm * sm_count * (2 * tile_bytes + 4)
+        return self.tiles(problem) * (self.split_ctas * tile_bytes + 4)
+
+    def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
+        """Grid and block. The grid is one-dimensional: no dimension of C meets the limit on y."""
+        smem = self.smem_bytes(problem.dtype)
+        static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
+        return LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, smem - static, static)
+
+
+@cache
+def _names(group: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(group))
+
+
+@cache
+def _group(group: Any, values: tuple[tuple[str, Any], ...]) -> Any:
+    """A group, the same object for the same values: lists of configs are long."""
+    return group(**dict(values))

@@ -12,13 +12,10 @@ from .arch import Arch
 from .config import Config
 from .environment import environment, tidy
 from .errors import check
-from .families import complete, family_of
 from .problem import Problem
 from .render import render
 from .reserved import PREFIXES, RESERVED
-from .source import MOST_SPREAD, PACKED_BYTES, SMEM_STEP, KernelSource, identifier
-
-__all__ = ["Emitted", "emit"]
+from .source import MOST_LIMITED, PACKED_BYTES, SMEM_STEP, KernelSource, identifier
 
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^// Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
@@ -62,7 +59,6 @@ def emit(problem: Problem, config: Config, arch: Arch, name: str = "gemm", main:
     header says how it is called. Raises ConfigError for a name that C, C++, the C library or the files
     themselves use, and for a config that cannot serve the problem.
     """
-    config = complete(config)
     source = render(problem, config, arch)
     identifier(name)
     taken = name in RESERVED or name.startswith(PREFIXES)
@@ -83,41 +79,34 @@ _TEMPLATES = (
 
 def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) -> dict[str, object]:
     """What the templates are rendered from, the name left out."""
-    family = family_of(config)
-    multiples = family.multiples(config)
+    multiples = config.multiples
     sizes = (problem.m, problem.n, problem.k)
-    aligned = source.alignment == (1, 1, 1)
-    twin = None if aligned else render(problem, family.scalar(config), arch)
+    aligned = config.alignment == (1, 1, 1)
+    scalar = None if aligned else render(problem, config.scalar(), arch)
     return {
         "problem": problem,
         "config": config,
         "arch": arch,
         "source": _internal(source),
-        "twin": twin and _internal(twin),
-        "launch": source.launch,
-        "splits": family.splits(config),
-        "tail": family.tail(config),
-        "persistent": family.persistent(config),
-        "streams": family.streams(config),
-        "workspace": family.has_workspace(config),
-        "packs": source.packs,
-        "most_spread": MOST_SPREAD,
+        "scalar": scalar and _internal(scalar, head=False),
+        "launch": config.launch_config(problem, 1),
+        "scalar_launch": config.scalar().launch_config(problem, 1),
+        "boxes": config.boxes(problem),
+        "most_limited": MOST_LIMITED,
         "smem_step": SMEM_STEP,
         "packed_elements": PACKED_BYTES // problem.dtype.size_bytes,
-        "atomic": family.atomic(config),
-        "edge": config["edge"],
         "dtype": problem.dtype,
         "trans": problem.trans,
-        "tile": family.tile(config),
-        "multiples": multiples,
         # The self-test wants something to compute even where the problem is empty.
         "shape": tuple(size or multiple for size, multiple in zip(sizes, multiples, strict=True)),
     }
 
 
-def _internal(source: KernelSource) -> KernelSource:
-    """The kernel known to its file alone, so that a program may hold two emitted files of one config."""
-    return replace(source, code=source.code.replace('extern "C" __global__', "static __global__"))
+def _internal(source: KernelSource, head: bool = True) -> KernelSource:
+    """The kernel known to its file alone, without the banner and, unless `head`, without the figure below it."""
+    text = source.code.partition("\n\n")[2]
+    text = text if head else text[text.index("namespace {") :]
+    return replace(source, code=text.replace('extern "C" __global__', "static __global__"))
 
 
 def _rendered(template: str, name: str, values: Mapping[str, object]) -> str:

@@ -5,8 +5,6 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-__all__ = ["environment", "tidy"]
-
 
 @cache
 def environment() -> Environment:

@@ -1,22 +1,5 @@
 """The errors a user can meet, and `check`, which raises them."""
 
-__all__ = [
-    "ArgumentTypeError",
-    "CompileError",
-    "ConfigError",
-    "DeviceError",
-    "DeviceFaultError",
-    "DeviceMismatchError",
-    "LaunchError",
-    "LayoutError",
-    "ShapeError",
-    "StoreError",
-    "StoreVersionError",
-    "TilewrightError",
-    "TuningError",
-    "check",
-]
-
 
 class TilewrightError(Exception):
     """Base of every error that tilewright raises on purpose; its text is one line for a person."""

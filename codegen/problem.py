@@ -1,13 +1,11 @@
-"""What is asked: a matrix product, its element type, and how a matrix lies in memory."""
+"""What is asked: a matrix product and its element type."""
 
 import enum
 import operator
 import re
 from dataclasses import dataclass
 
-from .errors import ArgumentTypeError, LayoutError, ShapeError, check
-
-__all__ = ["DType", "Layout", "Problem"]
+from .errors import ArgumentTypeError, ShapeError, check
 
 INT_MAX = 2**31 - 1
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
@@ -59,33 +57,6 @@ class DType(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A row-major matrix in memory: element (i, j) lies `i * ld + j` elements from the first.
-
-    Raises LayoutError if ld is smaller than a row.
-    """
-
-    rows: int
-    """Rows as stored, before any transposition."""
-    cols: int
-    """Columns as stored."""
-    ld: int
-    """Leading dimension: elements from the start of one row to the start of the next."""
-
-    def __post_init__(self) -> None:
-        check(
-            max(1, self.cols) <= self.ld <= INT_MAX,
-            f"ld must be at least the row's width {max(1, self.cols)} and below 2^31, got {self.ld}",
-            LayoutError,
-        )
-
-    @property
-    def span(self) -> int:
-        """Elements from the first to one past the last, padding between rows counted."""
-        return (self.rows - 1) * self.ld + self.cols if self.rows and self.cols else 0
-
-
-@dataclass(frozen=True, slots=True)
 class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major.
 
@@ -126,8 +97,8 @@ class Problem:
         trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError or ArgumentTypeError.
         """
         match = _SHAPE.fullmatch(shape.strip().lower())
-        check(match is not None, f"shape must be MxNxK or one number, got {shape!r}", ShapeError)
-        assert match is not None
+        if match is None:
+            raise ShapeError(f"shape must be MxNxK or one number, got {shape!r}")
         m, n, k = (int(group or match[1]) for group in match.groups())
         check(trans in ("nn", "nt", "tn", "tt"), f"trans must be nn, nt, tn or tt, got {trans!r}", ShapeError)
         return cls(m, n, k, DType.parse(dtype), trans[0] == "t", trans[1] == "t")

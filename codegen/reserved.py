@@ -1,7 +1,5 @@
 """Names that an emitted function cannot have: it would clash at link, or its header would hide another."""
 
-__all__ = ["PREFIXES", "RESERVED"]
-
 PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_")
 """How names begin that belong to the implementation of C, to CUDA and to tilewright."""
 

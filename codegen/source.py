@@ -6,26 +6,14 @@ from dataclasses import dataclass, replace
 from .arch import Arch
 from .errors import ConfigError, check
 
-__all__ = [
-    "MOST_SPREAD",
-    "PACKED_BYTES",
-    "PACK_THREADS",
-    "PACK_TILE",
-    "SMEM_STEP",
-    "KernelSource",
-    "LaunchConfig",
-    "TensorBox",
-    "identifier",
-]
-
 PACKED_BYTES = 128
 """Rows of a packed operand begin at multiples of so many bytes."""
 PACK_THREADS = 256
 """Threads of a block of the kernel that packs."""
 PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
-MOST_SPREAD = 16
-"""Blocks of a multiprocessor from which on it does not matter where they are."""
+MOST_LIMITED = 16
+"""CTAs of an SM from which on it does not matter where they are."""
 SMEM_STEP = 128
 """Bytes of shared memory that are handed out at a time."""
 
@@ -43,11 +31,11 @@ class LaunchConfig:
     static_smem_bytes: int = 0
     """Shared memory that the kernel declares."""
 
-    def spread(self, arch: Arch, sm_count: int) -> "LaunchConfig":
-        """This launch with so much shared memory that one of `sm_count` multiprocessors holds no more blocks than it
-        has to: those that come up while another kernel ends would crowd on the first multiprocessors that are free."""
+    def limited(self, arch: Arch, sm_count: int) -> "LaunchConfig":
+        """This launch with so much shared memory that one of `sm_count` SMs holds no more CTAs than it has to: with PDL
+        those that come up while another kernel ends would crowd on the first SMs that are free."""
         blocks = -(-self.grid[0] // sm_count)
-        if "griddepcontrol" not in arch.instructions or blocks > MOST_SPREAD:
+        if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
         # As little as lets one block more not fit.
         smem = (arch.smem_per_sm_bytes // (blocks + 1) - arch.smem_reserved_bytes) // SMEM_STEP * SMEM_STEP + SMEM_STEP
@@ -62,7 +50,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True)
 class TensorBox:
-    """What one bulk tensor copy brings of a stored matrix."""
+    """What one TMA copy brings of a stored matrix."""
 
     rows: int
     """Stored rows."""
@@ -78,54 +66,34 @@ class KernelSource:
     """CUDA C++ of one variant. The text serves every shape that its edge allows.
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
-    T alpha, T beta, T* workspace where `workspace_bytes` is not 0, and a tensor map of A and of B (CUtensorMap) where
-    `boxes` says what they describe. Leading dimensions are in elements.
+    T alpha, T beta; T* workspace where the config has one; unsigned stream_ctas, the CTAs that share the remainder,
+    with stream-K; a tensor map of A and of B (CUtensorMap) with TMA. Leading dimensions are in elements. The workspace
+    is aligned to 256 bytes, zero before the first launch, and used by one launch at a time.
     """
 
     name: str
     """Name of the kernel, C linkage."""
     code: str
     """Complete text of the translation unit."""
-    launch: LaunchConfig
-    """Grid and block for the problem it was rendered for."""
-    template: str
-    """Template it came from."""
-    early: bool = False
-    """Whether the next kernel may come up while this one ends, so that `launch` has to be spread over a device."""
     frame: str | None = None
     """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
     int padded_rows, int padded_cols. None where the edge is not `pad`."""
-    packs: tuple[bool, bool] = (False, False)
-    """Whether A and B are copied before by the kernel `pack`, to k x m and k x n, which this one then reads."""
-    multiples: tuple[int, int, int] = (1, 1, 1)
-    """What m, n and k are padded to where the edge is `pad`."""
-    alignment: tuple[int, int, int] = (1, 1, 1)
-    """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
-    boxes: tuple[TensorBox, ...] = ()
-    """What bulk tensor copies bring of A and of B at a time; empty where the kernel has none."""
-    workspace_bytes: int = 0
-    """Memory of the kernel's own for the problem it was rendered for: its pointer follows beta where this is not 0.
-    Aligned to 256 bytes, zero before the first launch, and used by one launch at a time."""
+    pack: str | None = None
+    """Name of the kernel that copies operands to aligned rows of k, None where none is copied.
 
-    @property
-    def pack(self) -> str | None:
-        """Name of the kernel that copies operands, None where none is copied.
-
-        A block of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
-        const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k.
-        """
-        return f"{self.name}_pack" if any(self.packs) else None
-
-    @staticmethod
-    def packed_ld(extent: int, size_bytes: int) -> int:
-        """Leading dimension, in elements of `size_bytes` bytes, of a copy whose rows hold `extent` of them: rows begin
-        at multiples of PACKED_BYTES."""
-        return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
+    A CTA of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
+    const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k."""
 
     @property
     def digest(self) -> str:
         """SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.code.encode()).hexdigest()
+
+
+def packed_ld(extent: int, size_bytes: int) -> int:
+    """Leading dimension, in elements of `size_bytes` bytes, of a packed operand whose rows hold `extent` of them: rows
+    begin at multiples of PACKED_BYTES."""
+    return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
 
 
 def identifier(text: str, what: str = "name") -> str:

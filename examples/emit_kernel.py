@@ -5,12 +5,12 @@ from pathlib import Path
 
 import tilewright
 from tilewright.codegen.arch import arch_named
-from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
 
 
 def main(folder: Path) -> None:
     problem = tilewright.Problem(1024, 768, 512)
-    config = Config.parse("tiled:tile_width=32,edge=bounds,skew=1")
+    config = parse("tiled:32,skew=1")
     emitted = tilewright.emit(problem, config, arch_named("sm_80"), name="my_gemm", main=True)
     for path in emitted.write(folder):
         print(f"{path}: {len(path.read_text().splitlines())} lines")

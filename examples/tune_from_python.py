@@ -10,7 +10,8 @@ def main(store: Path) -> None:
     problem = tilewright.Problem(64, 48, 32)
     result = tilewright.tune(problem, trials=4, seconds=20, store=store)
     for contender in result.contenders:
-        print(f"{contender.measurement.median_us:10.2f} us  {contender.name}")
+        name = contender.config or "the vendor's library"
+        print(f"{contender.measurement.median_us:10.2f} us  {name}")
     print(f"the winner on {result.device.name} is {result.best.config}")
 
     kernel = tilewright.load(64, 48, 32, store=store)

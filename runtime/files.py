@@ -7,8 +7,6 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["TEMPORARY_SUFFIX", "NotPlainError", "read_plain", "write_whole"]
-
 TEMPORARY_SUFFIX = ".tmp"
 """Ending of a file that is still being written, or that a killed writer left."""
 

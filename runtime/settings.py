@@ -5,8 +5,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["CACHE_VARIABLE", "STORE_VARIABLE", "cache_folder", "store_folder"]
-
 STORE_VARIABLE = "TILEWRIGHT_STORE"
 """Folder of tuned records and trial histories."""
 CACHE_VARIABLE = "TILEWRIGHT_CACHE"

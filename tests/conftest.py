@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from quick import precompiled
+from quick import compiled, precompiled
 from tilewright.runtime.device import host_compiler
+from tilewright.runtime.product import kernel
 
 
 class _PlainRoot:
@@ -37,8 +38,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What every kernel includes is read by the compiler once; processes that tests start read it as ever."""
+    """What every kernel includes is read by the compiler once; processes that tests start read it as ever.
+
+    Kernels that a test has compiled together are found by `prepare`.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "compile_cached", compiled)
         patch.setattr(host_compiler, "_HEADERS", precompiled(run_folder(tmp_path_factory) / "headers"))
         yield
 

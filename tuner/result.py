@@ -1,7 +1,6 @@
 """A run's limits, what it found, and who is told while it goes on."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..codegen.config import Config
 from ..codegen.problem import Problem
@@ -10,8 +9,6 @@ from ..runtime.store.record import Record
 from .measure.decide import Contender
 from .measure.evaluate import Phases, Tried
 from .search.candidates import Candidates
-
-__all__ = ["EFFORTS", "Budget", "Progress", "Result", "Silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +46,20 @@ class Result:
     phases: Phases
     """Where the measuring and compiling time went, summed over processes."""
     sampler_s: float
-    """Seconds the sampler took."""
     seconds: float
-    """Wall time."""
     busy_share: float | None
     """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
     idle_s: float | None
     """Seconds in which it had nothing in hand. None without a worker."""
     compilers: int
-    """Compile processes."""
     guessed_us: float
     """Best time among the first 16 guesses, infinity where none worked."""
     stopped: str
     """What ended the search: trials, seconds, space, interrupt or crashes."""
 
 
-class Progress(Protocol):
-    """Told what happens while a run goes on."""
+class Progress:
+    """Told what happens while a run goes on. This one says nothing."""
 
     def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
         """Once, before the first variant."""
@@ -77,14 +71,4 @@ class Progress(Protocol):
         """Before the final comparison."""
 
 
-class Silent:
-    """A Progress that says nothing."""
-
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
-        """Nothing."""
-
-    def tried(self, tried: Tried, best: Record | None) -> None:
-        """Nothing."""
-
-    def duelling(self, configs: tuple[Config, ...]) -> None:
-        """Nothing."""
+Silent = Progress

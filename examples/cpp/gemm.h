@@ -1,8 +1,8 @@
 // gemm.h: matrix product on an NVIDIA GPU, float, chosen for m = 300, n = 200, k = 100.
 //
-// Written by tilewright, file digest c3d4bb927b0dfbbb. To write it again:
-//   tilewright emit --shape 300x200x100 --dtype float --trans nn
-//       --config "tiled:tile_width=16,edge=bounds,skew=0,unroll=8" --arch sm_90a --name gemm
+// Written by tilewright, file digest dbf5f9e700c6d801. To write it again:
+//   tilewright emit --shape 300x200x100 --dtype float --trans nn --arch sm_90a --name gemm --config "tiled:16"
+// SPDX-License-Identifier: MIT
 //
 // Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
 //   nvcc -O3 -arch=sm_90a -c gemm.cu
@@ -34,7 +34,7 @@ extern "C" {
 //   cudaErrorInvalidValue          a negative size, or a null matrix that would be read or written
 //   cudaErrorInvalidPitchValue     lda, ldb or ldc below the width of a stored row
 //   cudaErrorMisalignedAddress     a matrix that does not start at a multiple of 4 bytes
-//   cudaErrorInvalidConfiguration  2^31 blocks or more, each 16 x 16 elements of C
+//   cudaErrorInvalidConfiguration  2^31 CTAs or more, each 16 x 16 elements of C
 //   any other                      what the CUDA runtime answered, an earlier failure on the device included
 int gemm(
     const float* A, int lda, const float* B, int ldb, float* C, int ldc,

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from ...codegen.problem import DType, Problem
 from ..device.protocol import DeviceInfo
 
-__all__ = ["LAUNCH_US", "Rates", "floor_us", "rates_of"]
-
 LAUNCH_US = 1.5
 """What a launch takes from a CUDA graph, whatever it does."""
 

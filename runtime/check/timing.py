@@ -4,8 +4,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ..product.arguments import operand_of
 from ..store.record import Measurement
 from .verify import Launch, place
 
-__all__ = ["GRAPH_BELOW_US", "Timed", "Timer", "TimingPlan"]
+Name = TypeVar("Name", bound=Hashable)
 
 GRAPH_BELOW_US = 500.0
 """Contenders that are compared are launched from a graph below this: later than a variant that is timed by itself, so
@@ -168,12 +169,12 @@ class Timer:
 
     def rounds(
         self,
-        contenders: Mapping[str, Launch],
+        contenders: Mapping[Name, Launch],
         count: int,
         seed: int = 0,
         seconds: float = 0.0,
         turn_seconds: float = 0.0,
-    ) -> tuple[dict[str, list[float]], float | None]:
+    ) -> tuple[dict[Name, list[float]], float | None]:
         """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock.
 
         Where they take less than `seconds`, more rounds follow, up to the most of the plan. A sample is a batch, or
@@ -181,7 +182,7 @@ class Timer:
         each at the clock that it comes to by itself, and else all at one. Raises LaunchError.
         """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
-        samples: dict[str, list[float]] = {name: [] for name in contenders}
+        samples: dict[Name, list[float]] = {name: [] for name in contenders}
         order = random.Random(seed)
         end = time.perf_counter() + seconds
         for done in range(max(count, self.plan.most)):
@@ -213,32 +214,36 @@ class Timer:
 
     def eager_us(self, launch: Launch) -> float:
         """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""
-        times: list[float] = []
-        end = time.perf_counter() + self.plan.seconds
-        self.warm(launch)
-        while not times or (len(times) < 100 and time.perf_counter() < end):
-            begin = time.perf_counter()
+
+        def product() -> None:
             self._launch_next(launch, 1)
             self.device.synchronize()
-            times.append((time.perf_counter() - begin) * 1e6)
-        return statistics.median(times)
+
+        self.warm(launch)
+        return self._median_us(product, 100)
 
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
-        xp, device = self.device.xp, self.device
-        shapes = self.problem.stored_a, self.problem.stored_b
+        xp, problem = self.device.xp, self.problem
         rng = np.random.default_rng(5)
-        a, b = (rng.random(shape).astype(self.problem.dtype.numpy_name) for shape in shapes)
+        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+
+        def product() -> None:
+            inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
+            c = xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
+            a_operand = operand_of("a", inside[0], problem.trans_a)
+            b_operand = operand_of("b", inside[1], problem.trans_b)
+            launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
+            self.device.to_numpy(c)
+
+        return self._median_us(product, 5)
+
+    def _median_us(self, product: Callable[[], None], most: int) -> float:
         times: list[float] = []
         end = time.perf_counter() + self.plan.seconds
-        while not times or (len(times) < 5 and time.perf_counter() < end):
+        while not times or (len(times) < most and time.perf_counter() < end):
             begin = time.perf_counter()
-            inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
-            c = xp.empty((self.problem.m, self.problem.n), self.problem.dtype.numpy_name)
-            a_operand = operand_of("a", inside[0], self.problem.trans_a)
-            b_operand = operand_of("b", inside[1], self.problem.trans_b)
-            launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
-            device.to_numpy(c)
+            product()
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
 

@@ -1,4 +1,5 @@
-"""Is a variant right? Checked before it is timed, on poisoned output between canaries."""
+"""Is a variant right? Checked before it is timed, on poisoned output between canaries, against a far more exact
+reference on whatever array library the device has."""
 
 import math
 from collections.abc import Callable
@@ -9,12 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...codegen.problem import DType, Problem
-from ..device.protocol import Buffer, Device, Operand
+from ..device.protocol import Device, Operand
 from ..product.kernel import Kernel
 from ..store.record import Accuracy
-from .reference import Reference, product, two_sum
-
-__all__ = ["Launch", "Verdict", "Verifier", "gamma", "place", "random_operands"]
 
 Launch = Callable[[Operand, Operand, Operand, float, float], None]
 """What launches one product: (a, b, c, alpha, beta)."""
@@ -41,16 +39,6 @@ class Verdict:
     """Largest error over its bound."""
     reason: str
     """Empty where the result is right, else one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """C between its canaries."""
-
-    buffer: Buffer
-    whole: Any
-    c: Any
-    operand: Operand
 
 
 def random_operands(device: Device, problem: Problem, seed: int) -> tuple[Operand, Operand, Any, Any]:
@@ -99,20 +87,17 @@ class Verifier:
         whole = problem.flops <= _WHOLE_FLOPS[kind]
         rows = _sample(problem.m, rng, 0 if whole else _SAMPLED_ROWS)
         cols = _sample(problem.n, rng, 0)
-        self._parts: list[Reference] = [product(xp, problem, a_array, b_array, xp.asarray(rows), xp.asarray(cols))]
+        self._parts: list[_Reference] = [product(xp, problem, a_array, b_array, xp.asarray(rows), xp.asarray(cols))]
         if not whole:
             every, edges = np.arange(problem.m), _edges(problem.n)
             self._parts.append(product(xp, problem, a_array, b_array, xp.asarray(every), xp.asarray(edges)))
-        self._c = self._place_c()
-
-    def _place_c(self) -> _Placed:
-        problem = self.problem
+        # C between its canaries.
         size = problem.m * problem.n * problem.dtype.size_bytes
-        buffer = self.device.allocate(size + 2 * _CANARY_BYTES)
-        whole = buffer.array("uint8", (size + 2 * _CANARY_BYTES,))
-        c = buffer.array(problem.dtype.numpy_name, (problem.m, problem.n), _CANARY_BYTES)
-        operand = Operand(buffer.pointer + _CANARY_BYTES, problem.m, problem.n, max(1, problem.n), False, buffer)
-        return _Placed(buffer, whole, c, operand)
+        buffer = device.allocate(size + 2 * _CANARY_BYTES)
+        self._whole = buffer.array("uint8", (size + 2 * _CANARY_BYTES,))
+        self._c = buffer.array(problem.dtype.numpy_name, (problem.m, problem.n), _CANARY_BYTES)
+        pointer = buffer.pointer + _CANARY_BYTES
+        self._operand = Operand(pointer, problem.m, problem.n, max(1, problem.n), False, buffer)
 
     def check(self, kernel: Kernel) -> Verdict:
         """Run the variant on poisoned output and compare. Raises LaunchError."""
@@ -122,26 +107,25 @@ class Verifier:
         """The same for anything that launches like a kernel, the vendor's library for one."""
         worst = Accuracy(0.0, -1, -1)
         for alpha, beta in self.SCALARS:
-            placed = self._c
-            placed.whole[...] = _CANARY
-            placed.whole[_CANARY_BYTES:-_CANARY_BYTES] = _POISON
+            self._whole[...] = _CANARY
+            self._whole[_CANARY_BYTES:-_CANARY_BYTES] = _POISON
             if beta != 0:
-                placed.c[...] = self._c0
-            launch(self.a, self.b, placed.operand, alpha, beta)
+                self._c[...] = self._c0
+            launch(self.a, self.b, self._operand, alpha, beta)
             self.device.synchronize()
-            accuracy = self._compare(placed.c, alpha, beta)
+            accuracy = self._compare(self._c, alpha, beta)
             if not accuracy.worst <= worst.worst:
                 worst = accuracy
-            reason = self._reason(placed, accuracy)
+            reason = self._reason(accuracy)
             if reason:
                 return Verdict(accuracy, f"{reason} (alpha {alpha:g}, beta {beta:g})")
         return Verdict(worst, "")
 
-    def _reason(self, placed: _Placed, accuracy: Accuracy) -> str:
-        before, after = placed.whole[:_CANARY_BYTES], placed.whole[-_CANARY_BYTES:]
+    def _reason(self, accuracy: Accuracy) -> str:
+        before, after = self._whole[:_CANARY_BYTES], self._whole[-_CANARY_BYTES:]
         if not (bool((before == _CANARY).all()) and bool((after == _CANARY).all())):
             return "wrote outside C"
-        if not bool(self.device.xp.isfinite(placed.c).all()):
+        if not bool(self.device.xp.isfinite(self._c).all()):
             return "left elements of C unwritten, or made NaN of finite data"
         if not accuracy.ok:
             return f"error {accuracy.worst:.3g} times its bound at row {accuracy.row}, column {accuracy.col}"
@@ -184,3 +168,64 @@ def _sample(size: int, rng: np.random.Generator, count: int) -> NDArray[np.int64
     if not count or size <= count:
         return np.arange(size)
     return np.union1d(rng.choice(size, count, replace=False), _edges(size))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """op(A) op(B) on some rows and columns of C, as two numbers whose sum it is, and |op(A)| |op(B)|."""
+
+    rows: Any
+    """Indices of the rows compared."""
+    cols: Any
+    """Indices of the columns compared."""
+    high: Any
+    """Leading part, float64."""
+    low: Any
+    """What the leading part leaves, float64."""
+    magnitude: Any
+    """|op(A)| |op(B)|, float64: what the error bounds scale with."""
+
+
+def product(xp: Any, problem: Problem, a: Any, b: Any, rows: Any, cols: Any) -> _Reference:
+    """The reference of op(a) op(b) on `rows` and `cols`; a and b as stored, arrays of xp of the problem's dtype.
+
+    Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
+    2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
+    without any rounding, whatever the order, and the rest is too small for its rounding to count
+    (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012).
+    """
+    op_a = (a.T if problem.trans_a else a)[rows].astype(xp.float64)
+    op_b = (b.T if problem.trans_b else b)[:, cols].astype(xp.float64)
+    magnitude = abs(op_a) @ abs(op_b)
+    if problem.dtype is DType.FLOAT or problem.k == 0:
+        high = op_a @ op_b
+        return _Reference(rows, cols, high, xp.zeros_like(high), magnitude)
+    bits = (53 - math.ceil(math.log2(problem.k))) // 2
+    a1, a2, a3 = _slices(xp, op_a, bits, axis=1)
+    b1, b2, b3 = _slices(xp, op_b, bits, axis=0)
+    high, low = a1 @ b1, xp.zeros_like(magnitude)
+    for term in (a1 @ b2, a2 @ b1, a2 @ b2, a1 @ b3 + a2 @ b3 + a3 @ op_b):
+        high, error = two_sum(high, term)
+        low += error
+    return _Reference(rows, cols, high, low, magnitude)
+
+
+def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
+    """x + y rounded, and what rounding lost, exactly (Knuth)."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def _slices(xp: Any, matrix: Any, bits: int, axis: int) -> tuple[Any, Any, Any]:
+    """Two slices of `bits` bits each, counted from the largest element along the axis, and the rest."""
+    slices = []
+    rest = matrix
+    for _ in range(2):
+        largest = xp.maximum(abs(rest).max(axis=axis, keepdims=True), 2.0**-900)
+        # Adding and taking away a large power of two rounds to a multiple of a small one.
+        anchor = 2.0 ** (xp.ceil(xp.log2(largest)) + (53 - bits))
+        head = (rest + anchor) - anchor
+        slices.append(head)
+        rest = rest - head
+    return slices[0], slices[1], rest

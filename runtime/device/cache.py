@@ -23,8 +23,6 @@ from .. import settings
 from ..files import NotPlainError, read_plain
 from .protocol import Binary, Compiler
 
-__all__ = ["CacheWarning", "compile_cached", "entry_key"]
-
 _FORMAT = 1
 _MAX_INFO_BYTES = 1 << 16
 _MAX_IMAGE_BYTES = 1 << 28
@@ -135,7 +133,11 @@ class _Place:
     def _build(self) -> Binary:
         aside = Path(tempfile.mkdtemp(prefix=f".{self.key[:16]}-", dir=self.folder.parent))
         try:
-            binary = self._compile(aside)
+            try:
+                binary = self.compiler.build(self.source, str(aside))
+            except CompileError:
+                _probe(aside)  # on a full disk a compiler complains too, and it is not the kernel's fault
+                raise
             (aside / "kernel.cu").write_bytes(self.source.code.encode())
             (aside / "info.json").write_bytes(_info(self.key, self.compiler, binary))
             installed = self._install(aside)
@@ -143,13 +145,6 @@ class _Place:
             shutil.rmtree(aside, ignore_errors=True)
         _prune_now_and_then(self.root)
         return installed or replace(binary, path=str(self.image))
-
-    def _compile(self, folder: Path) -> Binary:
-        try:
-            return self.compiler.build(self.source, str(folder))
-        except CompileError:
-            _probe(folder)  # on a full disk a compiler complains too, and it is not the kernel's fault
-            raise
 
     def _install(self, aside: Path) -> Binary | None:
         """The binary that another builder of the key put here meanwhile, None if `aside` is now in place."""

@@ -12,8 +12,6 @@ from ...codegen.problem import DType, Problem
 from ..check.verify import Launch
 from .protocol import Device, Operand
 
-__all__ = ["CublasLt", "cublaslt_name"]
-
 WORKSPACE_BYTES = 32 << 20
 """What a kernel may use, allocated once."""
 HEURISTICS = 16
@@ -53,6 +51,7 @@ class CublasLt:
         self._lt, cublas = _bindings()
         self._device, self._problem = device, problem
         self._workspace = device.allocate(WORKSPACE_BYTES)
+        self._lds = max(1, problem.stored_a[1]), max(1, problem.stored_b[1]), max(1, problem.n)
         lt, single = self._lt, problem.dtype is DType.FLOAT
         element = 0 if single else 1  # CUDA_R_32F, CUDA_R_64F
         compute = cublas.ComputeType.COMPUTE_32F if single else cublas.ComputeType.COMPUTE_64F
@@ -130,8 +129,3 @@ class CublasLt:
                 raise LaunchError(f"cuBLASLt: {error}") from error
 
         return launch
-
-    @property
-    def _lds(self) -> tuple[int, int, int]:
-        problem = self._problem
-        return max(1, problem.stored_a[1]), max(1, problem.stored_b[1]), max(1, problem.n)

@@ -4,7 +4,7 @@ import ctypes
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,12 +23,10 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
-from .driver import DriverLaunch, driver_launches, encoded_map, overlap_works
+from .driver import DriverLaunch, driver_launches, encoded_map, pdl_works
 from .elf import kernel_resources
 from .protocol import Binary, DeviceInfo, Operand
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
-
-__all__ = ["CudaDevice", "NvrtcCompiler", "cuda_infos"]
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
 _RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
@@ -59,16 +57,13 @@ class NvrtcCompiler:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What NVRTC is called with."""
         return (f"-arch={self.arch}", "-std=c++17")
 
     @property
     def identity(self) -> str:
-        """NVRTC's version and the flags."""
         return f"nvrtc {'.'.join(map(str, nvrtc.getVersion()))} {' '.join(self.flags)}"
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        """Compile into `folder`/kernel.cubin. Raises CompileError with NVRTC's log."""
         start = time.perf_counter()
         program = nvrtc.createProgram(source.code, f"{source.name}.cu", (), ())
         try:
@@ -85,14 +80,7 @@ class NvrtcCompiler:
         path.write_bytes(image)
         # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
         resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
-        return Binary(
-            image=image,
-            path=str(path),
-            registers=resources.registers,
-            frame_bytes=resources.frame_bytes,
-            smem_bytes=resources.smem_bytes,
-            seconds=time.perf_counter() - start,
-        )
+        return Binary(image, str(path), *resources, seconds=time.perf_counter() - start)
 
 
 @cache
@@ -144,15 +132,9 @@ class CudaBuffer:
     def __init__(self, nbytes: int) -> None:
         with _translated(f"allocating {nbytes} bytes"):
             self._memory = cupy.cuda.alloc(max(1, nbytes))
-        self.nbytes = nbytes
-
-    @property
-    def pointer(self) -> int:
-        """Address on the device."""
-        return int(self._memory.ptr)
+        self.nbytes, self.pointer = nbytes, int(self._memory.ptr)
 
     def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
-        """A CuPy array over this memory."""
         return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
 
 
@@ -165,15 +147,14 @@ def _module(binary: Binary) -> Any:
 class CudaFunction:
     """A loaded kernel."""
 
-    def __init__(self, module: Any, name: str, by_driver: bool = False, overlaps: bool = False) -> None:
+    def __init__(self, module: Any, name: str, by_driver: bool = False, pdl: bool = False) -> None:
         self.name = name
         self._module = module
         self._function = module.get_function(name)
-        self._by_driver = DriverLaunch(self._function.ptr, overlaps) if by_driver else None
+        self._by_driver = DriverLaunch(self._function.ptr, pdl) if by_driver else None
         self._smem_allowed = 0
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
-        """Put it on CuPy's current stream."""
         smem = launch.dynamic_smem_bytes
         with _translated(f"launching {self.name}"):
             if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
@@ -199,21 +180,24 @@ class CudaDevice:
         self.compiler = NvrtcCompiler(info.arch.name)
         self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
 
+    def entered(self) -> AbstractContextManager[Any]:
+        entered: AbstractContextManager[Any] = self._device
+        return entered
+
     def load(self, binary: Binary, name: str) -> CudaFunction:
-        """The function `name` of a cubin."""
         with self._device, _translated(f"loading {name}"):
-            return CudaFunction(_module(binary), name, self._by_driver, self._overlaps)
+            return CudaFunction(_module(binary), name, self._by_driver, self._pdl)
 
     @cached_property
     def _by_driver(self) -> bool:
         """Whether kernels are launched with attributes, or with tensor maps as arguments, which CuPy does not do."""
-        return bool({"griddepcontrol", "bulk"} & self.info.arch.instructions) and driver_launches()
+        return bool({"griddepcontrol", "tma"} & self.info.arch.instructions) and driver_launches()
 
     @cached_property
-    def _overlaps(self) -> bool:
+    def _pdl(self) -> bool:
         """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
         able = "griddepcontrol" in self.info.arch.instructions
-        return able and overlap_works(cupy.cuda.runtime.driverGetVersion())
+        return able and pdl_works(cupy.cuda.runtime.driverGetVersion())
 
     def allocate(self, nbytes: int) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
@@ -221,13 +205,11 @@ class CudaDevice:
             return CudaBuffer(nbytes)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
-        """The array in the processor's memory."""
         with self._device, _translated("copying from the device"):
             copied: NDArray[Any] = cupy.asnumpy(array)
             return copied
 
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
-        """Copy rows inside the device, on CuPy's current stream."""
         kind = cupy.cuda.runtime.memcpyDeviceToDevice
         with self._device, _translated("copying"):
             cupy.cuda.runtime.memcpy2DAsync(
@@ -235,38 +217,33 @@ class CudaDevice:
             )
 
     def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
-        """CUtensorMap."""
         with self._device:
             return encoded_map(operand.pointer, operand.rows, operand.cols, operand.ld, dtype, box)
 
     def stream(self) -> int:
-        """Handle of CuPy's current stream."""
         return _current_stream()
 
     def synchronize(self) -> None:
-        """Wait for CuPy's current stream."""
         with self._device, _translated("running"):
             cupy.cuda.get_current_stream().synchronize()
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
-        """Microseconds that what `run` puts on CuPy's current stream takes, without what the processor takes to."""
         with self._device, _translated("timing"):
             return self._stopwatch.elapsed_us(run)
 
     @cached_property
     def _stopwatch(self) -> Stopwatch:
-        source = KernelSource(HOLD_NAME, HOLD, LaunchConfig((1, 1, 1), (1, 1, 1)), "")
+        source, launch = KernelSource(HOLD_NAME, HOLD), LaunchConfig((1, 1, 1), (1, 1, 1))
         with tempfile.TemporaryDirectory() as folder:
             hold = CudaFunction(_module(self.compiler.build(source, folder)), HOLD_NAME)
         return Stopwatch(
-            lambda us: hold.launch(source.launch, (np.uint64(us * 1e3),)),
+            lambda us: hold.launch(launch, (np.uint64(us * 1e3),)),
             cupy.cuda.Event(),
             cupy.cuda.Event(),
             lambda start, end: float(cupy.cuda.get_elapsed_time(start, end)) * 1e3,
         )
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
-        """What `run` launches, as one CUDA graph. What `first` or else `run` starts at its first call is not in it."""
         with self._device, _translated("capturing"):
             stream = cupy.cuda.Stream(non_blocking=True)
             with stream:
@@ -291,7 +268,6 @@ class CudaDevice:
 
     @property
     def vendor_name(self) -> str:
-        """cuBLAS and its version."""
         with self._device, _translated("starting cuBLAS"), _cublas_present():
             from cupy_backends.cuda.libs import cublas
 
@@ -299,11 +275,9 @@ class CudaDevice:
             return f"cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def clock_mhz(self) -> float | None:
-        """Clock of the multiprocessors now."""
         return nvml.clock_mhz(self._device.pci_bus_id)
 
     def held_back(self) -> bool:
-        """Whether the driver holds the clocks down now for power or heat."""
         return nvml.held_back(self._device.pci_bus_id)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ...codegen.errors import DeviceError, check
 from . import nvml
+from .host_compiler import HostCompiler
+from .host_info import host_info
 from .protocol import Compiler, Device, DeviceInfo
-
-__all__ = ["Choice", "available", "choose", "compiler_for", "open_device"]
 
 _SELECTOR = re.compile(r"auto|host|cuda(:\d{1,3})?")
 _INSTALL = "pip install 'tilewright[cuda13]' (or [cuda12] for a CUDA 12 driver)"
@@ -41,18 +41,17 @@ def choose(selector: str) -> Choice:
         try:
             return Choice(_cuda_infos()[0])
         except DeviceError as error:
-            return Choice(
-                _host_info(), f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
-            )
-    return Choice(_host_info())
+            passed_over = f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
+            return Choice(host_info(), passed_over)
+    return Choice(host_info())
 
 
 def available() -> tuple[tuple[DeviceInfo, ...], str]:
     """Every device of this machine, and why no GPU is among them (empty if there are some)."""
     try:
-        return (*_cuda_infos(), _host_info()), ""
+        return (*_cuda_infos(), host_info()), ""
     except DeviceError as error:
-        return (_host_info(),), str(error)
+        return (host_info(),), str(error)
 
 
 def _cuda_infos() -> tuple[DeviceInfo, ...]:
@@ -69,12 +68,6 @@ def _cuda_infos() -> tuple[DeviceInfo, ...]:
     return infos
 
 
-def _host_info() -> DeviceInfo:
-    from .host import host_info
-
-    return host_info()
-
-
 def open_device(info: DeviceInfo) -> Device:
     """The device itself. Raises DeviceError."""
     if info.arch.is_host:
@@ -89,8 +82,6 @@ def open_device(info: DeviceInfo) -> Device:
 def compiler_for(info: DeviceInfo) -> Compiler:
     """What compiles for a device, without opening it. Raises DeviceError."""
     if info.arch.is_host:
-        from .host import HostCompiler
-
         return HostCompiler()
     from .cuda import NvrtcCompiler
 

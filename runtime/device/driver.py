@@ -1,4 +1,4 @@
-"""Launches through CUDA's driver, with what CuPy's own launches lack: overlap with the kernel before, tensor maps."""
+"""Launches through CUDA's driver, with what CuPy's own launches lack: PDL and tensor maps."""
 
 import ctypes
 import os
@@ -14,11 +14,9 @@ from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType
 from ...codegen.source import LaunchConfig, TensorBox
 
-__all__ = ["DriverLaunch", "driver_launches", "encoded_map", "overlap_works"]
-
 _LEAST_DRIVER = 12030
 """From CUDA 12.3 on such launches can be captured into a graph."""
-_OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_PDL = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 _MOST_ARGUMENT_BYTES = 4096
 """What every device takes."""
@@ -57,8 +55,8 @@ def driver_launches() -> bool:
     return hasattr(_driver(), "cuLaunchKernelEx")
 
 
-def overlap_works(driver_version: int) -> bool:
-    """Whether a driver of this version, 13000 for CUDA 13.0, takes launches that overlap and captures them."""
+def pdl_works(driver_version: int) -> bool:
+    """Whether a driver of this version, 13000 for CUDA 13.0, takes launches with PDL and captures them."""
     return driver_version >= _LEAST_DRIVER and driver_launches()
 
 
@@ -78,13 +76,6 @@ def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: 
     return np.void(raw.raw[start : start + _MAP_BYTES])
 
 
-def _packed(arguments: Sequence[np.generic], to: Any) -> int:
-    """Lays the arguments out as C does those of a struct. Returns the bytes that they take."""
-    layout = "@" + "".join([argument.dtype.char for argument in arguments])
-    struct.pack_into(layout, to, 0, *arguments)
-    return struct.calcsize(layout)
-
-
 def _listed(arguments: Sequence[np.generic], to: Any) -> Any:
     """Copies the arguments to a buffer, and lists where they are: where tensor maps come to lie among a kernel's
     arguments is for the driver to know."""
@@ -98,11 +89,11 @@ def _listed(arguments: Sequence[np.generic], to: Any) -> Any:
 class _Prepared(threading.local):
     """What the driver is given, for each thread its own: it reads all of it before a call returns."""
 
-    def __init__(self, overlaps: bool) -> None:
+    def __init__(self, pdl: bool) -> None:
         self.launch: LaunchConfig | None = None
-        self.attributes = int(overlaps)
+        self.attributes = int(pdl)
         self.config = _Config()
-        self.attribute = _Attribute(_OVERLAP, 0, 1)
+        self.attribute = _Attribute(_PDL, 0, 1)
         self.arguments = ctypes.create_string_buffer(_MOST_ARGUMENT_BYTES)
         self.size = ctypes.c_size_t()
         self.extra = (ctypes.c_void_p * 5)(
@@ -119,13 +110,13 @@ class _Prepared(threading.local):
 
 
 class DriverLaunch:
-    """Launches of one kernel. Where it waits by itself for those before it, its start may overlap their end."""
+    """Launches of one kernel. Where it waits by itself for those before it, it starts before they end (PDL)."""
 
-    def __init__(self, function: int, overlaps: bool) -> None:
+    def __init__(self, function: int, pdl: bool) -> None:
         """`function` is a CUfunction of the current context."""
         self._function = ctypes.c_void_p(function)
         self._launch = _driver().cuLaunchKernelEx
-        self._prepared = _Prepared(overlaps)
+        self._prepared = _Prepared(pdl)
 
     def __call__(self, launch: LaunchConfig, arguments: Sequence[np.generic], stream: int) -> int:
         """Put it on a stream. Returns a CUresult: 0 where it is queued."""
@@ -137,7 +128,9 @@ class DriverLaunch:
         if arguments and arguments[-1].dtype.char == "V":  # a tensor map
             given = _listed(arguments, prepared.arguments), None
         else:
-            prepared.size.value = _packed(arguments, prepared.arguments)
+            layout = "@" + "".join([argument.dtype.char for argument in arguments])  # as C lays out a struct
+            struct.pack_into(layout, prepared.arguments, 0, *arguments)
+            prepared.size.value = struct.calcsize(layout)
             given = None, prepared.extra
         status: int = self._launch(prepared.by_reference, self._function, *given)
         return status

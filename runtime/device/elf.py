@@ -6,27 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...codegen.errors import CompileError, check
-from ...codegen.source import KernelSource
-
-__all__ = ["Resources", "code_digest", "kernel_resources"]
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL_BYTES = 24
 _PROGBITS, _SYMTAB = 1, 2
 # Attributes of .nv.info: the symbol's index and one number, as nvdisasm and cuobjdump read them.
 _SVAL, _REGCOUNT, _FRAME_SIZE = 4, 0x2F, 0x11
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one kernel of a cubin needs."""
-
-    registers: int
-    """Registers of a thread."""
-    frame_bytes: int
-    """Local memory of a thread: spilled registers, and arrays that have no register."""
-    smem_bytes: int
-    """Static shared memory of a block, the system's share left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +37,9 @@ def _text(image: bytes, offset: int) -> str:
     return image[offset : image.index(b"\0", offset)].decode()
 
 
-def kernel_resources(cubin: bytes, name: str, reserved_bytes: int) -> Resources:
-    """What the kernel `name` needs. `reserved_bytes` is what the system takes of a block's shared memory.
+def kernel_resources(cubin: bytes, name: str, reserved_bytes: int) -> tuple[int, int, int]:
+    """Registers of a thread that the kernel `name` needs, its bytes of local memory (spilled registers, and arrays that
+    have no register), and bytes of static shared memory of a block without the `reserved_bytes` that the system takes.
 
     Raises CompileError if the kernel is not in the cubin.
     """
@@ -65,7 +51,7 @@ def kernel_resources(cubin: bytes, name: str, reserved_bytes: int) -> Resources:
     # Where the section of the system's share exists, each kernel's counts that share too.
     counted = reserved_bytes if ".nv.shared.reserved.0" in found else 0
     smem_bytes = shared.size - counted if shared else 0
-    return Resources(values[_REGCOUNT, name], values.get((_FRAME_SIZE, name), 0), max(0, smem_bytes))
+    return values[_REGCOUNT, name], values.get((_FRAME_SIZE, name), 0), max(0, smem_bytes)
 
 
 def _info(image: bytes, sections: list[_Section]) -> Iterator[tuple[int, str, int]]:
@@ -88,10 +74,10 @@ def _info(image: bytes, sections: list[_Section]) -> Iterator[tuple[int, str, in
         offset += size
 
 
-def code_digest(image: bytes, source: KernelSource) -> str:
-    """SHA-256 over the code and constants of a binary and the way its kernel is launched: equal for variants that
-    differ in their names alone. Falls back to the whole image for a file that is no ELF."""
-    digest = hashlib.sha256(repr((source.launch, source.multiples, source.frame is None, source.packs)).encode())
+def code_digest(image: bytes, launched: object) -> str:
+    """SHA-256 over the code and constants of a binary and `launched`, the way its kernel is launched: equal for
+    variants that differ in their names alone. Falls back to the whole image for a file that is no ELF."""
+    digest = hashlib.sha256(repr(launched).encode())
     parts = [s for s in _sections(image) if s.kind == _PROGBITS]
     for part in parts or [_Section("", 0, 0, len(image), 0)]:
         digest.update(part.size.to_bytes(8, "little") + image[part.offset : part.offset + part.size])

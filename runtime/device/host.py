@@ -10,8 +10,8 @@ import time
 import weakref
 from _ctypes import dlclose
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .protocol import Binary, DeviceInfo, Operand
-
-__all__ = ["HostBuffer", "HostCompiler", "HostDevice", "HostFunction", "host_info"]
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -38,38 +36,27 @@ class HostBuffer:
 
     def __init__(self, nbytes: int, alignment: int) -> None:
         check(nbytes >= 0, f"nbytes must not be negative, got {nbytes}", LaunchError)
-        self._nbytes = nbytes
+        self.nbytes = nbytes
         pages = max(1, -(-(nbytes + alignment - 1) // _PAGE))
         size = (pages + 2) * _PAGE
         libc = _libc()
         base = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if base is None or base == ctypes.c_void_p(-1).value:
             raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
-        self._finalizer = weakref.finalize(self, libc.munmap, base, size)
+        weakref.finalize(self, libc.munmap, base, size)
         for guard in (base, base + size - _PAGE):
             if libc.mprotect(guard, _PAGE, 0):  # PROT_NONE
                 raise LaunchError(f"no guard page for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
-        self._pointer: int = (base + size - _PAGE - nbytes) // alignment * alignment
+        self.pointer: int = (base + size - _PAGE - nbytes) // alignment * alignment
         # From guard page to guard page: what lies beside the buffer is poison too.
         ctypes.memset(base + _PAGE, 0xFF, size - 2 * _PAGE)
 
     @property
-    def pointer(self) -> int:
-        """Address of the first byte."""
-        return self._pointer
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self._nbytes
-
-    @property
     def __array_interface__(self) -> dict[str, Any]:
         # NumPy keeps the object it got this from, so an array keeps its buffer alive.
-        return {"shape": (self._nbytes,), "typestr": "|u1", "data": (self._pointer, False), "version": 3}
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
     def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> NDArray[Any]:
-        """A contiguous NumPy array over this memory, sharing it."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         return np.asarray(self)[offset_bytes : offset_bytes + nbytes].view(dtype).reshape(shape)
 
@@ -104,11 +91,11 @@ class HostFunction:
         self._lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
-        """Run it to its end. Raises LaunchError for limits passed, wrong arguments and divergent barriers."""
         self._check(launch)
         how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
         count = len(arguments)
-        starts = list(itertools.accumulate((_slots(argument) for argument in arguments), initial=0))
+        slots = (-(-argument.nbytes // _SLOT_BYTES) * _SLOT_BYTES for argument in arguments)
+        starts = list(itertools.accumulate(slots, initial=0))
         memory = ctypes.create_string_buffer(starts[-1] + _SLOT_BYTES)
         first = -(-ctypes.addressof(memory) // _SLOT_BYTES) * _SLOT_BYTES
         for start, argument in zip(starts, arguments):
@@ -133,28 +120,21 @@ class HostFunction:
 class HostDevice:
     """A Device: runs kernels on one core, block after block, in the caller's thread."""
 
+    xp: Any = np
+
     def __init__(self, sanitize: bool = False, alignment: int = 16) -> None:
-        self._compiler = HostCompiler(sanitize)
+        self.compiler = HostCompiler(sanitize)
         self._alignment = alignment
         """Of buffers. They also end flush with a guard page, so that a size that is no multiple leaves a gap."""
 
-    @property
-    def xp(self) -> ModuleType:
-        """NumPy."""
-        return np
-
     @cached_property
     def info(self) -> DeviceInfo:
-        """Its facts; measures the rate of memory when first asked."""
-        return host_info()
+        return host_info()  # measures the rate of memory
 
-    @property
-    def compiler(self) -> HostCompiler:
-        """The system's C++ compiler."""
-        return self._compiler
+    def entered(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def load(self, binary: Binary, name: str) -> HostFunction:
-        """The kernel `name` of a binary. Raises LaunchError if it cannot be loaded."""
         return HostFunction(binary, name)
 
     def allocate(self, nbytes: int) -> HostBuffer:
@@ -162,42 +142,36 @@ class HostDevice:
         return HostBuffer(nbytes, self._alignment)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
-        """A copy."""
         return np.array(array)
 
     def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
-        """`TensorMap` of bulk.h."""
+        """`TensorMap` of tma.h."""
         size, swizzled = dtype.size_bytes, int(box.swizzled)
         sizes = (operand.rows, operand.cols, box.rows, box.cols, size, swizzled)
         return np.void(struct.pack("=QQ6I88x", operand.pointer, operand.ld * size, *sizes))
 
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
-        """Copy `rows` rows of `width` bytes. Pitches are bytes."""
         if width and rows:
             _strided(target, np.uint8, (rows, width), target_pitch)[:] = _strided(
                 source, np.uint8, (rows, width), source_pitch
             )
 
     def stream(self) -> int:
-        """There is one order of things only."""
         return 0
 
     def synchronize(self) -> None:
         """Nothing to wait for: a launch returns when the kernel has ended."""
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
-        """Microseconds that `run` takes."""
         start = time.perf_counter_ns()
         run()
         return (time.perf_counter_ns() - start) / 1e3
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
-        """`run`: the processor has no graphs."""
         return run
 
     @property
     def vendor_name(self) -> str:
-        """NumPy and its version."""
         return f"NumPy {np.__version__}"
 
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
@@ -226,17 +200,11 @@ class HostDevice:
         return multiply
 
     def clock_mhz(self) -> float | None:
-        """Clock of the fastest core now, where the system tells."""
         return clock_now_mhz()
 
     def held_back(self) -> bool:
         """Never: the processor is not timed that closely."""
         return False
-
-
-def _slots(argument: np.generic) -> int:
-    """Bytes of an argument, rounded up."""
-    return -(-argument.nbytes // _SLOT_BYTES) * _SLOT_BYTES
 
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:

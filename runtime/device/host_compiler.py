@@ -14,8 +14,6 @@ from ...codegen.errors import CompileError, DeviceError
 from ...codegen.source import KernelSource
 from .protocol import Binary
 
-__all__ = ["HostCompiler", "cpu_facts", "translation_unit"]
-
 _HEADERS = Path(__file__).with_name("host")
 _FLAGS = (
     "-x", "c++", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-fvisibility=hidden",
@@ -63,7 +61,6 @@ class HostCompiler:
         return "; ".join((_version(_compiler()), " ".join(self.flags), processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        """Compile into `kernel.so` in `folder`. Raises CompileError, DeviceError without a compiler."""
         path = os.path.join(folder, f"kernel.{self.suffix}")
         command = [_compiler(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h"), "-o", path, "-"]
         start = time.perf_counter()
@@ -77,8 +74,7 @@ class HostCompiler:
         if done.returncode:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
             raise CompileError(f"{source.name} does not compile for the processor: {first}", done.stderr)
-        seconds = time.perf_counter() - start
-        return Binary(Path(path).read_bytes(), path, seconds=seconds)
+        return Binary(Path(path).read_bytes(), path, seconds=time.perf_counter() - start)
 
     def sanitizer_library(self) -> str:
         """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
@@ -101,15 +97,19 @@ def translation_unit(source: KernelSource) -> str:
     return f'#line 1 "{source.name}.cu"\n{text}\n{exports}'
 
 
+def system_text(path: Path) -> str:
+    """What a file of the system says; nothing where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 @cache
 def cpu_facts() -> tuple[str, str]:
     """Model of the processor, and the features that -march=native depends on."""
     facts: dict[str, str] = {}
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    for line in text.partition("\n\n")[0].splitlines():
+    for line in system_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         facts[key.strip()] = value.strip()
     model = facts.get("model name") or f"{os.uname().machine} {facts.get('CPU part', '')}".strip()

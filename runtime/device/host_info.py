@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ...codegen.arch import ARCHES
-from .host_compiler import cpu_facts
+from .host_compiler import cpu_facts, system_text
 from .protocol import DeviceInfo
-
-__all__ = ["clock_now_mhz", "host_info"]
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNKNOWN_CLOCK_MHZ = 2000.0
@@ -36,13 +34,13 @@ def host_info() -> DeviceInfo:
 
 def clock_now_mhz() -> float | None:
     """Clock of the fastest core now, where the system tells."""
-    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    lines = system_text(Path("/proc/cpuinfo")).splitlines()
     return max((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), default=None)
 
 
 @cache
 def _highest_clock_mhz() -> float:
-    khz = _read(_CPU / "cpufreq/cpuinfo_max_freq")
+    khz = system_text(_CPU / "cpufreq/cpuinfo_max_freq")
     return float(khz) / 1e3 if khz else clock_now_mhz() or _UNKNOWN_CLOCK_MHZ
 
 
@@ -50,7 +48,7 @@ def _highest_clock_mhz() -> float:
 def _last_cache_bytes() -> int:
     sizes = [0]
     for path in (_CPU / "cache").glob("index*/size"):
-        text = _read(path)
+        text = system_text(path)
         if text:
             sizes.append(int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0))
     return max(sizes)
@@ -67,10 +65,3 @@ def _bandwidth_gbs() -> float:
         np.copyto(target, source)
         best = min(best, time.perf_counter() - start)
     return round(2 * source.nbytes / best / 1e9, 1)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

@@ -2,8 +2,7 @@
 
 import ctypes
 from functools import cache
-
-__all__ = ["clock_mhz", "gpu_count", "held_back"]
+from typing import Any
 
 _CLOCK_SM = 1
 _HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
@@ -29,27 +28,22 @@ def gpu_count() -> int:
 
 
 def clock_mhz(pci_bus_id: str) -> float | None:
-    """Clock of the multiprocessors now in MHz, None where it cannot be read."""
-    library, handle, clock = _library(), _handle(pci_bus_id), ctypes.c_uint()
-    if library is None or handle is None:
-        return None
-    if library.nvmlDeviceGetClockInfo(handle, _CLOCK_SM, ctypes.byref(clock)) != 0:
-        return None
-    return float(clock.value)
+    """Clock of the SMs now in MHz, None where it cannot be read."""
+    clock = ctypes.c_uint()
+    return float(clock.value) if _answered(pci_bus_id, "nvmlDeviceGetClockInfo", _CLOCK_SM, clock) else None
 
 
 def held_back(pci_bus_id: str) -> bool:
     """Whether the driver holds the clocks down now for power or heat; False where that cannot be read."""
-    library, handle, reasons = _library(), _handle(pci_bus_id), ctypes.c_ulonglong()
-    if library is None or handle is None:
-        return False
-    if library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) != 0:
-        return False
-    return bool(reasons.value & _HELD_BACK)
+    reasons = ctypes.c_ulonglong()
+    asked = _answered(pci_bus_id, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons)
+    return asked and bool(reasons.value & _HELD_BACK)
 
 
-def _handle(pci_bus_id: str) -> ctypes.c_void_p | None:
+def _answered(pci_bus_id: str, question: str, *arguments: Any) -> bool:
+    """Whether the driver wrote the answer to a question about a GPU into the last of the arguments."""
     library, handle = _library(), ctypes.c_void_p()
     if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
-        return None
-    return handle
+        return False
+    *rest, answer = arguments
+    return bool(getattr(library, question)(handle, *rest, ctypes.byref(answer)) == 0)

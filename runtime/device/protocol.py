@@ -1,18 +1,18 @@
 """What a device is, and which ones this machine has."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.arch import Arch
+from ...codegen.arch import Arch, arch_named
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
-
-__all__ = ["Binary", "Buffer", "Compiler", "Device", "DeviceInfo", "Function", "Operand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class DeviceInfo:
     arch: Arch
     """Limits and instructions of its generation."""
     sm_count: int
-    """Multiprocessors; cores in use, for the processor."""
+    """SMs; cores in use, for the processor."""
     clock_mhz: float
     """Highest clock."""
     memory_bytes: int
@@ -42,6 +42,16 @@ class DeviceInfo:
     def key(self) -> str:
         """The name as lower-case words joined by `-`: names folders and records."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    def packed(self) -> dict[str, Any]:
+        """The facts as JSON; the arch by name."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "arch": self.arch.name}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> "DeviceInfo":
+        """What `packed` gave."""
+        return cls(**{**packed, "arch": arch_named(packed["arch"])})
 
     def peak_gflops(self, dtype: DType) -> float:
         """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations
@@ -75,34 +85,25 @@ class Compiler(Protocol):
     @property
     def suffix(self) -> str:
         """Ending of the binary's file: `cubin` or `so`."""
-        ...
 
     @property
     def identity(self) -> str:
         """Compiler, version and flags: with the text, all that the binary depends on."""
-        ...
 
     def build(self, source: KernelSource, folder: str) -> Binary:
         """Compile into a file `kernel.<suffix>` in `folder`. Raises CompileError, DeviceError without a compiler."""
-        ...
 
 
 class Buffer(Protocol):
     """Memory of a device, freed with the object."""
 
-    @property
-    def pointer(self) -> int:
-        """Address on the device."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        ...
+    pointer: int
+    """Address on the device."""
+    nbytes: int
+    """Size in bytes."""
 
     def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
         """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
-        ...
 
 
 class Function(Protocol):
@@ -110,7 +111,6 @@ class Function(Protocol):
 
     def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
         """Put it on the caller's current stream; pointers are uint64. Raises LaunchError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,79 +134,65 @@ class Operand:
 class Device(Protocol):
     """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
 
-    @property
-    def xp(self) -> Any:
-        """The array library of its memory: the module numpy or cupy."""
-        ...
+    xp: Any
+    """The array library of its memory: the module numpy or cupy."""
 
     @property
     def info(self) -> DeviceInfo:
         """Its facts."""
-        ...
 
     @property
     def compiler(self) -> Compiler:
         """What compiles for it."""
-        ...
+
+    def entered(self) -> AbstractContextManager[Any]:
+        """Makes it the array library's current device, so that memory, stream and launch are its own."""
 
     def load(self, binary: Binary, name: str) -> Function:
         """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
-        ...
 
     def allocate(self, nbytes: int) -> Buffer:
         """Memory aligned to 16 bytes at least, contents undefined. Raises LaunchError if there is too little."""
-        ...
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
-        ...
 
     def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
         """Copy `rows` rows of `width` bytes inside the device, on the current stream. Pitches are bytes."""
-        ...
 
     def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
         """128 bytes that tell tensor copies where an operand is and what they bring of it at a time, as an argument.
 
         Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
         """
-        ...
 
     def stream(self) -> int:
         """Handle of the caller's current stream; 0 where there are no streams."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for the current stream. Raises LaunchError for an error that a kernel left."""
-        ...
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
         """Microseconds between two events around what `run` launches."""
-        ...
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
         """What `run` launches as one graph where the device has graphs, else `run` itself.
 
         `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
         """
-        ...
 
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
         """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta).
 
         Raises DeviceError where it is missing.
         """
-        ...
 
     @property
     def vendor_name(self) -> str:
         """That library and its version. Raises DeviceError where it is missing."""
-        ...
 
     def clock_mhz(self) -> float | None:
-        """Clock of the multiprocessors now, where it can be read."""
-        ...
+        """Clock of the SMs now, where it can be read."""
 
     def held_back(self) -> bool:
         """Whether the device holds its clocks down now for power or heat, where that can be read."""
-        ...

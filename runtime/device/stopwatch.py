@@ -2,9 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
-
-__all__ = ["HOLD", "HOLD_NAME", "Stopwatch"]
+from typing import Any
 
 _LEAST_US, _MOST_US = 50.0, 20e3
 _NOTHING = 0.001
@@ -22,24 +20,15 @@ extern "C" __global__ void hold_device(unsigned long long nanoseconds)
 """
 
 
-class Event(Protocol):
-    """A point in the work queued on a device."""
-
-    def record(self) -> None:
-        """Queue it."""
-
-    def synchronize(self) -> None:
-        """Wait until the device is there."""
-
-
 class Stopwatch:
     """Events around work. The device is held back until all of it is queued: were the device to wait for the processor,
     which may be busy with other things, that would be timed too."""
 
     def __init__(
-        self, hold: Callable[[float], None], start: Event, end: Event, between_us: Callable[[Event, Event], float]
+        self, hold: Callable[[float], None], start: Any, end: Any, between_us: Callable[[Any, Any], float]
     ) -> None:
-        """`hold` queues what keeps the device busy for so many microseconds."""
+        """`hold` queues what keeps the device busy for so many microseconds. `start` and `end` are events of the
+        device: record() queues one, synchronize() waits for it."""
         self._hold, self._start, self._end, self._between_us = hold, start, end, between_us
         self._hold_us = _LEAST_US
 

@@ -10,8 +10,6 @@ from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutErro
 from ...codegen.problem import INT_MAX, DType, Problem
 from ..device.protocol import Operand
 
-__all__ = ["Call", "asked", "checked", "operand_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -54,7 +52,11 @@ def checked(problem: Problem, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -
     for name, array in arrays.items():
         if places[name] != places["a"]:
             raise DeviceMismatchError(f"a is on {places['a']}, {name} on {places[name]}")
-        _check_array(name, array, problem.dtype, shapes[name])
+        rows, cols = shapes[name]
+        check(tuple(array.shape) == (rows, cols), f"{name} must be {rows}x{cols}, got shape {array.shape}", ShapeError)
+        if _dtype(name, array) is not problem.dtype:
+            wanted = problem.dtype.numpy_name
+            raise ArgumentTypeError(f"{name} must be {wanted}, got {array.dtype}: it is never cast silently")
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     a_operand, b_operand = operand_of("a", a, problem.trans_a), operand_of("b", b, problem.trans_b)
     c_operand = None
@@ -86,13 +88,6 @@ def _dtype(name: str, array: Any) -> DType:
         if array.dtype == np.dtype(known.numpy_name):
             return known
     raise ArgumentTypeError(f"{name} must be float32 or float64 in native byte order, got {array.dtype.str}")
-
-
-def _check_array(name: str, array: Any, dtype: DType, shape: tuple[int, int]) -> None:
-    if tuple(array.shape) != shape:
-        raise ShapeError(f"{name} must be {shape[0]}x{shape[1]}, got shape {array.shape}")
-    if _dtype(name, array) is not dtype:
-        raise ArgumentTypeError(f"{name} must be {dtype.numpy_name}, got {array.dtype}: it is never cast silently")
 
 
 def _untransposed(array: Any) -> tuple[Any, bool]:

@@ -1,35 +1,27 @@
 """A compiled variant on a device, launched on operands that lie in the device's memory."""
 
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from ...codegen.config import Config
-from ...codegen.families import family_of
 from ...codegen.problem import Problem
 from ...codegen.render import render
-from ...codegen.source import PACK_THREADS, PACK_TILE, PACKED_BYTES, KernelSource, LaunchConfig
+from ...codegen.source import PACK_THREADS, PACK_TILE, PACKED_BYTES, KernelSource, LaunchConfig, packed_ld
 from ..device.cache import compile_cached
 from ..device.protocol import Binary, Buffer, Device, Function, Operand
-
-__all__ = ["Kernel", "prepare"]
 
 _FRAME_THREADS = 256
 _NO_MAP = np.void(bytes(128))
 
 
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """Buffers of rounded-up sizes for one stream."""
-
-    problem: Problem
-    """The product as the exact kernel sees it."""
-    buffer: Buffer
-    """Memory of all three."""
-    a: Operand
-    b: Operand
-    c: Operand
+_Padded = tuple[Problem, Operand, Operand, Operand]
+"""The product as the exact kernel sees it, and operands in buffers of rounded-up sizes."""
+Kept = TypeVar("Kept")
 
 
 class Kernel:
@@ -43,34 +35,17 @@ class Kernel:
         self.binary = binary
         self._function = device.load(binary, source.name)
         self._frame: Function | None = device.load(binary, source.frame) if source.frame else None
-        spread = source.launch.spread(device.info.arch, device.info.sm_count)
-        self._launch_config = spread if source.early else source.launch
+        sm_count = device.info.sm_count
+        launch = config.launch_config(problem, sm_count)
+        self._launch_config = launch.limited(device.info.arch, sm_count) if config.pdl else launch
+        self._workspace_bytes = config.workspace_bytes(problem, sm_count)
+        self._stream_ctas = config.stream_ctas_per_sm * sm_count
         self._scalar = np.dtype(problem.dtype.numpy_name).type
         self._pack: Function | None = device.load(binary, source.pack) if source.pack else None
         self._copies: dict[tuple[int, int], Buffer] = {}
         self._padded: dict[tuple[int, int], _Padded] = {}
         self._workspaces: dict[tuple[int, int], Buffer] = {}
         self._twin: Kernel | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the kernel in its source."""
-        return self.source.name
-
-    @property
-    def registers(self) -> int | None:
-        """Registers of a thread, where the compiler tells."""
-        return self.binary.registers
-
-    @property
-    def frame_bytes(self) -> int | None:
-        """Bytes of local memory of a thread, where the compiler tells."""
-        return self.binary.frame_bytes
-
-    @property
-    def smem_bytes(self) -> int:
-        """Shared memory of a block, static and dynamic."""
-        return self.source.launch.static_smem_bytes + self.source.launch.dynamic_smem_bytes
 
     def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Put C = alpha op(A) op(B) + beta C on the caller's current stream; everything it needs included.
@@ -86,21 +61,17 @@ class Kernel:
                 a, b = self._packed(self._pack, a, b)
             self._launch(self.problem, a, b, c, alpha, beta)
         else:
-            self._scalar_twin().launch(a, b, c, alpha, beta)
+            if self._twin is None:  # compiled when first needed: most callers' operands are aligned
+                self._twin = prepare(self.device, self.problem, self.config.scalar())
+            self._twin.launch(a, b, c, alpha, beta)
 
     def _aligned(self, *operands: Operand) -> bool:
         """Whether the kernel's vectors lie as they must; the problem's rows are as long as they must be."""
         size = self.problem.dtype.size_bytes
         return all(
             operand.pointer % (multiple * size) == 0 and operand.ld % multiple == 0
-            for operand, multiple in zip(operands, self.source.alignment, strict=True)
+            for operand, multiple in zip(operands, self.config.alignment, strict=True)
         )
-
-    def _scalar_twin(self) -> "Kernel":
-        # Compiled when first needed: most callers' operands are aligned.
-        if self._twin is None:
-            self._twin = prepare(self.device, self.problem, family_of(self.config).scalar(self.config))
-        return self._twin
 
     def _launch(self, problem: Problem, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
         arguments = (
@@ -111,20 +82,29 @@ class Kernel:
         )  # fmt: skip
         self._function.launch(self._launch_config, arguments)
 
-    def _workspace(self) -> tuple[np.uint64, ...]:
-        """The argument for the kernel's own memory, none where it takes none."""
-        if not self.source.workspace_bytes:
+    def _workspace(self) -> tuple[np.generic, ...]:
+        """The arguments for the kernel's own memory, and for how many CTAs share the remainder of stream-K; none where
+        it takes none."""
+        if not self._workspace_bytes:
             return ()
+        pointer = np.uint64(self._own(self._workspaces, self._zeroed).pointer)
+        return (pointer, np.uint32(self._stream_ctas)) if self._stream_ctas else (pointer,)
+
+    def _zeroed(self) -> Buffer:
+        buffer = self.device.allocate(self._workspace_bytes)
+        buffer.array("uint8", (buffer.nbytes,))[...] = 0
+        return buffer
+
+    def _own(self, kept: dict[tuple[int, int], Kept], make: Callable[[], Kept]) -> Kept:
+        # One a stream and thread: two products in flight must not share it.
         key = (self.device.stream(), threading.get_ident())
-        if key not in self._workspaces:
-            buffer = self.device.allocate(self.source.workspace_bytes)
-            buffer.array("uint8", (buffer.nbytes,))[...] = 0
-            self._workspaces[key] = buffer
-        return (np.uint64(self._workspaces[key].pointer),)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
 
     def _maps(self, problem: Problem, a: Operand, b: Operand, alpha: float) -> tuple[np.void, ...]:
         """The arguments that tell tensor copies of A and B, none where there are none."""
-        boxes = self.source.boxes
+        boxes = self.config.boxes(problem)
         if problem.k == 0 or alpha == 0:  # neither is read, nor has to exist
             return (_NO_MAP,) * len(boxes)
         return tuple(self.device.tensor_map(operand, problem.dtype, box) for operand, box in zip((a, b), boxes))
@@ -132,16 +112,12 @@ class Kernel:
     def _packed(self, pack: Function, a: Operand, b: Operand) -> tuple[Operand, Operand]:
         """The operands as the kernel reads them, copied by `pack` where it reads copies."""
         problem, size = self.problem, self.problem.dtype.size_bytes
-        lds = [self.source.packed_ld(extent, size) for extent in (problem.m, problem.n)]
-        # One buffer a stream and thread: two products in flight must not share them.
-        key = (self.device.stream(), threading.get_ident())
-        if key not in self._copies:
-            sizes = (problem.k * ld * size for ld, packs in zip(lds, self.source.packs) if packs)
-            self._copies[key] = self.device.allocate(sum(sizes) + PACKED_BYTES)
-        buffer, blocks = self._copies[key], 0
+        lds = [packed_ld(extent, size) for extent in (problem.m, problem.n)]
+        sizes = [problem.k * ld * size for ld, packs in zip(lds, self.config.packs) if packs]
+        buffer, blocks = self._own(self._copies, lambda: self.device.allocate(sum(sizes) + PACKED_BYTES)), 0
         start = -buffer.pointer % PACKED_BYTES
         operands, arguments = [a, b], list[np.generic]()
-        for place, (operand, ld, packs) in enumerate(zip((a, b), lds, self.source.packs, strict=True)):
+        for place, (operand, ld, packs) in enumerate(zip((a, b), lds, self.config.packs, strict=True)):
             if packs:
                 copy = Operand(buffer.pointer + start, problem.k, ld, ld, False, buffer)
                 arguments += [np.uint64(operand.pointer), np.int32(operand.ld), np.uint64(copy.pointer), np.int32(ld)]
@@ -153,18 +129,15 @@ class Kernel:
         return operands[0], operands[1]
 
     def _launch_padded(self, frame: Function, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        padded = self._padded_operands()
+        make = partial(_allocate_padded, self.device, self.problem, self.config.multiples)
+        problem, inner_a, inner_b, inner_c = self._own(self._padded, make)
         read = alpha != 0 and self.problem.k > 0
-        if read:
-            for inner, outer in ((a, padded.a), (b, padded.b)):
-                self._copy(inner, outer, inner)
-                self._zero_frame(frame, inner, outer)
-        if beta != 0:
-            self._copy(c, padded.c, c)
-            self._zero_frame(frame, c, padded.c)
-        depth = padded.problem.k if read else 0
-        self._launch(replace(padded.problem, k=depth), padded.a, padded.b, padded.c, alpha, beta)
-        self._copy(padded.c, c, c)
+        for given, padded, needed in ((a, inner_a, read), (b, inner_b, read), (c, inner_c, beta != 0)):
+            if needed:
+                self._copy(given, padded, given)
+                self._zero_frame(frame, given, padded)
+        self._launch(problem if read else replace(problem, k=0), inner_a, inner_b, inner_c, alpha, beta)
+        self._copy(inner_c, c, c)
 
     def _copy(self, source: Operand, target: Operand, size: Operand) -> None:
         item = self.problem.dtype.size_bytes
@@ -180,13 +153,6 @@ class Kernel:
             arguments: list[np.generic] = [np.uint64(outer.pointer), *(np.int32(size) for size in sizes)]
             frame.launch(LaunchConfig((blocks, 1, 1), (_FRAME_THREADS, 1, 1)), arguments)
 
-    def _padded_operands(self) -> _Padded:
-        # One set of buffers a stream and thread: two products in flight must not share them.
-        key = (self.device.stream(), threading.get_ident())
-        if key not in self._padded:
-            self._padded[key] = _allocate_padded(self.device, self.problem, self.source.multiples)
-        return self._padded[key]
-
 
 def _allocate_padded(device: Device, problem: Problem, multiples: tuple[int, int, int]) -> _Padded:
     m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((problem.m, problem.n, problem.k), multiples))
@@ -199,7 +165,7 @@ def _allocate_padded(device: Device, problem: Problem, multiples: tuple[int, int
         Operand(buffer.pointer + start, rows, cols, max(1, cols), trans, buffer)
         for start, (rows, cols), trans in zip(starts, shapes, (problem.trans_a, problem.trans_b, False))
     )
-    return _Padded(padded, buffer, a, b, c)
+    return padded, a, b, c
 
 
 def prepare(device: Device, problem: Problem, config: Config) -> Kernel:

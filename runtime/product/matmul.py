@@ -1,6 +1,5 @@
 """Matrix products of NumPy and CuPy arrays by tuned kernels."""
 
-import contextlib
 import threading
 import warnings
 from dataclasses import replace
@@ -18,49 +17,32 @@ from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
 from ..device.detect import choose, compiler_for, open_device
 from ..device.protocol import Device, DeviceInfo
-from ..store.store import Found, Store
+from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
 from .arguments import Call, asked, checked, operand_of
 from .kernel import Kernel, prepare
-
-__all__ = ["Gemm", "entered", "load", "load_on", "matmul"]
 
 _MAX_KERNELS = 256
 """Kernels that `matmul` keeps ready; each holds a library or module open, so past this the oldest goes."""
 
 
 class Gemm:
-    """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. See `load`."""
+    """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. See `Library.load`."""
 
     def __init__(self, kernel: Kernel, origin: str) -> None:
         self._kernel = kernel
-        self.origin = origin
-        """Where the config comes from: `exact`, `nearest MxNxK` or `default`."""
-
-    @property
-    def problem(self) -> Problem:
+        self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
-        return self._kernel.problem
-
-    @property
-    def config(self) -> Config:
+        self.config: Config = kernel.config
         """The variant."""
-        return self._kernel.config
-
-    @property
-    def launch(self) -> Launch:
-        """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
-        return self._kernel.launch
-
-    @property
-    def source(self) -> str:
+        self.origin = origin
+        """Where the config comes from: `exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+        self.source = kernel.source.code
         """Its CUDA text."""
-        return self._kernel.source.code
-
-    @property
-    def device(self) -> DeviceInfo:
+        self.device: DeviceInfo = kernel.device.info
         """Where it runs."""
-        return self._kernel.device.info
+        self.launch: Launch = kernel.launch
+        """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
 
     def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
         """The kernel as a .cu and .h pair, with a self-test program if `main`; `.write(folder)` writes them.
@@ -87,32 +69,9 @@ class Gemm:
         return _run(self._kernel, checked(self.problem, a, b, out, alpha, beta))
 
 
-def load(
-    m: int,
-    n: int,
-    k: int,
-    *,
-    dtype: object = "float",
-    trans_a: bool = False,
-    trans_b: bool = False,
-    device: str = "auto",
-    store: Path | str | None = None,
-) -> Gemm:
-    """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else estimated from
-    what was tuned for other devices and transposes, else the default.
-
-    m, n, k are rows of C, columns of C and inner dimension; dtype is float or double. `.origin` says which it was.
-    A record made by another version of generator, driver or compiler is checked against the reference first.
-    Raises ArgumentTypeError, ShapeError, ConfigError, DeviceError, CompileError, StoreError or LaunchError.
-    """
-    problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
-    opened = _open(device)
-    return load_on(opened, problem, Store(Path(store) if store is not None else None))
-
-
-def load_on(device: Device, problem: Problem, store: Store) -> Gemm:
-    """The kernel that `load` gives, on a device that is open. Raises as `load` does."""
-    found = store.lookup(device.info, problem)
+def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) -> Gemm:
+    """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
+    found = store.lookup(device.info, problem, ranking)
     if found.record is not None and found.record.versions != versions_of(device.info, compiler_for(device.info)):
         found = _rechecked(device, found, store)
     return Gemm(prepare(device, problem, found.config), found.origin)
@@ -123,7 +82,8 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     record = found.record
     assert record is not None
     try:
-        verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config))
+        with device.entered():  # another GPU may be the current one
+            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config))
         reason = verdict.reason
     except TilewrightError as error:
         reason = str(error)
@@ -139,34 +99,62 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     return found
 
 
-def matmul(a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None) -> Any:
-    """alpha * a @ b + beta * out by the tuned kernel for these shapes.
+class Library:
+    """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
 
-    a is m x k and b k x n, both NumPy or both CuPy, both float32 or both float64; views with padded rows and
-    transposed views are used where they lie. The result is m x n, in `out` if given. device is auto, cuda, cuda:N
-    or host for NumPy arrays; CuPy arrays run where they are. The kernel of a shape is looked up and compiled once.
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._kernels: dict[tuple[Problem, str], Kernel] = {}
+        self._lock = threading.Lock()
 
-    Raises as `Gemm` and `load` do.
-    """
-    problem, call = asked(a, b, out, alpha, beta)
-    return _run(_cached(problem, _selector(call.place, device)), call)
+    def load(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        dtype: object = "float",
+        trans_a: bool = False,
+        trans_b: bool = False,
+        device: str = "auto",
+        store: Path | str | None = None,
+    ) -> Gemm:
+        """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else estimated
+        from what was tuned for other devices and transposes, else the default.
 
+        m, n, k are rows of C, columns of C and inner dimension; dtype is float or double. `.origin` says which it was.
+        A record made by another version of generator, driver or compiler is checked against the reference first.
+        Raises ArgumentTypeError, ShapeError, ConfigError, DeviceError, CompileError, StoreError or LaunchError.
+        """
+        problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
+        opened = _open(device)
+        return load_on(opened, problem, Store(Path(store) if store is not None else None), self._ranking)
 
-_kernels: dict[tuple[Problem, str], Kernel] = {}
-_lock = threading.Lock()
+    def matmul(
+        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None
+    ) -> Any:
+        """alpha * a @ b + beta * out by the tuned kernel for these shapes.
 
+        a is m x k and b k x n, both NumPy or both CuPy, both float32 or both float64; views with padded rows and
+        transposed views are used where they lie. The result is m x n, in `out` if given. device is auto, cuda, cuda:N
+        or host for NumPy arrays; CuPy arrays run where they are. The kernel of a shape is looked up and compiled once.
 
-def _cached(problem: Problem, selector: str) -> Kernel:
-    found = _kernels.get((problem, selector))
-    if found is None:
-        with _lock:
-            found = _kernels.get((problem, selector))
-            if found is None:
-                found = load_on(_open(selector), problem, Store())._kernel
-                if len(_kernels) >= _MAX_KERNELS:
-                    del _kernels[next(iter(_kernels))]
-                _kernels[problem, selector] = found
-    return found
+        Raises as `Gemm` and `load` do.
+        """
+        problem, call = asked(a, b, out, alpha, beta)
+        return _run(self._kernel(problem, _selector(call.place, device)), call)
+
+    def _kernel(self, problem: Problem, selector: str) -> Kernel:
+        found = self._kernels.get((problem, selector))
+        if found is None:
+            with self._lock:
+                found = self._kernels.get((problem, selector))
+                if found is None:
+                    found = load_on(_open(selector), problem, Store(), self._ranking)._kernel
+                    if len(self._kernels) >= _MAX_KERNELS:
+                        del self._kernels[next(iter(self._kernels))]
+                    self._kernels[problem, selector] = found
+        return found
 
 
 @cache
@@ -189,7 +177,7 @@ def _run(kernel: Kernel, call: Call) -> Any:
     device, problem = kernel.device, kernel.problem
     if call.place not in ("host", device.info.selector):
         raise DeviceMismatchError(f"a, b and out are on {call.place}, the kernel on {device.info.selector}")
-    with entered(device):
+    with device.entered():
         xp = np if call.place == "host" else device.xp
         result = call.c.owner if call.c else xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
         c = call.c or operand_of("out", result, False)
@@ -199,14 +187,6 @@ def _run(kernel: Kernel, call: Call) -> Any:
             else:
                 _through_device(kernel, call, result)
     return result
-
-
-def entered(device: Device) -> contextlib.AbstractContextManager[Any]:
-    """Makes a GPU CuPy's current one, so that memory, stream and launch are its own."""
-    if device.info.arch.is_host:
-        return contextlib.nullcontext()
-    entered: contextlib.AbstractContextManager[Any] = device.xp.cuda.Device(int(device.info.selector.partition(":")[2]))
-    return entered
 
 
 def _through_device(kernel: Kernel, call: Call, result: Any) -> None:

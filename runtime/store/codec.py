@@ -7,20 +7,19 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from ...codegen.errors import StoreError, StoreVersionError, check
-from ...codegen.families import complete
+from ...codegen.config import Config
+from ...codegen.errors import ConfigError, StoreError, StoreVersionError
+from ...codegen.families import families
 from ...codegen.problem import Problem
+from ...codegen.schema1 import from_schema_1
 from .record import Record
 
-__all__ = ["SCHEMA", "decode", "dumps", "encode", "key_digest", "loads"]
-
-SCHEMA = 1
+SCHEMA = 2
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
-new field. Earlier schemas stay readable because a field that is missing takes its default."""
+new field. A field or parameter that is missing takes its default; configs of schema 1 are translated."""
 
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
 """Endings of names that are units: values of such fields are never negative."""
@@ -44,24 +43,28 @@ def loads(data: bytes) -> Record:
     value this version does not know, and StoreError for anything damaged or foreign.
     """
     document = _parse(data)
-    check(isinstance(document, dict), "not an object", StoreError)
+    _require(isinstance(document, dict), "not an object")
     schema, checksum = document.get("schema"), document.pop("checksum", None)
-    check(type(schema) is int and schema >= 1, f"no such schema: {schema!r}", StoreError)
+    _require(type(schema) is int and schema >= 1, f"no such schema: {schema!r}")
     newer = f"written by a newer tilewright (schema {schema}, this version reads up to {SCHEMA})"
-    check(schema <= SCHEMA, newer, StoreVersionError)
-    check(checksum == _sha256(document), "its checksum does not match", StoreError)
-    check(document.keys() == {"schema", "key", "record"}, "missing or unknown fields", StoreError)
-    record = decode(Record, document["record"], "record")
-    assert isinstance(record, Record)
-    check(document["key"] == _key(record.device, record.problem), "key and record disagree", StoreError)
-    return replace(record, config=complete(record.config))
+    if schema > SCHEMA:
+        raise StoreVersionError(newer)
+    _require(checksum == _sha256(document), "its checksum does not match")
+    _require(document.keys() == {"schema", "key", "record"}, "missing or unknown fields")
+    found = _translated(document["record"]) if schema == 1 else document["record"]
+    record = cast(Record, decode(Record, found, "record"))
+    _require(document["key"] == _key(record.device, record.problem), "key and record disagree")
+    return record
 
 
 def encode(value: object) -> object:
-    """A value as JSON has it: a dataclass as an object, a tuple as a list, an enum as its value.
+    """A value as JSON has it: a dataclass as an object, a tuple as a list, an enum as its value, a config as an object
+    of its family and all parameters.
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
+    if isinstance(value, Config):
+        return {"family": value.family, **dict(value.values)}
     if isinstance(value, enum.Enum):
         return encode(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -72,8 +75,8 @@ def encode(value: object) -> object:
         return value
     if isinstance(value, int):
         return int(value)
-    check(isinstance(value, float) and math.isfinite(value), f"cannot be stored: {value!r}", StoreError)
-    assert isinstance(value, float)
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise StoreError(f"cannot be stored: {value!r}")
     return float(value)  # a float of NumPy becomes a plain one
 
 
@@ -84,65 +87,76 @@ def decode(hint: Any, value: object, where: str) -> object:
     """
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _decode_union(get_args(hint), value, where)
+        (inner,) = (each for each in get_args(hint) if each is not types.NoneType)  # `X | None` is all there is
+        return None if value is None else decode(inner, value, where)
     if origin is tuple:
         return _decode_tuple(get_args(hint), value, where)
+    if hint is Config:
+        return _decode_config(value, where)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         members: list[enum.Enum] = [member for member in hint if member.value == value]
-        check(len(members) == 1, f"{where} is no {hint.__name__}: {value!r:.60}", StoreError)
+        _require(len(members) == 1, f"{where} is no {hint.__name__}: {value!r:.60}")
         return members[0]
     if hint is float and type(value) is int and abs(value) < 2**53:
         value = float(value)  # 3.0 may have been written as 3 by hand
     name = getattr(hint, "__name__", hint)
-    check(type(value) is hint, f"{where} must be {name}, got {value!r:.60}", StoreError)
-    check(not isinstance(value, float) or math.isfinite(value), f"{where} is not finite", StoreError)
+    _require(type(value) is hint, f"{where} must be {name}, got {value!r:.60}")
+    _require(not isinstance(value, float) or math.isfinite(value), f"{where} is not finite")
     return value
 
 
-def _decode_union(hints: tuple[Any, ...], value: object, where: str) -> object:
-    if value is None and types.NoneType in hints:
-        return None
-    *others, last = (hint for hint in hints if hint is not types.NoneType)
-    for hint in others:
-        try:
-            return decode(hint, value, where)
-        except StoreError:
-            continue
-    return decode(last, value, where)
-
-
 def _decode_tuple(hints: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
-    check(isinstance(value, list), f"{where} must be a list, got {value!r:.60}", StoreError)
-    assert isinstance(value, list)
+    if not isinstance(value, list):
+        raise StoreError(f"{where} must be a list, got {value!r:.60}")
     if len(hints) == 2 and hints[1] is ...:
         hints = hints[:1] * len(value)
-    check(len(value) == len(hints), f"{where} must have {len(hints)} items, got {len(value)}", StoreError)
+    _require(len(value) == len(hints), f"{where} must have {len(hints)} items, got {len(value)}")
     pairs = enumerate(zip(hints, value, strict=True))
     return tuple(decode(hint, item, f"{where}[{i}]") for i, (hint, item) in pairs)
 
 
 def _decode_dataclass(cls: Any, value: object, where: str) -> object:
-    check(isinstance(value, dict), f"{where} must be an object, got {value!r:.60}", StoreError)
-    assert isinstance(value, dict)
+    if not isinstance(value, dict):
+        raise StoreError(f"{where} must be an object, got {value!r:.60}")
     hints = _hints(cls)
     unknown = sorted(value.keys() - hints.keys())
-    check(not unknown, f"{where} has unknown fields: {', '.join(unknown):.60}", StoreError)
+    _require(not unknown, f"{where} has unknown fields: {', '.join(unknown):.60}")
     given = {name: decode(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     for name, item in given.items():
-        _check_sign(name, item, where)
+        values = item if isinstance(item, tuple) else (item,)
+        negative = any(isinstance(each, int | float) and each < 0 for each in values)
+        _require(not (negative and name.endswith(_DIMENSIONED)), f"{where}.{name} is negative")
     try:
         return cls(**given)
     except (TypeError, ValueError) as error:  # a field is missing, or the dataclass itself refuses
         raise StoreError(f"{where}: {error}") from error
 
 
-def _check_sign(name: str, value: object, where: str) -> None:
-    if name.endswith(_DIMENSIONED):
-        values = value if isinstance(value, tuple) else (value,)
-        negative = any(isinstance(item, int | float) and item < 0 for item in values)
-        check(not negative, f"{where}.{name} is negative", StoreError)
+def _decode_config(value: object, where: str) -> Config:
+    """Raises StoreError for what is no config, ConfigError for one that this version does not know."""
+    if not isinstance(value, dict) or not isinstance(value.get("family"), str):
+        raise StoreError(f"{where} must name a family")
+    family = families().get(value["family"])
+    if family is None:
+        raise ConfigError(f"{where} is of no known family: {value['family']!r:.60}")
+    return family.of({name: item for name, item in value.items() if name != "family"})
+
+
+def _translated(record: object) -> object:
+    """A record of schema 1 with its config as an object of today's parameters. Raises StoreError, ConfigError."""
+    config: Any = record.get("config") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or not isinstance(config, dict):
+        raise StoreError("record.config must be an object")
+    named: Any = config.get("family")
+    values: Any = config.get("values")
+    good = isinstance(named, str) and isinstance(values, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | str)
+        for pair in values
+    )  # fmt: skip
+    _require(good, "record.config has no family and values")
+    return {**record, "config": encode(from_schema_1(named, [tuple(pair) for pair in values]))}
 
 
 @cache
@@ -161,6 +175,11 @@ def _sha256(document: Mapping[str, object]) -> str:
     except (ValueError, RecursionError) as error:  # 1e999 was read as infinity, or it nests too deep
         raise StoreError(f"no canonical form: {error}") from error
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise StoreError(message)
 
 
 def _parse(data: bytes) -> Any:

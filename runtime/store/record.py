@@ -8,8 +8,6 @@ from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check
 from ...codegen.problem import Problem
 
-__all__ = ["Accuracy", "Measurement", "Record", "Status"]
-
 
 class Status(enum.Enum):
     """How trying a variant ended."""
@@ -64,7 +62,7 @@ class Measurement:
     end_to_end_us: float | None = None
     """Median with the operands copied to the device and the result back, where it was timed."""
     clock_mhz: float | None = None
-    """Clock of the multiprocessors seen while timing."""
+    """Clock of the SMs seen while timing."""
 
     def __post_init__(self) -> None:
         good = math.isfinite(self.median_us) and self.median_us > 0 and self.spread_us >= 0

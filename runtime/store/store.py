@@ -1,11 +1,10 @@
 """The best record of each device and problem: the user's own on disk, over those that ship with the package."""
 
 import contextlib
-import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -14,24 +13,20 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ... import configs
-from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
-from ...codegen.families import default_config, fitted, rejections
+from ...codegen.families import default_config
+from ...codegen.legality import serves
 from ...codegen.problem import Problem
-from ...tuner.search.model import estimate_us
 from .. import settings
 from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
 from .codec import dumps, key_digest, loads
 from .record import Record, Status
 
-__all__ = ["Found", "Store", "StoreWarning", "distance"]
-
 _MAX_BYTES = 1 << 20
 _LOCK_SECONDS = 30.0
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
-_DEVICE_KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class StoreWarning(UserWarning):
@@ -47,11 +42,15 @@ class Found:
     """What a look-up gave."""
 
     config: Config
-    """A complete config that is valid for the problem on the device."""
+    """A config that is valid for the problem on the device."""
     origin: str
     """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
     record: Record | None = None
     """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
+
+
+Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], Found | None]
+"""What to run for a problem that was not tuned on a device, out of all records there are; None where none helps."""
 
 
 class Store:
@@ -87,44 +86,33 @@ class Store:
 
         Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
         """
+        own, shipped = self.layers(device_key)
+        yield from sorted((*own, *shipped), key=_order)
+
+    def layers(self, device_key: str | None = None) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+        """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
         names = [folder.name for folder in _children(self._tuned)] if device_key is None else [device_key]
-        shipped = (record for name in names for record in self._shipped_records(name))
+        own = tuple(self._own_records(device_key))
+        shipped = tuple(record for name in names for record in self._shipped_records(name))
         best: dict[tuple[str, Problem], Record] = {}
-        for record in (*self._own_records(device_key), *shipped):
+        for record in (*own, *shipped):
             key = record.device, record.problem
             if key not in best or record.median_us < best[key].median_us:
                 best[key] = record
-        yield from sorted(best.values(), key=_order)
+        found = sorted(best.values(), key=_order)
+        mine = set(map(id, own))
+        return tuple(r for r in found if id(r) in mine), tuple(r for r in found if id(r) not in mine)
 
-    def lookup(self, info: DeviceInfo, problem: Problem) -> Found:
-        """How to run a problem: as tuned for it, else as for the nearest shape, else, on a GPU, by the kernel of any
-        record that a model of the device expects most of, else the default.
+    def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
+        """How to run a problem: as tuned for it, else what the ranking makes of the other records, else the default.
 
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
         exact = self.best(info.key, problem)
-        if exact is not None and _serves(exact.config, problem, info.arch):
+        if exact is not None and serves(exact.config, problem, info.arch):
             return Found(exact.config, "exact", exact)
-        near = [record for record in self.records(info.key) if _comparable(record.problem, problem)]
-        for record in sorted(near, key=lambda record: distance(record.problem, problem)):
-            # Another shape may want other vectors, and guarded edges.
-            config = fitted(record.config, problem, info.arch, (record.config["edge"], "bounds"))
-            if config is not None:
-                return Found(config, f"nearest {record.problem.shape}", record)
-        return self._estimated(info, problem) or Found(default_config(problem, info.arch), "default")
-
-    def _estimated(self, info: DeviceInfo, problem: Problem) -> Found | None:
-        """The best of what was tuned for other devices and transposes, by the model; it knows nothing of processors."""
-        if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
-            return None
-        found: dict[Config, Record] = {}
-        for record in self.records():
-            if record.problem.dtype is problem.dtype:
-                config = fitted(record.config, problem, info.arch, ("exact", "bounds"))
-                if config is not None:
-                    found.setdefault(config, record)
-        best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
-        return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
+        ranked = ranking(problem, info, tuple(self.records()))
+        return ranked or Found(default_config(problem, info.arch), "default")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
@@ -138,31 +126,16 @@ class Store:
             return False
         record = loads(dumps(record))  # what could not be read again is never written
         data = dumps(record)
-        check(len(data) <= _MAX_BYTES, f"a record of {len(data)} bytes is too large to be kept", StoreError)
+        if len(data) > _MAX_BYTES:
+            raise StoreError(f"a record of {len(data)} bytes is too large to be kept")
         path = self._path(record.device, record.problem)
         with self._locked(path):
             old = self._reread(path)
-            if old is not None and not (replace or _beats(record, old)):
+            if old is not None and not (replace or record.config == old.config or record.median_us < old.median_us):
                 return False
             _sweep(path)
             write_whole(path, data)
         return True
-
-    def export(self, device_key: str, folder: Path) -> list[Path]:
-        """Write the user's records of a device in the form in which records ship, and return the files.
-
-        They are `folder/<device key>/<MxNxK>-<dtype>-<transposes>.json`. Raises StoreError.
-        """
-        check(bool(_DEVICE_KEY.fullmatch(device_key)), f"not the key of a device: {device_key!r}", StoreError)
-        written = []
-        for record in sorted(self._own_records(device_key), key=_order):
-            problem = record.problem
-            path = folder / device_key / f"{problem.shape}-{problem.dtype.value}-{problem.trans}.json"
-            with _one_line("write", path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, dumps(record))
-            written.append(path)
-        return written
 
     def _path(self, device_key: str, problem: Problem) -> Path:
         return self.root / "records" / f"{key_digest(device_key, problem)}.json"
@@ -176,7 +149,7 @@ class Store:
         except StoreVersionError:
             raise
         except (ConfigError, StoreError) as error:
-            _warn(f"{_named(error, path)}; passed over")
+            _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
     def _own_records(self, device_key: str | None) -> Iterator[Record]:
@@ -299,33 +272,9 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
-def _beats(record: Record, old: Record) -> bool:
-    return record.config == old.config or record.median_us < old.median_us
-
-
-def _serves(config: Config, problem: Problem, arch: Arch) -> bool:
-    return next(rejections(problem, config, arch), None) is None
-
-
-def _comparable(tuned: Problem, problem: Problem) -> bool:
-    return tuned.dtype is problem.dtype and tuned.trans == problem.trans
-
-
-def distance(tuned: Problem, problem: Problem) -> float:
-    """How far apart two shapes are: doublings of m, of n and of k, added up."""
-    # A dimension of zero counts as one half: one doubling away from 1.
-    pairs = ((tuned.m, problem.m), (tuned.n, problem.n), (tuned.k, problem.k))
-    return sum(abs(math.log2(max(one, 0.5)) - math.log2(max(other, 0.5))) for one, other in pairs)
-
-
 def _order(record: Record) -> tuple[str, str, str, int, int, int]:
     problem = record.problem
     return record.device, problem.dtype.value, problem.trans, problem.m, problem.n, problem.k
-
-
-def _named(error: Exception, path: Path) -> str:
-    text = str(error)
-    return text if str(path) in text else f"{path}: {text}"
 
 
 def _warn(message: str) -> None:

@@ -1,12 +1,12 @@
 """What a tuned record depends on: if one of these changes, it is checked again before it is used."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from importlib import metadata, resources
+from importlib.resources.abc import Traversable
 
 from ..device.protocol import Compiler, DeviceInfo
-
-__all__ = ["generator_version", "versions_of"]
 
 
 @cache
@@ -14,12 +14,19 @@ def generator_version() -> str:
     """The package's version and a digest of its templates, so that a changed template is a new version."""
     package = __package__.partition(".")[0]
     digest = hashlib.sha256()
-    folder = resources.files(package).joinpath("templates")
-    parts = folder.joinpath("parts")
-    for file in sorted((*folder.iterdir(), *parts.iterdir()), key=lambda entry: entry.name):
-        if file.name.endswith(".jinja"):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for name, text in _templates(resources.files(package).joinpath("templates"), ""):
+        digest.update(name.encode() + b"\0" + text + b"\0")
     return f"{metadata.version(package)}+{digest.hexdigest()[:12]}"
+
+
+def _templates(folder: Traversable, place: str) -> Iterator[tuple[str, bytes]]:
+    """Names and texts of the kernels' templates in a folder and those below, sorted; those of launchers change no
+    kernel."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir() and entry.name != "emit":
+            yield from _templates(entry, f"{place}{entry.name}/")
+        elif entry.name.endswith(".jinja"):
+            yield f"{place}{entry.name}", entry.read_bytes()
 
 
 def versions_of(info: DeviceInfo, compiler: Compiler) -> tuple[tuple[str, str], ...]:

@@ -1,54 +1,98 @@
-"""Configs as text and back."""
+"""Configs: typed, grouped, and short as text."""
 
-from typing import Any
+import random
+from collections.abc import Iterator
+from itertools import islice
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
-
-WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,15}", fullmatch=True)
-VALUES = st.integers(0, 999_999) | WORDS
-
-
-@given(WORDS, st.lists(st.tuples(WORDS, VALUES), max_size=6))
-def test_text_is_read_back(family: str, values: list[tuple[str, int | str]]) -> None:
-    config = Config(family, tuple(values))
-    assert Config.parse(str(config)) == config
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.leaf import Edge, Mode
+from tilewright.codegen.problem import DType
+from tilewright.codegen.render import kernel_name
 
 
-@given(st.text())
-def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
-    try:
-        config = Config.parse(text)
-    except ConfigError:
-        return
-    assert Config.parse(str(config)) == config
+def random_configs(family: type[Config], seed: int = 1) -> Iterator[Config]:
+    """Any combination of values, legal or not."""
+    draw = random.Random(seed)
+    while True:
+        yield family.build({leaf.name: draw.choice((leaf.default, *leaf.choices)) for leaf in family.leaves()})
 
 
-def test_blanks_and_a_missing_tail_are_allowed() -> None:
-    assert Config.parse(" tiled: unroll = 4 , edge=pad ") == Config("tiled", (("unroll", 4), ("edge", "pad")))
-    assert Config.parse("naive") == Config("naive", ())
+@pytest.mark.parametrize("family", families().values(), ids=families())
+def test_text_parses_back_and_names_what_differs(family: type[Config]) -> None:
+    for drawn in islice(random_configs(family), 300):
+        unused = dict(drawn.values).get("mode") == "none"  # and then its parts mean nothing
+        config = drawn.changed(parts=1) if unused else drawn
+        assert parse(str(config)) == config
+        assert family.of(config.values) == config
+        spelled = ",".join(f"{name}={value}" for name, value in config.values if name not in ("mode", "parts"))
+        mode = dict(config.values).get("mode", "none")
+        spelled += f",{mode}={dict(config.values)['parts']}" if mode != "none" else ""
+        assert parse(f"{config.family}:{spelled}") == config
 
 
-@pytest.mark.parametrize("text", ["", ":", "tiled:unroll", "tiled:=4", "tiled:unroll=", "tiled:unroll=-1", "a b:c=1"])
-def test_malformed_text_is_a_config_error(text: str) -> None:
-    with pytest.raises(ConfigError):
-        Config.parse(text)
+@pytest.mark.parametrize("family", families().values(), ids=families())
+def test_the_default_is_the_tile_alone(family: type[Config]) -> None:
+    assert str(family()).count(",") == 0
+    assert parse(f"{family.family}:") == family()
 
 
-@pytest.mark.parametrize("value", [-1, 10**6, 1.0, True, None, "", "a-b", "x;y", "a" * 65, '"', "\n"])
-def test_value_that_is_neither_number_nor_word_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match="unroll must be a number or a word"):
-        Config("tiled", (("unroll", value),))
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("simt:128x256x8,thread=16x8,order=rows,stream_k=1", {"block_n": 256, "thread_m": 16, "order": "rows"}),
+        ("simt:64x64x16,l2_prefetch,vec=1x4x4", {"l2_prefetch": 1, "vec_a": 1, "vec_c": 4}),
+        ("dmma:64x64x16,split_k=4,reduce=cluster", {"mode": "split_k", "parts": 4, "reduce": "cluster"}),
+        ("tiled:32,edge=pad", {"tile_width": 32, "edge": "pad"}),
+        ("naive:8x32,unroll=2", {"block_m": 8, "unroll": 2}),
+        (" skinny : 4x4x4 , short=n , warps=1x8 ", {"short": "n", "warps_k": 8}),
+    ],
+)
+def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
+    assert values.items() <= dict(parse(text).values).items()
 
 
-def test_values_are_found_by_name() -> None:
-    config = Config.parse("tiled:unroll=4,edge=pad")
-    assert config["edge"] == config.word("edge") == "pad"
-    assert config.number("unroll") == 4
-    with pytest.raises(KeyError):
-        config["skew"]
-    with pytest.raises(ConfigError, match="edge must be a number, got 'pad'"):
-        config.number("edge")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, got 'fast'"),
+        ("simt:64x64", "the tile must read block_mxblock_nxblock_k, got '64x64'"),
+        ("simt:speed=3", "simt has the parameters block_m, .*, got 'speed'"),
+        ("simt:stages=7", "stages must be one of 3, 2, 4, 5, 6, 8, got 7"),
+        ("simt:load=magic", "load must be one of cp_async, registers, tma, got 'magic'"),
+        ("simt:stages=3,stages=4", "stages is given twice"),
+        ("simt:split_k=2,stream_k=1", "mode is given twice"),
+        ("simt:split_k=7", "parts must be one of 1, .*, got 7"),
+        ("tiled:16,skew=1e9", "skew must be one of 0, 1, got '1e9'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_tells_the_choices(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse(text)
+    assert "\n" not in str(caught.value)
+    assert text in str(caught.value)
+
+
+def test_groups_are_typed_and_changed_makes_another() -> None:
+    config = parse("dmma:64x64x16,persistent=4,edge=exact")
+    assert config.edge is Edge.EXACT
+    assert config.persistent_tiles == 4
+    assert config.changed(mode=Mode.NONE, parts=1) == parse("dmma:64x64x16,edge=exact")
+
+
+def test_names_of_kernels_are_short_and_differ() -> None:
+    names = set()
+    for family in families().values():
+        for config in set(islice(random_configs(family, seed=2), 500)):
+            name = kernel_name(config, DType.DOUBLE, "nt")
+            assert len(name) <= 48
+            names.add((name, config))
+    assert len({name for name, _ in names}) == len(names)
+
+
+def test_canonical_order_puts_simple_families_and_defaults_first() -> None:
+    texts = ["dmma:64x64x16", "simt:64x64x16,stages=2", "simt:64x64x16", "naive:8x32", "tiled:16"]
+    ordered = sorted(map(parse, texts), key=lambda config: config.canonical)
+    assert list(map(str, ordered)) == [texts[i] for i in (3, 4, 2, 1, 0)]

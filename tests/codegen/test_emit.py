@@ -3,14 +3,14 @@
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.config import Config
 from tilewright.codegen.emit import Emitted, emit
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import FAMILIES
+from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from variants import dtypes
@@ -19,29 +19,33 @@ NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 EDGES = ("exact", "bounds", "pad")
-KERNELS = [f"{family}:edge={edge}" for family in FAMILIES for edge in EDGES]
+KERNELS = [f"{family}:edge={edge}" for family in families() for edge in EDGES]
 KERNELS += [
-    "simt:edge=bounds,split_k=3,tail=4",
-    "simt:edge=bounds,pack_a=1,pack_b=1,vec_a=2,vec_b=2,vec_c=2",
-    "dmma:edge=bounds,pack_b=1,vec_b=2,split_k=2",
-    "dmma:edge=bounds,persistent=4",
-    "dmma:edge=bounds,stream_k=7",
-    "simt:edge=exact,stream_k=132",
-    "simt:edge=bounds,slices=2,block_k=16,split_k=12",
+    "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single",
+    "simt:split_k=3,l2_prefetch,min_ctas=2",
+    "simt:pack_a,pack_b,vec=2",
+    "simt:64x64x32,slices=4,slice_barriers,split_k=2,reduce=cluster",
+    "simt:edge=exact,stream_k=1",
+    "simt:64x64x16,thread=4,slices=2,split_k=12",
+    "dmma:persistent=4",
+    "dmma:stream_k=1",
 ]
-SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(FAMILIES[text.partition(":")[0]])]
+SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(family_named(text.partition(":")[0]))]
 """Every kernel in every type that its family computes in."""
-BULK = {
-    trans: "simt:bulk=1,edge=bounds,block_m=32,block_n=16,block_k=64,stages=3,cp_async=1,vec_a=4,vec_b=4,prefetch=1,"
-    f"slices=2,split_k=2,a_k_inner={int(trans[0] == 'n')},b_k_inner={int(trans[1] == 't')}"
+TMA = {
+    trans: "simt:32x16x64,load=tma,stages=3,vec=4x4x1,thread=4,slices=2,split_k=2,"
+    f"k_inner_a={int(trans[0] == 'n')},k_inner_b={int(trans[1] == 't')}"
     for trans in ("nn", "nt", "tn", "tt")
 }
-"""A kernel fed by bulk copies for each of the transposes: k lies in its tiles as it does in memory."""
+"""A kernel fed by TMA for each of the transposes: k lies in its tiles as it does in memory."""
 
 
-def emitted(text: str = "tiled", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn") -> Emitted:
-    dtype = dtype or dtypes(FAMILIES[text.partition(":")[0]])[0].value
-    return emit(Problem.parse("1024x768x512", dtype, trans), Config.parse(text), ARCHES["sm_90a"], name, main)
+@cache
+def emitted(
+    text: str = "tiled:16", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn"
+) -> Emitted:
+    dtype = dtype or dtypes(family_named(text.partition(":")[0]))[0].value
+    return emit(Problem.parse("1024x768x512", dtype, trans), parse(text), ARCHES["sm_90a"], name, main)
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -67,11 +71,64 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 
 @pytest.mark.parametrize("text", KERNELS)
 def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str) -> None:
-    dtype = dtypes(FAMILIES[text.partition(":")[0]])[0]
-    kernel = render(Problem.parse("1024x768x512", dtype), Config.parse(text), ARCHES["sm_90a"])
+    config = parse(text)
+    kernel = render(Problem.parse("1024x768x512", dtypes(type(config))[0]), config, ARCHES["sm_90a"])
     code = dict(emitted(text).files)["gemm.cu"]
-    assert kernel.code.replace('extern "C" __global__', "static __global__") in code
+    body = kernel.code.replace('extern "C" __global__', "static __global__")
+    assert body[body.index("namespace {") :] in code
     assert code.count('extern "C"') == 1
+
+
+NEEDS = {
+    "naive:": 0,
+    "tiled:16": 0,
+    "simt:load=registers,stages=2,fragments=single": 0,
+    "simt:": 80,
+    "simt:split_k=2,reduce=cluster": 90,
+    TMA["nn"]: 90,
+    "skinny:": 0,
+    "skinny:load=cp_async,stages=2": 80,
+    "dmma:mma_k=4": 80,
+    "dmma:": 90,
+}
+"""The oldest architecture that can run a kernel; 0 where all can."""
+
+
+@pytest.mark.parametrize(("text", "arch"), NEEDS.items())
+def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch: int) -> None:
+    errors = re.findall(
+        r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)0\n#error "(.+) needs sm_(\d+) or newer"\n#endif',
+        dict(emitted(text).files)["gemm.cu"],
+    )
+    assert [(below, named) for below, _, named in errors] == [(str(arch), str(arch))] * bool(arch)
+
+
+@pytest.mark.parametrize("text", [*KERNELS, TMA["nn"]])
+def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> None:
+    config = parse(text)
+    for name, code in emitted(text).files:
+        assert code.count("SPDX-License-Identifier: MIT") == 1
+        assert len(re.findall(r"Written by tilewright|To write it again", code)) == 2
+        (written,) = re.findall(r'--config "([^"]*)"', code)
+        assert parse(written) == config
+        # What the preprocessor defines, other files would see.
+        assert re.findall(r"#define (\w+)", code) == (["TILEWRIGHT_GEMM_H"] if name.endswith(".h") else [])
+    kernel = re.sub(r"//.*", "", dict(emitted(text).files)["gemm.cu"])
+    features = {
+        "slice": config.family == "simt" and config.get("slices") > 1,
+        "SPLIT_K": config.split_ctas > 1,
+        "stream": config.stream_ctas_per_sm > 0,
+        "cluster": config.clustered,
+        "tensor_map": bool(config.producer_threads),
+        "workspace": config.has_workspace,
+    }
+    asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
+    for word, present in features.items():
+        assert present or word not in asserts, word
+        assert present or word not in ("SPLIT_K", "tensor_map") or word not in kernel, word
+    constants = set(re.findall(r"\b([A-Z][A-Z0-9]*_?[A-Z0-9_]*)\b *=", kernel))
+    for name in constants:
+        assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
@@ -85,11 +142,11 @@ def test_header_declares_the_function(dtype: str) -> None:
 
 
 def test_same_input_gives_the_same_bytes() -> None:
-    assert emitted("tiled:edge=pad") == emitted("tiled:edge=pad")
+    assert emitted("tiled:16,edge=pad") == emitted.__wrapped__("tiled:16,edge=pad")
 
 
 def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
-    files = dict(emit(Problem(0, 5, 0), Config.parse("tiled:edge=bounds"), ARCHES["host"], main=True).files)
+    files = dict(emit(Problem(0, 5, 0), parse("tiled:16"), ARCHES["host"], main=True).files)
     assert "Shape shape = {16, 5, 16};" in files["gemm_main.cu"]
     assert "-arch=native" in files["gemm.h"]
 
@@ -104,7 +161,7 @@ def test_name_that_is_no_identifier_is_refused(name: str) -> None:
     "name",
     (
         "main malloc sqrtf memcpy index read errno cudaMalloc _a __a math stdio cuda_runtime float4 dim3 INT_MAX "
-        "T Index A lda blend TILE_WIDTH std random_matrix require gemm_tiled_f32_nn_tw16_ebounds_s0_u8"
+        "T Index A lda blend TILE_WIDTH std random_matrix require"
     ).split(),
 )
 def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
@@ -114,13 +171,19 @@ def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemm", "sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_"])
 def test_usual_names_are_free(name: str) -> None:
-    for text in KERNELS:
-        emitted(text, name)
+    for text in (KERNELS[-1], "tiled:16,edge=pad", "simt:pack_a,pack_b,vec=2", TMA["nn"]):
+        emitted(text, name, main=False)
+
+
+def test_the_name_of_the_kernel_is_taken() -> None:
+    kernel = render(Problem.parse("1024x768x512"), parse("tiled:16"), ARCHES["sm_90a"]).name
+    with pytest.raises(ConfigError, match=rf"name must differ from the kernel's, got '{kernel}'"):
+        emitted(name=kernel)
 
 
 def test_config_that_cannot_serve_is_refused() -> None:
-    with pytest.raises(ConfigError, match="multiples of 16"):
-        emit(Problem.parse("100"), Config.parse("tiled:edge=exact"), ARCHES["sm_90a"])
+    with pytest.raises(ConfigError, match=r"multiples of \(16, 16, 16\)"):
+        emit(Problem.parse("100"), parse("tiled:16,edge=exact"), ARCHES["sm_90a"])
 
 
 # Files
@@ -135,8 +198,8 @@ def test_files_are_written_and_written_again(tmp_path: Path) -> None:
 
 
 def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> None:
-    emitted("naive").write(tmp_path)
-    (path, *_) = emitted("tiled").write(tmp_path)
+    emitted("naive:").write(tmp_path)
+    (path, *_) = emitted("tiled:16").write(tmp_path)
     assert "TILE_WIDTH" in path.read_text()
 
 
@@ -176,8 +239,8 @@ def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: boo
     folder.mkdir()
     (folder / "gemm.cu").symlink_to(outside)
     with pytest.raises(ConfigError, match="not overwritten"):
-        emitted("naive").write(folder)
-    emitted("naive").write(folder, overwrite=True)
+        emitted("naive:").write(folder)
+    emitted("naive:").write(folder, overwrite=True)
     assert not (folder / "gemm.cu").is_symlink()
     assert outside.exists() == exists
     assert not exists or outside.read_text() == emitted().files[0][1]
@@ -206,7 +269,7 @@ def test_file_in_the_place_of_the_folder_is_an_os_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compiler", [("gcc", "-std=c99"), ("g++", "-x", "c++", "-std=c++11")], ids=lambda c: c[0])
-@pytest.mark.parametrize("text", ["tiled:edge=pad", "naive:edge=exact"])
+@pytest.mark.parametrize("text", ["tiled:16,edge=pad", "naive:edge=exact"])
 def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
     if shutil.which(compiler[0]) is None:
         pytest.skip(f"{compiler[0]} is not installed")
@@ -217,7 +280,7 @@ def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], te
 
 
 @needs_nvcc
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family: str) -> None:
     paths = []
     for text in KERNELS:
@@ -229,37 +292,26 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family
 
 
 @needs_nvcc
-def test_kernels_fed_by_bulk_copies_compile_without_a_warning(tmp_path: Path) -> None:
-    paths = [emitted(text, f"gemm_{t}", main=False, trans=t).write(tmp_path)[0] for t, text in BULK.items()]
+def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
+    paths = [emitted(text, f"gemm_{t}", main=False, trans=t).write(tmp_path)[0] for t, text in TMA.items()]
     compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
 
 
-def test_tiles_to_which_atomics_add_begin_at_zero_and_the_header_says_that_bits_differ() -> None:
-    (_, kernel), (_, header) = emitted("simt:split_k=16,atomic=1", main=False).files
-    assert "cudaMemsetAsync(workspace, 0, sizeof(T) * sums + sizeof(unsigned) * counters, stream)" in kernel
-    assert "sums = std::size_t(tiles) * PER_BLOCK_M * PER_BLOCK_N" in kernel
-    assert "16384 bytes for each tile of C, 64 x 64 elements" in header
-    for text in (kernel, header):
-        assert "repeats    are not the same to the bit" in text
-
-
 @needs_nvcc
-@pytest.mark.parametrize("text", ["tiled:edge=pad", "simt:split_k=2", "simt:split_k=2,atomic=1"])
-def test_two_files_of_one_config_link(tmp_path: Path, text: str) -> None:
-    paths = [emitted(text, name, main=False).write(tmp_path)[0] for name in ("gemm_one", "gemm_two")]
+def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
+    texts = {"gemm_one": "simt:split_k=2", "gemm_two": "simt:split_k=2", "gemm_three": "tiled:16,edge=pad"}
+    one, *_ = [emitted(text, name, main=False).write(tmp_path)[0] for name, text in texts.items()]
     user = tmp_path / "user.cu"
-    user.write_text(
-        '#include "gemm_one.h"\n#include "gemm_two.h"\n'
-        "int main() { return gemm_one(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)"
-        " + gemm_two(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0); }\n"
-    )
-    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, user, *paths, "-o", tmp_path / "program")
+    calls = " + ".join(f"{name}(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)" for name in texts)
+    included = "".join(f'#include "{file}"\n' for file in ("gemm_two.cu", "gemm_three.cu", "gemm_one.h"))
+    user.write_text(f"{included}int main() {{ return {calls}; }}\n")
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, user, one, "-o", tmp_path / "program")
     assert run(tmp_path / "program").returncode == 0  # the sizes are 0: no GPU is needed
 
 
 @needs_nvcc
 def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
-    program = build(tmp_path, emitted("tiled:edge=pad"), *STRICT)
+    program = build(tmp_path, emitted("tiled:16,edge=pad"), *STRICT)
     done = run(program, "1", "2")
     assert (done.returncode, done.stderr) == (2, f"usage: {program} [M N K]\n")
     done = run(program, "1", "2", "x")
@@ -316,9 +368,9 @@ def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
 
 @pytest.mark.gpu
 @needs_nvcc
-@pytest.mark.parametrize("trans", BULK)
-def test_bulk_copies_and_their_scalar_twin_pass_the_self_test(tmp_path: Path, trans: str) -> None:
-    program = build(tmp_path, emitted(BULK[trans], trans=trans), arch="native")
+@pytest.mark.parametrize("trans", TMA)
+def test_tma_copies_and_their_scalar_form_pass_the_self_test(tmp_path: Path, trans: str) -> None:
+    program = build(tmp_path, emitted(TMA[trans], trans=trans), arch="native")
     for shape in ("128x64x256", "132x68x260", "129x65x33", "4x4x4", "36x16x1000"):
         done = run(program, *shape.split("x"))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -327,8 +379,8 @@ def test_bulk_copies_and_their_scalar_twin_pass_the_self_test(tmp_path: Path, tr
 @pytest.mark.gpu
 @needs_nvcc
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
-def test_sanitizers_find_nothing_in_bulk_copies(tmp_path: Path) -> None:
-    program = build(tmp_path, emitted(BULK["nt"], trans="nt"), "-lineinfo", arch="native")
+def test_sanitizers_find_nothing_in_tma_copies(tmp_path: Path) -> None:
+    program = build(tmp_path, emitted(TMA["nt"], trans="nt"), "-lineinfo", arch="native")
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
         done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, "68", "36", "200")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """What may import what, and that importing does nothing."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import tilewright
+from tilewright.codegen.families import families
 
 ROOT = Path(tilewright.__file__).parent
 LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
 FOLDERS = [ROOT / layer for layer in LAYERS]
 FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
 ONLY_IN = {
-    "optuna": {"tuner/search/study.py"},
+    "optuna": {f"tuner/search/{name}.py" for name in ("sampler", "samplers", "study")},
     "cupy": {"runtime/device/cuda.py"},
     "cupy_backends": {"runtime/device/cuda.py"},
     "nvmath": {"runtime/device/cublaslt.py"},
@@ -54,10 +56,45 @@ def test_imports_go_down_the_layers(path: Path) -> None:
     assert [module for module in seen if layer(module) > own] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in ("codegen", "templates")], ids=name)
+@pytest.mark.parametrize("path", [path for path in FILES if path.is_relative_to(ROOT / "codegen")], ids=name)
 def test_codegen_needs_the_standard_library_and_jinja2_alone(path: Path) -> None:
     allowed = {*sys.stdlib_module_names, "jinja2", "tilewright"}
     assert [module for module in imports(path) if module.split(".")[0] not in allowed] == []
+
+
+FAMILIES_MAY_BE_NAMED = ("codegen/families/", "codegen/mechanisms/", "codegen/schema1.py", "tuner/search/policies/")
+GROUPS = {"tile", "pipeline", "split", "epilogue", "launch"}
+SHARED = {"edge", "mode", "parts", "reduce"}
+"""Parameters that are no family's own: what happens at the edges, and how CTAs share out the work."""
+
+
+def family_words(path: Path) -> set[str]:
+    """Families and their parameters that a file names: as text, as a field of a group, or as a keyword."""
+    words = {*families(), *(leaf.name for family in families().values() for leaf in family.leaves())} - SHARED
+    found: set[str] = set()
+    tree = ast.parse(path.read_text())
+    examples = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if node in examples:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # The library's `load` and the worker's words are other words than the parameter.
+            found |= (words - {"load"}) & {node.value, *re.findall(r"(\w+)(?=:\d|=\w)", node.value)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in GROUPS:
+            found |= words & {node.attr}
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("changed", "build", "of"):
+            found |= words & {keyword.arg for keyword in node.keywords if keyword.arg}
+    return found
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not name(p).startswith(FAMILIES_MAY_BE_NAMED)], ids=name)
+def test_a_family_is_known_to_its_module_its_template_and_its_policy_alone(path: Path) -> None:
+    assert family_words(path) == set()
+
+
+def test_the_search_for_names_of_families_finds_them() -> None:
+    seen = family_words(ROOT / "codegen/families/simt.py") | family_words(ROOT / "codegen/schema1.py")
+    assert {"simt", "vec_a", "block_m", "stages"} <= seen
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tilewright.codegen.errors import LayoutError, ShapeError, TilewrightError
-from tilewright.codegen.problem import DType, Layout, Problem
+from tilewright.codegen.problem import DType, Problem
 
 SIZES = st.integers(0, 2**31 - 1)
 
@@ -108,17 +108,6 @@ def test_stored_shapes_follow_the_transposes() -> None:
     assert Problem.parse("2x3x5", trans="tn").stored_a == (5, 2)
     assert Problem.parse("2x3x5", trans="nn").stored_b == (5, 3)
     assert Problem.parse("2x3x5", trans="nt").stored_b == (3, 5)
-
-
-@pytest.mark.parametrize("ld", [-4, 0, 3, 2**31])
-def test_leading_dimension_out_of_range_is_a_layout_error(ld: int) -> None:
-    with pytest.raises(LayoutError, match=rf"ld must be at least .* 4 .*got {ld}"):
-        Layout(2, 4, ld)
-
-
-def test_span_counts_the_padding_between_rows_only() -> None:
-    assert Layout(3, 4, 10).span == 24
-    assert Layout(0, 4, 10).span == Layout(3, 0, 10).span == 0
 
 
 def test_errors_are_value_errors_with_one_base() -> None:

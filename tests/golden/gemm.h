@@ -1,8 +1,8 @@
 // gemm.h: matrix product on an NVIDIA GPU, float, chosen for m = 1024, n = 768, k = 512.
 //
-// Written by tilewright, file digest 9e0c04e812350625. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn
-//       --config "tiled:tile_width=16,edge=pad,skew=0,unroll=8" --arch sm_90a --name gemm
+// Written by tilewright, file digest 1688b31899a8bba0. To write it again:
+//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --config "tiled:16,edge=pad"
+// SPDX-License-Identifier: MIT
 //
 // Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
 //   nvcc -O3 -arch=sm_90a -c gemm.cu
@@ -40,7 +40,7 @@ extern "C" {
 //   cudaErrorInvalidPitchValue     lda, ldb or ldc below the width of a stored row
 //                                  also a row of 2^31 bytes or more
 //   cudaErrorMisalignedAddress     a matrix that does not start at a multiple of 4 bytes
-//   cudaErrorInvalidConfiguration  2^31 blocks or more, each 16 x 16 elements of C
+//   cudaErrorInvalidConfiguration  2^31 CTAs or more, each 16 x 16 elements of C
 //   cudaErrorMemoryAllocation      no room for the workspace
 //   cudaErrorNotSupported          the device has no memory pools
 //   any other                      what the CUDA runtime answered, an earlier failure on the device included

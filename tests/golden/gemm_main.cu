@@ -1,8 +1,8 @@
 // gemm_main.cu: tests the function against a plain loop on the processor, then times it.
 //
-// Written by tilewright, file digest fd4db623bb0d51c5. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn
-//       --config "tiled:tile_width=16,edge=pad,skew=0,unroll=8" --arch sm_90a --name gemm --main
+// Written by tilewright, file digest 7e8892d8d74ad8b6. To write it again:
+//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --main --config "tiled:16,edge=pad"
+// SPDX-License-Identifier: MIT
 //
 //   nvcc -O3 -arch=sm_90a gemm.cu gemm_main.cu -o gemm_main
 //   ./gemm_main [M N K]

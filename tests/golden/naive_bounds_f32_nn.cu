@@ -1,45 +1,41 @@
-// gemm_naive_f32_nn_bm8_bn32_ebounds_u4
+// gemm_naive_f32_nn_8x32x1_92699645
 // One thread an element of C, straight from global memory.
 //
-//   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
-//   op(A) is m x k; A is stored m x k, lda elements from row to row
-//   op(B) is k x n; B is stored k x n, ldb elements from row to row
-//   C is m x n, ldc elements from row to row; it is not read where beta is 0
-//   A and B are not read where alpha is 0
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
+//   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-//   sizes      any m, n > 0 and k >= 0
-//   alignment  every pointer and leading dimension to one element, 4 bytes
-//   grid       ceil(m / 8) * ceil(n / 32) blocks along x
-//   block      (32, 8, 1): 256 threads
-//   shared     0 bytes, static
-//
-// Written by tilewright from templates/naive.cu.jinja, digest 00d062a1d4440748. To write it again:
-//   tilewright emit --config "naive:block_m=8,block_n=32,edge=bounds,unroll=4" --dtype float --trans nn
+// Written by tilewright from templates/naive.cu.jinja, digest 5a8af3402db68ddd. To write it again:
+//   tilewright emit --dtype float --trans nn --config "naive:8x32"
+// SPDX-License-Identifier: MIT
+
+//            n
+//         +-----+                  Each thread computes one element of C: a row of op(A) times a column of
+//       k |  |  |  op(B)           op(B), straight from global memory.
+//         +-----+
+//     k      v
+//   +---+ +-----+
+// m |-->| |  x  |  C
+//   +---+ +-----+
+//   op(A)
 
 namespace {
 
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M  = 8;      // rows of C a block computes
-constexpr int BLOCK_N  = 32;     // columns of C a block computes
-constexpr int UNROLL   = 4;      // steps of k unrolled
-constexpr int THREADS  = 256;    // threads of a block
-constexpr bool TRANS_A = false;  // A is stored k x m
-constexpr bool TRANS_B = false;  // B is stored n x k
-constexpr bool GUARD   = true;   // loads and stores outside the matrices are left out
+constexpr int BLOCK_M = 8;   // rows of C that a CTA computes
+constexpr int BLOCK_N = 32;  // columns of C that a CTA computes
+constexpr int UNROLL  = 4;   // steps of k unrolled
 
-static_assert(THREADS <= 1024, "a block has at most as many threads as the device allows");
-
-// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
-// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
-__device__ __forceinline__ void wait_for_previous()
-{
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
@@ -49,33 +45,30 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-gemm_naive_f32_nn_bm8_bn32_ebounds_u4(
+extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive_f32_nn_8x32x1_92699645(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
-    wait_for_previous();
+    griddepcontrol_wait();
 
-    // This thread's element of C. Blocks go along the rows of C first.
-    const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
-    const Index row = Index(blockIdx.x / blocks_n) * BLOCK_M + threadIdx.y;
-    const Index col = Index(blockIdx.x % blocks_n) * BLOCK_N + threadIdx.x;
-    if (GUARD && (row >= m || col >= n)) return;
+    // This thread's element of C. CTAs go along the rows of C first.
+    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
+    const Index row = Index(blockIdx.x / tiles_n) * BLOCK_M + threadIdx.y;
+    const Index col = Index(blockIdx.x % tiles_n) * BLOCK_N + threadIdx.x;
+    if (row >= m || col >= n) return;
 
-    const Index a_step = TRANS_A ? lda : 1;  // from op(A)(row, p) to op(A)(row, p + 1)
-    const Index b_step = TRANS_B ? 1 : ldb;  // from op(B)(p, col) to op(B)(p + 1, col)
-    const T* a = A + (TRANS_A ? row : row * lda);
-    const T* b = B + (TRANS_B ? col * ldb : col);
+    const T* a = A + row * lda;
+    const T* b = B + col;
 
-    T sum = 0;
+    T acc = 0;
     const int depth = alpha == T(0) ? 0 : k;
     #pragma unroll UNROLL
     for (int p = 0; p < depth; ++p) {
-        sum += *a * *b;
-        a += a_step;
-        b += b_step;
+        acc += *a * *b;
+        a += 1;
+        b += Index(ldb);
     }
 
     T* c = C + row * ldc + col;
-    *c = blend(sum, c, alpha, beta);
+    *c = blend(acc, c, alpha, beta);
 }

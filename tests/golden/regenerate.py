@@ -3,57 +3,41 @@
 from pathlib import Path
 
 from tilewright.codegen.arch import arch_named
-from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
-from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests/golden", "examples/cpp")
-VARIANTS = (
-    ("exact", "float", "nn"),
-    ("bounds", "float", "nn"),
-    ("pad", "float", "nn"),
-    ("bounds", "double", "tt"),
-)
-SPECIAL = (
-    ("cluster", "simt:slices=2,split_k=4,cluster=1,vec_c=4", "float"),
-    ("cluster", "dmma:split_k=3,cluster=1", "double"),
-    (
-        "apart",
-        "simt:block_k=32,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,slices=4,apart=1,split_k=2,cluster=1",
-        "float",
-    ),
-    ("packed", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,cp_async=1,stages=3,split_k=4,tail=8", "float"),
-    ("atomic", "simt:split_k=12,atomic=1", "float"),
-    ("shared", "simt:block_k=32,slices=2,split_k=16,vec_c=4", "float"),
-    ("shared", "dmma:split_k=8", "double"),
-    ("staged", "simt:staged_c=1", "float"),
-    ("staged", "dmma:staged_c=1", "double"),
-    ("warm", "simt:cp_async=1,stages=3,warm_l2=1", "float"),
-    ("rows", "simt:thread_m=16,thread_n=8,lanes_m=4,rows_first=1,cp_async=1,stages=3,prefetch=1", "float"),
-    (
-        "uneven",
-        "simt:block_m=40,block_n=80,block_k=16,thread_m=10,thread_n=5,lanes_m=4,cp_async=1,stages=3,prefetch=1,slices=2",
-        "float",
-    ),
-    ("spread", "simt:block_k=16,thread_m=8,thread_n=8,cp_async=1,stages=3,prefetch=1,copy_groups=4", "float"),
-    ("streamed", "simt:vec_c=4,stream_c=1", "float"),
-    (
-        "bulk",
-        "simt:bulk=1,block_m=32,block_n=32,block_k=64,stages=3,cp_async=1,vec_a=4,vec_b=4,a_k_inner=1,prefetch=1,"
-        "slices=4,split_k=3",
-        "float",
-    ),
-    ("streamed", "dmma:vec_c=2,staged_c=1,stream_c=1", "double"),
-    ("spread", "dmma:stages=3,prefetch=2,copy_groups=2", "double"),
-    ("persistent", "dmma:stages=3,prefetch=2,staged_c=1,persistent=4", "double"),
-    ("stream", "simt:block_k=16,cp_async=1,stages=3,vec_c=4,stream_k=264", "float"),
-    ("stream", "dmma:stages=3,prefetch=2,copy_groups=2,group_m=4,stream_k=132", "double"),
-    ("warm", "skinny:cp_async=1,stages=4,warm_l2=1", "float"),
-)
-"""Name, config and type of what the defaults leave out."""
+PLAIN = "simt:64x64x8,thread=4x4,load=registers,stages=2,fragments=single"
+WIDE = "simt:64x64x32,thread=8x8"
+KERNELS = {
+    "naive_bounds": "naive:8x32",
+    "naive_pad": "naive:8x32,edge=pad",
+    "tiled_bounds": "tiled:16",
+    "simt_bounds": PLAIN,
+    "simt_exact": f"{PLAIN},edge=exact",
+    "simt_cp_async": "simt:64x64x16",
+    "simt_cluster": f"{PLAIN},slices=2,split_k=4,reduce=cluster,vec_c=4",
+    "simt_slice_barriers": f"{WIDE},slices=4,slice_barriers,split_k=2",
+    "simt_packed": "simt:64x64x8,thread=4x4,pack_a,pack_b,vec=4x4x1,split_k=4",
+    "simt_cooperative": "simt:64x64x32,thread=4x4,load=registers,stages=2,slices=2,split_k=16,vec_c=4",
+    "simt_shared_epilogue": f"{PLAIN},shared",
+    "simt_non_power_of_two": "simt:40x80x16,thread=10x5,lanes_m=4,slices=2",
+    "simt_interleave": "simt:64x64x16,interleave=4",
+    "simt_tma": "simt:32x32x64,thread=4x4,load=tma,vec=4x4x1,k_inner_a,slices=4,split_k=3",
+    "simt_stream_k": "simt:64x64x16,thread=4x4,fragments=single,vec_c=4,stream_k=2",
+    "skinny_bounds": "skinny:4x4x4",
+    "skinny_l2_prefetch": "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch",
+    "dmma_bounds": "dmma:64x64x16,fragments=single",
+    "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
+    "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",
+    "dmma_interleave": "dmma:64x64x16,interleave=2",
+    "dmma_persistent": "dmma:64x64x16,shared,persistent=4",
+    "dmma_stream_k": "dmma:64x64x32,interleave=2,raster=4,stream_k=1",
+}
+"""A kernel for each mechanism, on square tiles as plain as can be otherwise."""
 
 
 def golden_files() -> dict[str, str]:
@@ -61,22 +45,15 @@ def golden_files() -> dict[str, str]:
     arch = arch_named("sm_90a")
     golden, example = FOLDERS
     files = {}
-    for family in FAMILIES:
-        for edge, dtype, trans in VARIANTS:
-            config = complete(Config.parse(f"{family}:edge={edge}"))
-            problem = Problem.parse("1024x768x512", dtype, trans)
-            if list(rejections(problem, config, arch)):
-                problem = Problem.parse("1024x768x512", "double", trans)  # a family for double alone
-            source = render(problem, config, arch)
-            files[f"{golden}/{family}_{edge}_{problem.dtype.code}_{trans}.cu"] = source.code
-    for name, text, dtype in SPECIAL:
-        problem = Problem.parse("1024x768x512", dtype)
-        source = render(problem, complete(Config.parse(text)), arch)
-        files[f"{golden}/{text.partition(':')[0]}_{name}_{problem.dtype.code}_nn.cu"] = source.code
-    problem = Problem.parse("1024x768x512")
-    for name, text in emit(problem, Config.parse("tiled:edge=pad"), arch, main=True).files:
+    for name, text in KERNELS.items():
+        config = parse(text)
+        problem = Problem.parse("1024x768x512", "double" if config.tensor_cores else "float")
+        files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
+    problem = Problem.parse("1024x768x512", "double", "tt")
+    files[f"{golden}/tiled_bounds_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
+    for name, text in emit(Problem.parse("1024x768x512"), parse("tiled:16,edge=pad"), arch, main=True).files:
         files[f"{golden}/{name}"] = text
-    for name, text in emit(Problem.parse("300x200x100"), Config.parse("tiled"), arch).files:
+    for name, text in emit(Problem.parse("300x200x100"), parse("tiled:16"), arch).files:
         files[f"{example}/{name}"] = text
     return files
 

@@ -1,205 +1,100 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_ebounds
+// gemm_simt_f32_nn_64x64x8_44b35f3f
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
-//   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
-//   op(A) is m x k; A is stored m x k, lda elements from row to row
-//   op(B) is k x n; B is stored k x n, ldb elements from row to row
-//   C is m x n, ldc elements from row to row; it is not read where beta is 0
-//   A and B are not read where alpha is 0
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
+//   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (256, 1, 1) threads, 8704 bytes of static shared memory
 //
-//   sizes      any m, n > 0 and k >= 0
-//   alignment  every pointer and leading dimension to one element, 4 bytes
-//   grid       ceil(m / 64) * ceil(n / 64) blocks along x
-//   block      (256, 1, 1): 256 threads
-//   shared     8704 bytes, static
-//
-// Written by tilewright from templates/simt.cu.jinja, digest 0c7e5af117c34516. To write it again:
-//   tilewright emit --dtype float --trans nn --config
-//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
-//        stages=2, cp_async=0, pack_a=0, pack_b=0, vec_a=1, vec_b=1, vec_c=1, a_k_inner=0,
-//        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=1, cluster=0, tail=1,
-//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
-//        copy_groups=1, edge=bounds"
+// Written by tilewright from templates/simt.cu.jinja, digest f37371ec8620bc87. To write it again:
+//   tilewright emit --dtype float --trans nn --config "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single"
+// SPDX-License-Identifier: MIT
+
+//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, each
+//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
+//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
+//                 +---------+
+//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
+//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
+// BLOCK |     | > |warp|warp|  C     loaded to registers before the multiplication, stored after it.
+//    _M |     |   +----+----+
+//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
+//       +-----+   +----+----+        be overwritten.
+//        op(A)
 
 namespace {
 
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M    = 64;     // rows of C a block computes
-constexpr int BLOCK_N    = 64;     // columns of C a block computes
-constexpr int BLOCK_K    = 8;      // steps of k that a tile covers
-constexpr int THREAD_M   = 4;      // rows of C a thread computes
-constexpr int THREAD_N   = 4;      // columns of C a thread computes
-constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
-constexpr int STAGES     = 2;      // tiles that shared memory holds at a time
-constexpr int CP_ASYNC   = 0;      // 1 = cp.async fills shared memory, 0 = tiles pass through registers
-constexpr int PACK_A     = 0;      // 1 = A is copied to aligned rows first, k x m
-constexpr int PACK_B     = 0;      // 1 = B is copied to aligned rows first, k x n
-constexpr int VEC_A      = 1;      // elements of A that one copy moves
-constexpr int VEC_B      = 1;      // elements of B that one copy moves
-constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0 = m is
-constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
-constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the next step too
-constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
-constexpr int APART      = 0;      // 1 = each copies its own steps of k, and waits for its own threads alone
-constexpr int SPLIT_K    = 1;      // blocks that share out k
-constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
-constexpr int TAIL       = 1;      // they share out the last one of so many parts of the tiles of C
-constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
-constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
-constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
-constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
-constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
-constexpr int WARM_L2    = 0;      // 1 = a block asks for its first tiles while earlier kernels end
-constexpr int THREADS    = 256;    // threads of a block
-constexpr bool TRANS_A   = false;  // A is stored k x m
-constexpr bool TRANS_B   = false;  // B is stored n x k
-constexpr bool GUARD     = true;   // loads and stores outside the matrices are left out
+constexpr int BLOCK_M    = 64;    // rows of C that a CTA computes
+constexpr int BLOCK_N    = 64;    // columns of C that a CTA computes
+constexpr int BLOCK_K    = 8;     // steps of k that a tile covers
+constexpr int THREAD_M   = 4;     // rows of C that a thread computes
+constexpr int THREAD_N   = 4;     // columns of C that a thread computes
+constexpr int LANES_M    = 8;     // lanes of a warp along the rows of C
+constexpr int STAGES     = 2;     // tiles that shared memory holds at a time
+constexpr int VEC_A      = 1;     // elements of A that one copy moves
+constexpr int VEC_B      = 1;     // elements of B that one copy moves
+constexpr int VEC_C      = 1;     // elements of C that one store moves
+constexpr int MIN_CTAS   = 1;     // CTAs of an SM that the registers must allow
+constexpr int SMEM_BYTES = 8704;  // shared memory of a CTA
 
-constexpr int LANES_N       = 32 / LANES_M;            // lanes of a warp along the columns of C
-constexpr int WARP_M        = LANES_M * THREAD_M;      // rows of C a warp computes
-constexpr int WARP_N        = LANES_N * THREAD_N;      // columns of C a warp computes
-constexpr int WARPS_M       = BLOCK_M / WARP_M;        // warps of a slice along the rows of C
-constexpr int WARPS_N       = BLOCK_N / WARP_N;        // warps of a slice along the columns of C
-constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N;  // threads of a slice
-constexpr int WIDE          = 16 / int(sizeof(T));     // elements of the widest load
-constexpr int STEP          = A_K_INNER || B_K_INNER ? WIDE : 1;  // steps of k that a thread reads at once
-constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a thread in a tile
-constexpr int SUMS          = THREAD_M * THREAD_N;     // sums of a thread
-constexpr int SHARE         = SUMS / SLICES;           // those it writes in the end
+constexpr int LANES_N = 32 / LANES_M;            // lanes of a warp along the columns of C
+constexpr int WARP_M  = LANES_M * THREAD_M;      // rows of C that a warp computes
+constexpr int WARP_N  = LANES_N * THREAD_N;      // columns of C that a warp computes
+constexpr int WARPS_M = BLOCK_M / WARP_M;        // warps along the rows of C
+constexpr int WARPS_N = BLOCK_N / WARP_N;        // warps along the columns of C
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;  // threads that multiply
+constexpr int WIDE    = 16 / int(sizeof(T));     // elements of the widest load
+constexpr int STEP    = 1;                       // steps of k that a thread reads at once
+constexpr int STEPS   = BLOCK_K / STEP;          // such steps of a thread in a tile
+constexpr int ACC     = THREAD_M * THREAD_N;     // accumulators of a thread
 
-static_assert(BLOCK_M % WARP_M == 0,
-              "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
-static_assert(BLOCK_N % WARP_N == 0,
-              "block_n 64 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
-static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
-              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
-static_assert(CP_ASYNC || STAGES == 2,
-              "tiles that pass through registers use two stages, not 2");
-static_assert(!TRANS_A || !A_K_INNER,
-              "k is innermost in the tiles of A only if stored rows of A run along k");
-static_assert(TRANS_B || !B_K_INNER,
-              "k is innermost in the tiles of B only if stored rows of B run along k");
-static_assert(VEC_A <= WIDE,
-              "vec_a 1 is at most 16 bytes and divides the stored rows of A");
-static_assert(VEC_B <= WIDE,
-              "vec_b 1 is at most 16 bytes and divides the stored rows of B");
-static_assert(VEC_C <= WIDE,
-              "vec_c 1 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
-              "vec_c 1 is at most the neighbours in a row of C that a thread computes");
-static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
-              "cp.async transposes A element by element: vec_a 1 is 1");
-static_assert(!(CP_ASYNC && TRANS_B && !B_K_INNER) || VEC_B == 1,
-              "cp.async transposes B element by element: vec_b 1 is 1");
-static_assert(BLOCK_K % (SLICES * STEP * (1 + PREFETCH)) == 0,
-              "block_k 8 is whole steps for each of 1 slices, an even number of them with prefetch 0");
-static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
-              "thread_m 4 * thread_n 4 sums are whole vectors for each of 1 slices");
-static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
-              "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
-static_assert(!APART || SLICES > 1,
-              "only one of several slices can go apart, not with slices 1");
-static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
-              "a cluster has 2 to 8 blocks, not 1");
-static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
-              "tail 1 is for blocks that share out k, not 1, and add up in device memory, cluster 0");
-static_assert(!STREAM_K || SPLIT_K == 1,
-              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
-static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
-              "operands are padded or packed, not both: edge bounds");
-static_assert(!STAGED_C || !CLUSTER,
-              "blocks of a cluster write their own sums: others still read their shared memory");
-static_assert(!WARM_L2 || (!PACK_A && !PACK_B),
-              "packed operands are written by the kernel before: none are asked for with warm_l2 0");
-static_assert(!ATOMIC || SPLIT_K > 1,
-              "sums are added by atomics where blocks share out k: split_k 1 is above 1");
-static_assert(!ATOMIC || !CLUSTER,
-              "blocks of a cluster add up in shared memory, not by atomics");
-static_assert(!ATOMIC || TAIL == 1,
-              "sums are added by atomics where all tiles of C are shared, tail 1 is 1");
-static_assert(THREADS <= 1024,
-              "a block has at most as many threads as the device allows");
-static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
+static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
 
-// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
-// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
-__device__ __forceinline__ void wait_for_previous()
-{
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-
-// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
-__device__ __forceinline__ void let_next_come()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector {
-    T x[COUNT];
-};
-
-// How many threads share out rows of `per_row` vectors: the most that take whole rows or whole parts of one.
-__host__ __device__ constexpr int copiers(int per_row)
-{
-    int count = THREADS;
-    while (count % per_row != 0 && per_row % count != 0) --count;
-    return count;
-}
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // How one operand comes to shared memory, and from there to the registers.
 //
 //   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
 //   COUNT    those of one thread
-//   LANES    lanes of a warp that share out a warp's
+//   LANES    lanes of a warp that share out a warp tile's
 //   VEC      elements that one copy moves
 //   ALONG_K  in global memory a row of the operand runs along k
-//   K_INNER  in shared memory too; otherwise a tile has BLOCK_K rows there
-template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K, bool K_INNER>
+template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K>
 struct Operand {
-    static constexpr int WIDTH = ALONG_K ? BLOCK_K : EXTENT;  // of a tile in global memory
-    static constexpr int HEIGHT = ALONG_K ? EXTENT : BLOCK_K;
-    static constexpr int PER_ROW = WIDTH / VEC;
-    static constexpr int VECTORS = HEIGHT * PER_ROW;
-    static constexpr int COPIERS = copiers(PER_ROW);  // threads that copy: theirs lie a fixed way apart
-    static constexpr int COPIES = (VECTORS + COPIERS - 1) / COPIERS;  // of each of them
-    static constexpr int PITCH = (K_INNER ? BLOCK_K : EXTENT) + WIDE;  // 16 spare bytes: rows shift banks
-    static constexpr int SIZE = (K_INNER ? EXTENT : BLOCK_K) * PITCH;  // of a tile in shared memory
-    static constexpr int CHUNK = K_INNER ? 1 : COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
-    static constexpr bool TURNED = ALONG_K && !K_INNER;
-    static_assert(ALONG_K || !K_INNER, "k can be kept innermost only where it is");
+    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int COPIES = EXTENT * BLOCK_K / VEC / THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
     static_assert(COPIES <= 32, "a bit for each copy");
+    static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
+    static constexpr int SIZE = BLOCK_K * PITCH;                // of a tile in shared memory
+    static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
 
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= COPIERS;  // of all copies
-
-    const T* source;      // what this thread copies first of the next tile
+    const T* source;            // what this thread copies first of the next tile
     int ld;
-    int place;            // where that goes in a tile in shared memory
-    unsigned k;           // its place along k; beyond any k where no copy lies inside the matrix
-    unsigned inside = 0;  // bit i: copy i lies inside, k left aside
-
-    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * COPIERS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * COPIERS % PER_ROW * VEC; }
-    static __device__ constexpr int place_of(int row, int col)
-    {
-        return TURNED ? col * PITCH + row : row * PITCH + col;
-    }
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
 
     // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left)
-        : ld(ld)
+    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
     {
-        const int row = threadIdx.x / PER_ROW;
-        const int col = threadIdx.x % PER_ROW * VEC;
+        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
         source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
         place = place_of(row, col);
         k = ALONG_K ? col : row;
@@ -208,267 +103,197 @@ struct Operand {
         } else {
             #pragma unroll
             for (int i = 0; i < COPIES; ++i) {
-                inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
             }
         }
     }
 
-    // Whether this thread has a copy i: some threads may have none, some the last one not.
-    static __device__ __forceinline__ bool copies(int i)
-    {
-        const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;
-        return copier && ((i + 1) * COPIERS <= VECTORS || i * COPIERS + int(threadIdx.x) < VECTORS);
-    }
-
-    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
-    __device__ __forceinline__ bool copied(int i, int k_left) const
-    {
-        if (!GUARD) return true;
-        return (ONE_OUTER || inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
-    }
-
-    __device__ __forceinline__ const T* from(int i) const
-    {
-        return source + Index(row_of(i)) * ld + col_of(i);
-    }
-
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
     __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
 
-    Vector<VEC> staged[COPIES];  // a tile on its way
+    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
+    __device__ __forceinline__ bool inside(int i, int k_left) const
+    {
+        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+    }
+
+    static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
+    Vector<VEC> loaded[COPIES];  // a tile on its way
 
     // Starts to load the next tile.
     __device__ __forceinline__ void load(int k_left)
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            staged[i] = {};
-            if (copies(i) && copied(i, k_left)) staged[i] = *reinterpret_cast<const Vector<VEC>*>(from(i));
+            loaded[i] = {};
+            if (inside(i, k_left)) loaded[i] = *reinterpret_cast<const Vector<VEC>*>(from(i));
         }
         advance();
     }
 
-    // Puts it down as `tile`.
+    // Puts it into shared memory as `tile`.
     __device__ __forceinline__ void store(T* tile) const
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            if (!copies(i)) continue;
             T* to = tile + place + place_of(row_of(i), col_of(i));
-            if constexpr (TURNED) {
+            if constexpr (ALONG_K) {
                 #pragma unroll
-                for (int e = 0; e < VEC; ++e) to[e * PITCH] = staged[i].x[e];
+                for (int e = 0; e < VEC; ++e) to[e * PITCH] = loaded[i].x[e];
             } else {
-                *reinterpret_cast<Vector<VEC>*>(to) = staged[i];
+                *reinterpret_cast<Vector<VEC>*>(to) = loaded[i];
             }
         }
     }
 
-    // Where a thread's share of a tile begins, for a warp whose share begins at `first`. A thread owns chunks
-    // of CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
-    static __device__ __forceinline__ int share(int first, int lane)
-    {
-        return K_INNER ? (first + lane) * PITCH : first + lane * CHUNK;
-    }
+    // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
+    // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
+    static __device__ constexpr int fragment(int first, int lane) { return first + lane * CHUNK; }
 
-    // Which row or column of the warp's share a thread's i-th is.
+    // Which row or column of the warp tile a thread's i-th is.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / CHUNK * LANES + lane) * CHUNK + i % CHUNK;
     }
 
-    // Reads the share of a tile from STEP steps of k, from `p` on.
-    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* share, int p)
+    // Reads a thread's fragment of STEP rows of shared memory, from row `p` on.
+    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* from, int p)
     {
-        if constexpr (K_INNER) {
+        #pragma unroll
+        for (int e = 0; e < STEP; ++e) {
             #pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                const auto along = *reinterpret_cast<const Vector<STEP>*>(share + i * LANES * PITCH + p);
+            for (int i = 0; i < COUNT; i += CHUNK) {
+                const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from + (p + e) * PITCH + i * LANES);
                 #pragma unroll
-                for (int e = 0; e < STEP; ++e) fragment[e][i] = along.x[e];
-            }
-        } else {
-            #pragma unroll
-            for (int e = 0; e < STEP; ++e) {
-                #pragma unroll
-                for (int i = 0; i < COUNT; i += CHUNK) {
-                    const T* from = share + (p + e) * PITCH + i * LANES;
-                    const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from);
-                    #pragma unroll
-                    for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
-                }
+                for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
             }
         }
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 0>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
+using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, true>;
+using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, false>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 
-// Adds the products of two fragments, column after column up and down: neighbours in time share an operand.
-__device__ __forceinline__ void multiply(
-    T (&sum)[SUMS], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+// Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
+__device__ __forceinline__ void outer_product(
+    T (&acc)[ACC], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
 {
     #pragma unroll
     for (int e = 0; e < STEP; ++e) {
         #pragma unroll
         for (int j = 0; j < THREAD_N; ++j) {
             #pragma unroll
-            for (int up = 0; up < THREAD_M; ++up) {
-                const int i = j % 2 ? THREAD_M - 1 - up : up;
-                sum[i * THREAD_N + j] += a[e][i] * b[e][j];
+            for (int on = 0; on < THREAD_M; ++on) {
+                const int i = j % 2 ? THREAD_M - 1 - on : on;
+                acc[i * THREAD_N + j] += a[e][i] * b[e][j];
             }
         }
     }
 }
 
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n,
-// the next ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same
-// of B, and a 16-byte read of a warp passes in two goes.
+// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
+// 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
 __device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
 
-// Where in the warp's part of C the i-th row of lanes `along_m` is, and a lane's j-th column.
+// Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
 __device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
 __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
 
-// Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
-// `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
+// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
-    T beta)
+    T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T beta)
 {
-    // Where the vector belongs that begins with sum e of the share; null outside of C.
+    // Where the vector belongs that begins with out[e]; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (GUARD && (row >= rows || col >= cols)) return nullptr;
+        if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
-    // All of C is read before any of it is written, else each read would wait for the write before it; but
-    // not all at a time, which would take as many registers again.
+    // All is read before any of it is written, else each read would wait for the write before it; but not all at a
+    // time, which would take as many registers again.
     if (beta != T(0)) {
         #pragma unroll
-        for (int e = 0; e < SHARE; e += VEC_C) {
+        for (int e = 0; e < ACC; e += VEC_C) {
             if (const Vector<VEC_C>* place = place_of(e)) {
-                const auto old = *place;
+                const Vector<VEC_C> old = *place;
                 #pragma unroll
-                for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
+                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
             }
             if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int e = 0; e < SHARE; e += VEC_C) {
+    for (int e = 0; e < ACC; e += VEC_C) {
         if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> made;
+            Vector<VEC_C> value;
             #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-            *place = made;
+            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            *place = value;
         }
     }
 }
 
 }  // namespace
 
-//                   BLOCK_N          Each block computes a tile of C, each warp of it WARP_M x WARP_N, each
-//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
-//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
-//                 +---------+
-//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
-//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
-// BLOCK |     | > |warp|warp|  C     loaded to registers before the multiplication, put down after it.
-//    _M |     |   +----+----+
-//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
-//       +-----+   +----+----+        be overwritten.
-//        op(A)
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s2_c0_va1_vb1_vc1_ka0_kb0_p0_w1_z1_x0_g1_r1_ebounds(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x8_44b35f3f(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
-    __shared__ __align__(16) T shared[8704 / sizeof(T)];
-
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
-    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M;
-    const int warp_n = warp % WARPS_N * WARP_N;
-
-    // The block's tile of C. Blocks go down GROUP_M tiles, then one to the right: those that run at a time
-    // share more of A and B in the cache than a row of tiles would.
-    const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
-    const unsigned block = blockIdx.x / SPLIT_K;
-    unsigned tile_m = block / blocks_n, tile_n = block % blocks_n;
-    if constexpr (GROUP_M > 1) {
-        const unsigned blocks_m = unsigned(m - 1) / BLOCK_M + 1;
-        const unsigned top = block / (GROUP_M * blocks_n) * GROUP_M;  // first row of tiles of the group
-        const unsigned height = min(unsigned(GROUP_M), blocks_m - top);
-        tile_m = top + block % (GROUP_M * blocks_n) % height;
-        tile_n = block % (GROUP_M * blocks_n) / height;
-    }
-    const Index row0 = Index(tile_m) * BLOCK_M;
-    const Index col0 = Index(tile_n) * BLOCK_N;
-
-    // What this block covers of k.
-    const int depth = alpha == T(0) ? 0 : k;
+    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
+    const unsigned tile_m = blockIdx.x / tiles_n, tile_n = blockIdx.x % tiles_n;
+    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
+    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-    const Index k_begin = 0;
-    TileA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
-    TileB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
-    int k_left = depth - int(k_begin);  // of the next tile to be fetched
-
-    T sum[SUMS] = {};
-    T a_part[1][STEP][THREAD_M];
-    T b_part[1][STEP][THREAD_N];
-    const T* a_share = shared + TileA::share(warp_m, lane_m(lane));
-    const T* b_share = shared + TileA::SIZE + TileB::share(warp_n, lane_n(lane));
+    TileA a(A, lda, row0, 0, int(min(m - row0, Index(BLOCK_M))));
+    TileB b(B, ldb, col0, 0, int(min(n - col0, Index(BLOCK_N))));
+    int k_left = depth;  // of the next tile to be fetched
+    T acc[ACC] = {};
     int reading = 0;  // where the stage begins that is multiplied
-    wait_for_previous();
-    let_next_come();
+    T a_fragment[1][STEP][THREAD_M], b_fragment[1][STEP][THREAD_N];
+    const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
+    const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
+    griddepcontrol_wait();
+    launch_dependents();
 
-    // Starts to load the next tile to registers.
-    const auto fetch = [&] {
-        a.load(k_left);
-        b.load(k_left);
-        k_left -= BLOCK_K;
-    };
-    // Puts it down in `stage`.
-    const auto put = [&](T* stage) {
-        a.store(stage);
-        b.store(stage + TileA::SIZE);
-    };
-    if (tiles > 0) {
-        fetch();
-        put(shared);
-    }
+    // fetch() starts to load the next tile to registers, put() stores it to a stage.
+    const auto fetch = [&] { a.load(k_left); b.load(k_left); k_left -= BLOCK_K; };
+    const auto put = [&](T* stage) { a.store(stage); b.store(stage + TileA::SIZE); };
+    if (tiles > 0) { fetch(); put(shared); }
     __syncthreads();
 
     #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-        const bool more = tile + 1 < tiles;
+    for (int each = 0; each < tiles; ++each) {
+        const bool more = each + 1 < tiles;
         if (more) fetch();
-
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            TileA::read(a_part[0], a_share + reading, step * STEP);
-            TileB::read(b_part[0], b_share + reading, step * STEP);
-            multiply(sum, a_part[0], b_part[0]);
+            TileA::read(a_fragment[0], a_from + reading, step * STEP);
+            TileB::read(b_fragment[0], b_from + reading, step * STEP);
+            outer_product(acc, a_fragment[0], b_fragment[0]);
         }
-
         reading = STAGE - reading;
         if (more) put(shared + reading);
         __syncthreads();
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors
-    // want it. The sums of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: the products may lie in neighbouring registers, as vectors want it. The
+    // accumulators of the loop would meet operands in a bank of registers there.
     #pragma unroll
-    for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
-
-    T (&share)[SHARE] = sum;
-    const int first = 0;  // of the thread's sums, row after row
+    for (int e = 0; e < ACC; ++e) acc[e] *= alpha;
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, beta);
+    store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
 }

@@ -1,143 +1,82 @@
-// gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds
+// gemm_simt_f32_nn_64x64x8_ea81a178
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
-//   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
-//   op(A) is m x k; A is stored m x k, lda elements from row to row
-//   op(B) is k x n; B is stored k x n, ldb elements from row to row
-//   A and B are copied first, by the kernel whose name ends in _pack:
-//   k x m and k x n, rows at multiples of 128 bytes; then the kernel is given the copies
-//   C is m x n, ldc elements from row to row; it is not read where beta is 0
-//   A and B are not read where alpha is 0
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   copies     the kernel gemm_simt_f32_nn_64x64x8_ea81a178_pack comes first: it copies A and B
+//              to rows of m and n elements, one a step of k, at multiples of 128 bytes; this one is given the copies
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
+//   launch     ceil(m / 64) * ceil(n / 64) * 4 CTAs along x, (256, 1, 1) threads, 13056 bytes of static shared memory
+//   workspace  16384 bytes a CTA, then 4 each 4 CTAs, which must be 0 and are left 0
 //
-//   sizes      any m, n > 0 and k >= 0
-//   alignment  every pointer and leading dimension to one element, 4 bytes
-//   grid       ceil(m / 64) * ceil(n / 64) blocks along x, and 3 more for each tile of the last 8th
-//              of them, rounded up
-//   block      (256, 1, 1): 256 threads
-//   shared     13056 bytes, static
-//   workspace  16384 bytes a block of those that share a tile, then 4 each 4 blocks,
-//              which must be 0 and are left 0
-//
-// Written by tilewright from templates/simt.cu.jinja, digest cc02696568d7759d. To write it again:
-//   tilewright emit --dtype float --trans nn --config
-//       "simt:bulk=0, block_m=64, block_n=64, block_k=8, thread_m=4, thread_n=4, lanes_m=8,
-//        stages=3, cp_async=1, pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=1, a_k_inner=0,
-//        b_k_inner=0, prefetch=0, rows_first=0, slices=1, apart=0, split_k=4, cluster=0, tail=8,
-//        stream_k=0, group_m=1, min_blocks=1, staged_c=0, stream_c=0, atomic=0, warm_l2=0,
-//        copy_groups=1, edge=bounds"
+// Written by tilewright from templates/simt.cu.jinja, digest e3aa56c0c09c25e6. To write it again:
+//   tilewright emit --dtype float --trans nn --config "simt:64x64x8,thread=4,pack_a,pack_b,vec=4x4x1,split_k=4"
+// SPDX-License-Identifier: MIT
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "cp.async needs sm_80 or newer"
+#endif
+
+//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, each
+//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
+//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
+//                 +---------+
+//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
+//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
+// BLOCK |     | > |warp|warp|  C     cp.async copies them behind the threads' backs.
+//    _M |     |   +----+----+
+//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
+//       +-----+   +----+----+        be overwritten.
+//        op(A)
 
 namespace {
 
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M    = 64;     // rows of C a block computes
-constexpr int BLOCK_N    = 64;     // columns of C a block computes
+constexpr int BLOCK_M    = 64;     // rows of C that a CTA computes
+constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
 constexpr int BLOCK_K    = 8;      // steps of k that a tile covers
-constexpr int THREAD_M   = 4;      // rows of C a thread computes
-constexpr int THREAD_N   = 4;      // columns of C a thread computes
+constexpr int THREAD_M   = 4;      // rows of C that a thread computes
+constexpr int THREAD_N   = 4;      // columns of C that a thread computes
 constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int CP_ASYNC   = 1;      // 1 = cp.async fills shared memory, 0 = tiles pass through registers
-constexpr int PACK_A     = 1;      // 1 = A is copied to aligned rows first, k x m
-constexpr int PACK_B     = 1;      // 1 = B is copied to aligned rows first, k x n
 constexpr int VEC_A      = 4;      // elements of A that one copy moves
 constexpr int VEC_B      = 4;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int A_K_INNER  = 0;      // 1 = k stays innermost in the tiles of A, 0 = m is
-constexpr int B_K_INNER  = 0;      // 1 = k stays innermost in the tiles of B, 0 = n is
-constexpr int PREFETCH   = 0;      // 1 = registers hold the operands of the next step too
-constexpr int SLICES     = 1;      // groups of warps that share out the k of each tile
-constexpr int APART      = 0;      // 1 = each copies its own steps of k, and waits for its own threads alone
-constexpr int SPLIT_K    = 4;      // blocks that share out k
-constexpr int CLUSTER    = 0;      // 1 = they form a cluster, and add up in each other's shared memory
-constexpr int TAIL       = 8;      // they share out the last one of so many parts of the tiles of C
-constexpr int STREAM_K   = 0;      // blocks that share out evenly the k of tiles left over, 0 = none
-constexpr int GROUP_M    = 1;      // tiles that blocks go down before they go right
-constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
-constexpr int STAGED_C   = 0;      // 1 = sums pass through shared memory, so that lanes write neighbours in C
-constexpr int ATOMIC     = 0;      // 1 = they add up in one tile by atomics: never quite the same bits again
-constexpr int WARM_L2    = 0;      // 1 = a block asks for its first tiles while earlier kernels end
-constexpr int THREADS    = 256;    // threads of a block
-constexpr bool TRANS_A   = true;   // A is stored k x m
-constexpr bool TRANS_B   = false;  // B is stored n x k
-constexpr bool GUARD     = true;   // loads and stores outside the matrices are left out
+constexpr int SPLIT_K    = 4;      // CTAs that share the k of a tile of C
+constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
+constexpr int SMEM_BYTES = 13056;  // shared memory of a CTA
 
-constexpr int LANES_N       = 32 / LANES_M;            // lanes of a warp along the columns of C
-constexpr int WARP_M        = LANES_M * THREAD_M;      // rows of C a warp computes
-constexpr int WARP_N        = LANES_N * THREAD_N;      // columns of C a warp computes
-constexpr int WARPS_M       = BLOCK_M / WARP_M;        // warps of a slice along the rows of C
-constexpr int WARPS_N       = BLOCK_N / WARP_N;        // warps of a slice along the columns of C
-constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N;  // threads of a slice
-constexpr int WIDE          = 16 / int(sizeof(T));     // elements of the widest load
-constexpr int STEP          = A_K_INNER || B_K_INNER ? WIDE : 1;  // steps of k that a thread reads at once
-constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a thread in a tile
-constexpr int SUMS          = THREAD_M * THREAD_N;     // sums of a thread
-constexpr int SHARE         = SUMS / SLICES;           // those it writes in the end
+constexpr int LANES_N = 32 / LANES_M;            // lanes of a warp along the columns of C
+constexpr int WARP_M  = LANES_M * THREAD_M;      // rows of C that a warp computes
+constexpr int WARP_N  = LANES_N * THREAD_N;      // columns of C that a warp computes
+constexpr int WARPS_M = BLOCK_M / WARP_M;        // warps along the rows of C
+constexpr int WARPS_N = BLOCK_N / WARP_N;        // warps along the columns of C
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;  // threads that multiply
+constexpr int WIDE    = 16 / int(sizeof(T));     // elements of the widest load
+constexpr int STEP    = 1;                       // steps of k that a thread reads at once
+constexpr int STEPS   = BLOCK_K / STEP;          // such steps of a thread in a tile
+constexpr int ACC     = THREAD_M * THREAD_N;     // accumulators of a thread
+constexpr int OUT     = ACC;                     // those it writes in the end
 
-static_assert(BLOCK_M % WARP_M == 0,
-              "block_m 64 is a multiple of the rows of a warp, thread_m 4 * lanes_m 8");
-static_assert(BLOCK_N % WARP_N == 0,
-              "block_n 64 is a multiple of the columns of a warp, thread_n 4 * 32 / lanes_m 8");
-static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0,
-              "the rows of a warp, thread_m 4 * lanes_m 8, and its columns are whole vectors of 16 bytes");
-static_assert(CP_ASYNC || STAGES == 2,
-              "tiles that pass through registers use two stages, not 3");
-static_assert(!TRANS_A || !A_K_INNER,
-              "k is innermost in the tiles of A only if stored rows of A run along k");
-static_assert(TRANS_B || !B_K_INNER,
-              "k is innermost in the tiles of B only if stored rows of B run along k");
-static_assert(VEC_A <= WIDE,
-              "vec_a 4 is at most 16 bytes and divides the stored rows of A");
-static_assert(VEC_B <= WIDE,
-              "vec_b 4 is at most 16 bytes and divides the stored rows of B");
-static_assert(VEC_C <= WIDE,
-              "vec_c 1 is at most 16 bytes and divides the stored rows of C");
-static_assert(VEC_C <= WIDE && THREAD_N % VEC_C == 0 && !(B_K_INNER && VEC_C > 1),
-              "vec_c 1 is at most the neighbours in a row of C that a thread computes");
-static_assert(!(CP_ASYNC && !TRANS_A && !A_K_INNER) || VEC_A == 1,
-              "cp.async transposes A element by element: vec_a 4 is 1");
-static_assert(!(CP_ASYNC && TRANS_B && !B_K_INNER) || VEC_B == 1,
-              "cp.async transposes B element by element: vec_b 4 is 1");
-static_assert(BLOCK_K % (SLICES * STEP * (1 + PREFETCH)) == 0,
-              "block_k 8 is whole steps for each of 1 slices, an even number of them with prefetch 0");
-static_assert(THREAD_M * THREAD_N % (SLICES * VEC_C) == 0,
-              "thread_m 4 * thread_n 4 sums are whole vectors for each of 1 slices");
-static_assert(THREAD_M * THREAD_N * BLOCK_K <= 2560 * SLICES,
-              "a thread has at most 2560 multiply-adds in a tile: they are unrolled");
-static_assert(!APART || SLICES > 1,
-              "only one of several slices can go apart, not with slices 1");
-static_assert(!CLUSTER || (2 <= SPLIT_K && SPLIT_K <= 8),
-              "a cluster has 2 to 8 blocks, not 4");
-static_assert(TAIL == 1 || (SPLIT_K > 1 && !CLUSTER),
-              "tail 8 is for blocks that share out k, not 4, and add up in device memory, cluster 0");
-static_assert(!STREAM_K || SPLIT_K == 1,
-              "stream_k 0 shares out k by itself: split_k is 1, and warm_l2 0");
-static_assert((!PACK_A || TRANS_A) && (!PACK_B || !TRANS_B),
-              "operands are padded or packed, not both: edge bounds");
-static_assert(!STAGED_C || !CLUSTER,
-              "blocks of a cluster write their own sums: others still read their shared memory");
-static_assert(!WARM_L2 || (!PACK_A && !PACK_B),
-              "packed operands are written by the kernel before: none are asked for with warm_l2 0");
-static_assert(!ATOMIC || SPLIT_K > 1,
-              "sums are added by atomics where blocks share out k: split_k 4 is above 1");
-static_assert(!ATOMIC || !CLUSTER,
-              "blocks of a cluster add up in shared memory, not by atomics");
-static_assert(!ATOMIC || TAIL == 1,
-              "sums are added by atomics where all tiles of C are shared, tail 8 is 1");
-static_assert(THREADS <= 1024,
-              "a block has at most as many threads as the device allows");
-static_assert(THREADS == SLICES * SLICE_THREADS, "every warp has its part of the tile");
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
+static_assert(BLOCK_K % (STEP * 2) == 0, "an even number of steps of k in a tile");
+static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
 
-// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
-// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
-__device__ __forceinline__ void wait_for_previous()
-{
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
 // The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
@@ -150,7 +89,7 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool insi
 #else
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
     const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the block reads them
+    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                      ::"r"(address), "l"(from), "r"(bytes));
     } else {
@@ -179,64 +118,34 @@ __device__ __forceinline__ void wait_copies()
 #endif
 }
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector {
-    T x[COUNT];
-};
-
-// How many threads share out rows of `per_row` vectors: the most that take whole rows or whole parts of one.
-__host__ __device__ constexpr int copiers(int per_row)
-{
-    int count = THREADS;
-    while (count % per_row != 0 && per_row % count != 0) --count;
-    return count;
-}
-
 // How one operand comes to shared memory, and from there to the registers.
 //
 //   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
 //   COUNT    those of one thread
-//   LANES    lanes of a warp that share out a warp's
+//   LANES    lanes of a warp that share out a warp tile's
 //   VEC      elements that one copy moves
 //   ALONG_K  in global memory a row of the operand runs along k
-//   K_INNER  in shared memory too; otherwise a tile has BLOCK_K rows there
-template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K, bool K_INNER>
+template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K>
 struct Operand {
-    static constexpr int WIDTH = ALONG_K ? BLOCK_K : EXTENT;  // of a tile in global memory
-    static constexpr int HEIGHT = ALONG_K ? EXTENT : BLOCK_K;
-    static constexpr int PER_ROW = WIDTH / VEC;
-    static constexpr int VECTORS = HEIGHT * PER_ROW;
-    static constexpr int COPIERS = copiers(PER_ROW);  // threads that copy: theirs lie a fixed way apart
-    static constexpr int COPIES = (VECTORS + COPIERS - 1) / COPIERS;  // of each of them
-    static constexpr int PITCH = (K_INNER ? BLOCK_K : EXTENT) + WIDE;  // 16 spare bytes: rows shift banks
-    static constexpr int SIZE = (K_INNER ? EXTENT : BLOCK_K) * PITCH;  // of a tile in shared memory
-    static constexpr int CHUNK = K_INNER ? 1 : COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
-    static constexpr bool TURNED = ALONG_K && !K_INNER;
-    static_assert(ALONG_K || !K_INNER, "k can be kept innermost only where it is");
+    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
+    static constexpr int COPIES = (VECTORS + THREADS - 1) / THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
     static_assert(COPIES <= 32, "a bit for each copy");
+    static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
+    static constexpr int SIZE = BLOCK_K * PITCH;                // of a tile in shared memory
+    static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
 
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= COPIERS;  // of all copies
-
-    const T* source;      // what this thread copies first of the next tile
+    const T* source;            // what this thread copies first of the next tile
     int ld;
-    int place;            // where that goes in a tile in shared memory
-    unsigned k;           // its place along k; beyond any k where no copy lies inside the matrix
-    unsigned inside = 0;  // bit i: copy i lies inside, k left aside
-
-    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * COPIERS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * COPIERS % PER_ROW * VEC; }
-    static __device__ constexpr int place_of(int row, int col)
-    {
-        return TURNED ? col * PITCH + row : row * PITCH + col;
-    }
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
 
     // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left)
-        : ld(ld)
+    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
     {
-        const int row = threadIdx.x / PER_ROW;
-        const int col = threadIdx.x % PER_ROW * VEC;
+        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
         source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
         place = place_of(row, col);
         k = ALONG_K ? col : row;
@@ -245,92 +154,133 @@ struct Operand {
         } else {
             #pragma unroll
             for (int i = 0; i < COPIES; ++i) {
-                inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
             }
         }
     }
 
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
     // Whether this thread has a copy i: some threads may have none, some the last one not.
-    static __device__ __forceinline__ bool copies(int i)
+    static __device__ __forceinline__ bool has_copy(int i)
     {
-        const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;
-        return copier && ((i + 1) * COPIERS <= VECTORS || i * COPIERS + int(threadIdx.x) < VECTORS);
+        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
     }
 
     // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
-    __device__ __forceinline__ bool copied(int i, int k_left) const
+    __device__ __forceinline__ bool inside(int i, int k_left) const
     {
-        if (!GUARD) return true;
-        return (ONE_OUTER || inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
     }
 
-    __device__ __forceinline__ const T* from(int i) const
-    {
-        return source + Index(row_of(i)) * ld + col_of(i);
-    }
-
-    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+    static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
 
     // Where copy i goes in `tile`.
-    __device__ __forceinline__ T* to(T* tile, int i) const
-    {
-        return tile + place + place_of(row_of(i), col_of(i));
-    }
+    __device__ __forceinline__ T* to(T* tile, int i) const { return tile + place + place_of(row_of(i), col_of(i)); }
 
     // Starts to copy the next tile to `tile`.
     __device__ __forceinline__ void start(T* tile, int k_left)
     {
         #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            if (copies(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), copied(i, k_left));
+            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
         }
         advance();
     }
 
-    // Where a thread's share of a tile begins, for a warp whose share begins at `first`. A thread owns chunks
-    // of CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
-    static __device__ __forceinline__ int share(int first, int lane)
-    {
-        return K_INNER ? (first + lane) * PITCH : first + lane * CHUNK;
-    }
+    // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
+    // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
+    static __device__ constexpr int fragment(int first, int lane) { return first + lane * CHUNK; }
 
-    // Which row or column of the warp's share a thread's i-th is.
+    // Which row or column of the warp tile a thread's i-th is.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / CHUNK * LANES + lane) * CHUNK + i % CHUNK;
     }
 
-    // Reads the share of a tile from STEP steps of k, from `p` on.
-    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* share, int p)
+    // Reads a thread's fragment of STEP rows of shared memory, from row `p` on.
+    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* from, int p)
     {
-        if constexpr (K_INNER) {
+        #pragma unroll
+        for (int e = 0; e < STEP; ++e) {
             #pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                const auto along = *reinterpret_cast<const Vector<STEP>*>(share + i * LANES * PITCH + p);
+            for (int i = 0; i < COUNT; i += CHUNK) {
+                const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from + (p + e) * PITCH + i * LANES);
                 #pragma unroll
-                for (int e = 0; e < STEP; ++e) fragment[e][i] = along.x[e];
-            }
-        } else {
-            #pragma unroll
-            for (int e = 0; e < STEP; ++e) {
-                #pragma unroll
-                for (int i = 0; i < COUNT; i += CHUNK) {
-                    const T* from = share + (p + e) * PITCH + i * LANES;
-                    const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from);
-                    #pragma unroll
-                    for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
-                }
+                for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
             }
         }
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, !TRANS_A, A_K_INNER != 0>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, TRANS_B, B_K_INNER != 0>;
+using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, false>;
+using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, false>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 
-// Adds to a counter that blocks share, and gives what it was. What this thread has written or seen is there
-// for those who see the new count, and what others had before they counted is there for this one.
+// How tiles of op(A) and op(B) come: copied while the STAGES - 1 before them are multiplied.
+struct Pipeline {
+    TileA& a;
+    TileB& b;
+    int& k_left;   // of the next tile to be copied
+    int& writing;  // where the stage begins that is filled next
+
+    // Starts to copy the next tile to `stage`.
+    __device__ __forceinline__ void fetch(T* stage) const
+    {
+        a.start(stage, k_left);
+        b.start(stage + TileA::SIZE, k_left);
+        k_left -= BLOCK_K;
+    }
+
+    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
+    __device__ __forceinline__ void commit() const
+    {
+        commit_copies();  // an empty group counts too
+        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+    }
+
+    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+    __device__ __forceinline__ void wait() const
+    {
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+    }
+};
+
+// Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
+__device__ __forceinline__ void outer_product(
+    T (&acc)[ACC], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+{
+    #pragma unroll
+    for (int e = 0; e < STEP; ++e) {
+        #pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) {
+            #pragma unroll
+            for (int on = 0; on < THREAD_M; ++on) {
+                const int i = j % 2 ? THREAD_M - 1 - on : on;
+                acc[i * THREAD_N + j] += a[e][i] * b[e][j];
+            }
+        }
+    }
+}
+
+// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
+// 16-byte read of a warp passes in two goes.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
+__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
+
+// Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
+__device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
+
+// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
+// who see the new count, and what others had before they counted is there for this one.
 __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 {
 #ifdef TILEWRIGHT_HOST
@@ -342,9 +292,9 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 #endif
 }
 
-// Counts this block's part of `all` once all of its threads have come. True in the last block, which sees
-// what the others wrote before. The counter is 0 before and after. One thread orders memory for all of its
-// block: the barriers pass on to it what they wrote, and to them what it may see.
+// Counts `part` of `all` for this CTA once all of its threads have come. True in the last CTA, which sees what the
+// others wrote before. The counter is 0 before and after. One thread orders memory for all of its CTA: the
+// barriers pass on to it what they wrote, and to them what it may see.
 __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsigned part, unsigned all)
 {
     __syncthreads();
@@ -356,248 +306,171 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsi
     return *last;
 }
 
-// Adds up the sums of the SPLIT_K blocks that share a tile of C, always in the same order, so that every
-// run gives the same bits. Each block writes its own to the workspace, and the last one adds them up. True
-// in that block.
+constexpr int PARTIAL  = OUT % WIDE == 0 ? WIDE : OUT % 2 == 0 ? 2 : 1;  // accumulators that lie side by side
+constexpr int PARTIALS = OUT / PARTIAL;                                  // such vectors of a thread
+
+// Adds up the accumulators of the SPLIT_K CTAs that share a tile of C, always in the same order, so that every run
+// gives the same bits. Each CTA writes its own to the workspace, and the last one adds them up. True in that CTA.
 //
-// Blocks from `whole` on share tiles. The workspace holds a tile for each of them, then a counter for each
-// tile of C that they share, 0 before and after.
-__device__ __forceinline__ bool add_splits(T (&share)[SHARE], T* workspace, T* shared, unsigned whole)
+// The workspace holds a tile for each CTA, then a counter for each tile of C, 0 before and after.
+__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, T* shared)
 {
-    constexpr int WIDTH = SHARE % WIDE == 0 ? WIDE : SHARE % 2 == 0 ? 2 : 1;
-    using Group = Vector<WIDTH>;              // what a thread writes at a time
-    constexpr int GROUPS = SHARE / WIDTH;     // of a thread
-    constexpr int TILE = THREADS * GROUPS;    // of a block
-    constexpr int WORDS = SHARE * int(sizeof(T)) / 4;
-    constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // splits read at a time: more would take registers
-    const unsigned place = blockIdx.x - whole, places = gridDim.x - whole;  // of those that share tiles
-    const int split = int(place % SPLIT_K);
-    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(places) * THREADS * SHARE);
-    Group* const tiles = reinterpret_cast<Group*>(workspace) + Index(place - split) * TILE + threadIdx.x;
+    constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
+    constexpr int WORDS = OUT * int(sizeof(T)) / 4;
+    constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // CTAs' read at a time: more would take registers
+    const int split = int(blockIdx.x % SPLIT_K);
+    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(gridDim.x) * THREADS * OUT);
+    Vector<PARTIAL>* const tiles =
+        reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(blockIdx.x - split) * TILE + threadIdx.x;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
 
     #pragma unroll
-    for (int g = 0; g < SHARE / WIDTH; ++g) {
-        Vector<WIDTH> group;
+    for (int g = 0; g < PARTIALS; ++g) {
+        Vector<PARTIAL> partial;
         #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) group.x[e] = share[g * WIDTH + e];
-        tiles[Index(split) * TILE + g * THREADS] = group;
+        for (int e = 0; e < PARTIAL; ++e) partial.x[e] = out[g * PARTIAL + e];
+        tiles[Index(split) * TILE + g * THREADS] = partial;
     }
-    if (!arrives_last(counters + place / SPLIT_K, last, 1, SPLIT_K)) return false;
+    if (!arrives_last(counters + blockIdx.x / SPLIT_K, last, 1, SPLIT_K)) return false;
 
     #pragma unroll
-    for (int e = 0; e < SHARE; ++e) share[e] = 0;
+    for (int e = 0; e < OUT; ++e) out[e] = 0;
     #pragma unroll AHEAD
     for (int each = 0; each < SPLIT_K; ++each) {
         #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-            const Group group = tiles[Index(each) * TILE + g * THREADS];
+        for (int g = 0; g < PARTIALS; ++g) {
+            const Vector<PARTIAL> partial = tiles[Index(each) * TILE + g * THREADS];
             #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) share[g * WIDTH + e] += group.x[e];
+            for (int e = 0; e < PARTIAL; ++e) out[g * PARTIAL + e] += partial.x[e];
         }
     }
     return true;
 }
 
-// Adds the products of two fragments, column after column up and down: neighbours in time share an operand.
-__device__ __forceinline__ void multiply(
-    T (&sum)[SUMS], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
-{
-    #pragma unroll
-    for (int e = 0; e < STEP; ++e) {
-        #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
-            #pragma unroll
-            for (int up = 0; up < THREAD_M; ++up) {
-                const int i = j % 2 ? THREAD_M - 1 - up : up;
-                sum[i * THREAD_N + j] += a[e][i] * b[e][j];
-            }
-        }
-    }
-}
-
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n,
-// the next ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same
-// of B, and a 16-byte read of a warp passes in two goes.
-__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
-__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
-
-// Where in the warp's part of C the i-th row of lanes `along_m` is, and a lane's j-th column.
-__device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
-__device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
-
-// Writes a thread's share of C, VEC_C elements of a row at a time: the sums from `first` on, row after row.
-// `c` is where the warp's part begins; `rows` and `cols` are left of C from there.
+// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&share)[SHARE], int first, T* c, int ldc, int rows, int cols, int lane,
-    T beta)
+    T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T beta)
 {
-    // Where the vector belongs that begins with sum e of the share; null outside of C.
+    // Where the vector belongs that begins with out[e]; null outside of C.
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (GUARD && (row >= rows || col >= cols)) return nullptr;
+        if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
-    // All of C is read before any of it is written, else each read would wait for the write before it; but
-    // not all at a time, which would take as many registers again.
+    // All is read before any of it is written, else each read would wait for the write before it; but not all at a
+    // time, which would take as many registers again.
     if (beta != T(0)) {
         #pragma unroll
-        for (int e = 0; e < SHARE; e += VEC_C) {
+        for (int e = 0; e < OUT; e += VEC_C) {
             if (const Vector<VEC_C>* place = place_of(e)) {
-                const auto old = *place;
+                const Vector<VEC_C> old = *place;
                 #pragma unroll
-                for (int v = 0; v < VEC_C; ++v) share[e + v] += beta * old.x[v];
+                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
             }
             if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int e = 0; e < SHARE; e += VEC_C) {
+    for (int e = 0; e < OUT; e += VEC_C) {
         if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> made;
+            Vector<VEC_C> value;
             #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) made.x[v] = share[e + v];
-            *place = made;
+            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            *place = value;
         }
     }
 }
 
 }  // namespace
 
-//                   BLOCK_N          Each block computes a tile of C, each warp of it WARP_M x WARP_N, each
-//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
-//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
-//                 +---------+
-//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
-//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
-// BLOCK |     | > |warp|warp|  C     cp.async copies them behind the threads' backs.
-//    _M |     |   +----+----+
-//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
-//       +-----+   +----+----+        be overwritten.
-//        op(A)
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x8_ea81a178(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
 {
-    __shared__ __align__(16) T shared[13056 / sizeof(T)];
-
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
-    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M;
-    const int warp_n = warp % WARPS_N * WARP_N;
-
-    // The block's tile of C. Blocks go down GROUP_M tiles, then one to the right: those that run at a time
-    // share more of A and B in the cache than a row of tiles would.
-    const unsigned blocks_n = unsigned(n - 1) / BLOCK_N + 1;
-    // Blocks share out the k of the last tiles alone: what is over when each of the others has a block is
-    // small then.
-    const unsigned parts = (unsigned(m - 1) / BLOCK_M + 1) * blocks_n;
-    const unsigned whole = parts - ((parts - 1) / TAIL + 1);
-    const bool alone = blockIdx.x < whole;
-    const unsigned block = alone ? blockIdx.x : whole + (blockIdx.x - whole) / SPLIT_K;
-    unsigned tile_m = block / blocks_n, tile_n = block % blocks_n;
-    if constexpr (GROUP_M > 1) {
-        const unsigned blocks_m = unsigned(m - 1) / BLOCK_M + 1;
-        const unsigned top = block / (GROUP_M * blocks_n) * GROUP_M;  // first row of tiles of the group
-        const unsigned height = min(unsigned(GROUP_M), blocks_m - top);
-        tile_m = top + block % (GROUP_M * blocks_n) % height;
-        tile_n = block % (GROUP_M * blocks_n) / height;
-    }
-    const Index row0 = Index(tile_m) * BLOCK_M;
-    const Index col0 = Index(tile_n) * BLOCK_N;
-
-    // What this block covers of k.
-    const int depth = alpha == T(0) ? 0 : k;
+    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
+    const unsigned tile = blockIdx.x / SPLIT_K;
+    const unsigned tile_m = tile / tiles_n, tile_n = tile % tiles_n;
+    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
+    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int all_tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-    const int split = int((blockIdx.x - whole) % SPLIT_K);
-    const int over = all_tiles % SPLIT_K;  // the first take one more
-    const int first_tile = alone ? 0 : all_tiles / SPLIT_K * split + min(split, over);
-    const int tiles = alone ? all_tiles : all_tiles / SPLIT_K + (split < over);
+    const int split = int(blockIdx.x % SPLIT_K), over = all_tiles % SPLIT_K;  // the first take one more
+    const int first_tile = all_tiles / SPLIT_K * split + min(split, over);
+    const int tiles = all_tiles / SPLIT_K + (split < over);
     const Index k_begin = Index(first_tile) * BLOCK_K;
     TileA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
     TileB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
     int k_left = depth - int(k_begin);  // of the next tile to be fetched
-
-    T sum[SUMS] = {};
-    T a_part[1][STEP][THREAD_M];
-    T b_part[1][STEP][THREAD_N];
-    const T* a_share = shared + TileA::share(warp_m, lane_m(lane));
-    const T* b_share = shared + TileA::SIZE + TileB::share(warp_n, lane_n(lane));
+    T acc[ACC] = {};
     int reading = 0;  // where the stage begins that is multiplied
-    wait_for_previous();
+    T a_fragment[2][STEP][THREAD_M], b_fragment[2][STEP][THREAD_N];
+    const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
+    const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
+    griddepcontrol_wait();
+    launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    // Starts to copy the next tile to `stage`.
-    const auto fetch = [&](T* stage) {
-        a.start(stage, k_left);
-        b.start(stage + TileA::SIZE, k_left);
-        k_left -= BLOCK_K;
-    };
-    // Goes on to the stage that is filled next.
-    const auto end_fetch = [&] {
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
-    };
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    const auto settle = [&] {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-    };
+    const Pipeline pipeline = {a, b, k_left, writing};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (stage < tiles) fetch(shared + stage * STAGE);
+        if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
         commit_copies();
     }
-    settle();
+    pipeline.wait();
+    TileA::read(a_fragment[0], a_from, 0);
+    TileB::read(b_fragment[0], b_from, 0);
 
     #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
+    for (int each = 0; each < tiles; ++each) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
-        if (tile + STAGES - 1 < tiles) fetch(shared + writing);
-        end_fetch();
+        if (each + STAGES - 1 < tiles) pipeline.fetch(shared + writing);
+        pipeline.commit();
 
+        // The next step's fragments are read before this one's are multiplied, at last those of the next tile.
         #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            TileA::read(a_part[0], a_share + reading, step * STEP);
-            TileB::read(b_part[0], b_share + reading, step * STEP);
-            multiply(sum, a_part[0], b_part[0]);
+        for (int step = 0; step < STEPS - 1; ++step) {
+            TileA::read(a_fragment[(step + 1) % 2], a_from + reading, (step + 1) * STEP);
+            TileB::read(b_fragment[(step + 1) % 2], b_from + reading, (step + 1) * STEP);
+            outer_product(acc, a_fragment[step % 2], b_fragment[step % 2]);
         }
-
-        settle();
+        pipeline.wait();
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+        TileA::read(a_fragment[0], a_from + reading, 0);
+        TileB::read(b_fragment[0], b_from + reading, 0);
+        outer_product(acc, a_fragment[1], b_fragment[1]);
     }
 
-    // Scaled before they go anywhere: what is made here may lie in neighbouring registers, as vectors
-    // want it. The sums of the loop would meet operands in a bank of registers there.
+    // Scaled before they go anywhere: the products may lie in neighbouring registers, as vectors want it. The
+    // accumulators of the loop would meet operands in a bank of registers there.
     #pragma unroll
-    for (int e = 0; e < SUMS; ++e) sum[e] *= alpha;
+    for (int e = 0; e < ACC; ++e) acc[e] *= alpha;
 
-    T (&share)[SHARE] = sum;
-    const int first = 0;  // of the thread's sums, row after row
-    if (!alone && !add_splits(share, workspace, shared, whole)) return;
-
+    if (!reduce_split_k(acc, workspace, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(share, first, C + row * ldc + col, ldc, rows, cols, lane, beta);
+    store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
 }
 
 namespace {
 
-constexpr int PACK_TILE = 64, PACK_THREADS = 256;
+constexpr int PACK_TILE    = 64;   // rows and columns that a CTA copies
+constexpr int PACK_THREADS = 256;  // threads of such a CTA
 
-// The block's part of one operand: TURN where stored rows of it run along k. `extent` is its other side.
-template <bool TURN>
+// A CTA's tile of one operand: TRANSPOSE where stored rows of it run along k. `extent` is its other side.
+template <bool TRANSPOSE>
 __device__ __forceinline__ void pack_tile(
     const T* X, int ld, T* copy, int copy_ld, int extent, int k, unsigned tile, T (*turned)[PACK_TILE + 1])
 {
-    constexpr int LANES = 32, ROWS = PACK_THREADS / LANES;  // rows that the block copies at once
+    constexpr int LANES = 32, ROWS = PACK_THREADS / LANES;  // rows that the CTA copies at once
     const unsigned across = unsigned(copy_ld - 1) / PACK_TILE + 1;
     const int outer = int(tile % across) * PACK_TILE, p = int(tile / across) * PACK_TILE;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    const int first_row = TURN ? outer : p, first_col = TURN ? p : outer;  // of the tile, as stored
-    const int rows = TURN ? extent : k, cols = TURN ? k : extent;
+    const int first_row = TRANSPOSE ? outer : p, first_col = TRANSPOSE ? p : outer;  // of the tile, as stored
+    const int rows = TRANSPOSE ? extent : k, cols = TRANSPOSE ? k : extent;
     T part[PACK_TILE / ROWS][PACK_TILE / LANES];
     #pragma unroll
     for (int r = 0; r < PACK_TILE / ROWS; ++r) {
@@ -607,7 +480,7 @@ __device__ __forceinline__ void pack_tile(
             part[r][c] = i < rows && j < cols ? X[Index(i) * ld + j] : T(0);
         }
     }
-    if constexpr (TURN) {
+    if constexpr (TRANSPOSE) {
         #pragma unroll
         for (int r = 0; r < PACK_TILE / ROWS; ++r) {
             #pragma unroll
@@ -620,7 +493,7 @@ __device__ __forceinline__ void pack_tile(
         #pragma unroll
         for (int c = 0; c < PACK_TILE / LANES; ++c) {
             const int i = p + row + r * ROWS, j = outer + lane + c * LANES;
-            const T value = TURN ? turned[lane + c * LANES][row + r * ROWS] : part[r][c];
+            const T value = TRANSPOSE ? turned[lane + c * LANES][row + r * ROWS] : part[r][c];
             if (i < k && j < copy_ld) copy[Index(i) * copy_ld + j] = value;
         }
     }
@@ -629,15 +502,15 @@ __device__ __forceinline__ void pack_tile(
 }  // namespace
 
 // Copies A and B to k rows, as the kernel above reads them, with zeros from the end of the matrix to the
-// end of the row. A block copies PACK_TILE x PACK_TILE elements at a time.
-extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-gemm_simt_f32_nn_bm64_bn64_bk8_tm4_tn4_l8_s3_c1_pa_pb_va4_vb4_vc1_ka0_kb0_p0_w1_z4_x0_u8_g1_r1_ebounds_pack(
+// end of the row. A CTA copies PACK_TILE x PACK_TILE elements.
+extern "C" __global__ void __launch_bounds__(PACK_THREADS) gemm_simt_f32_nn_64x64x8_ea81a178_pack(
     const T* __restrict__ A, int lda, T* __restrict__ packed_a, int packed_lda,
     const T* __restrict__ B, int ldb, T* __restrict__ packed_b, int packed_ldb,
     int m, int n, int k)
 {
     __shared__ T turned[PACK_TILE][PACK_TILE + 1];  // one spare column: a column is read without conflicts
-    wait_for_previous();
+    griddepcontrol_wait();
+    launch_dependents();
     const unsigned tiles_a = (unsigned(packed_lda - 1) / PACK_TILE + 1) * (unsigned(k - 1) / PACK_TILE + 1);
     if (blockIdx.x >= tiles_a) {
         pack_tile<false>(B, ldb, packed_b, packed_ldb, n, k, blockIdx.x - tiles_a, turned);

@@ -1,87 +1,62 @@
-// gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_ebounds
+// gemm_skinny_f32_nn_4x128x16_11fd76f3
 // A short side of C: the large operand streams through registers once, the small one waits in shared memory.
 //
-//   C = alpha * op(A) * op(B) + beta * C      float, every matrix row-major
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
-//   op(A) is m x k; A is stored m x k, lda elements from row to row
-//   op(B) is k x n; B is stored k x n, ldb elements from row to row
-//   C is m x n, ldc elements from row to row; it is not read where beta is 0
-//   A and B are not read where alpha is 0
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
+//   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 8192 bytes of static shared memory
 //
-//   sizes      any m, n > 0 and k >= 0
-//   alignment  every pointer and leading dimension to one element, 4 bytes
-//   grid       ceil(m / 4) * ceil(n / 128) blocks along x
-//   block      (128, 1, 1): 128 threads
-//   shared     8192 bytes, static
+// Written by tilewright from templates/skinny.cu.jinja, digest d74ad809f2dee3cf. To write it again:
+//   tilewright emit --dtype float --trans nn --config "skinny:4x4x4"
+// SPDX-License-Identifier: MIT
+
+//  long side ->                     The large operand passes through registers once, STAGES parts of it on
+//        +-------------------+      their way at a time. Its stored rows run along C: the lanes of a warp lie
+//      k | warps: WARPS_K    |      side by side in a row, LANES_L of them, and rows go to the others.
+//        | CTAs: SPLIT_K     |
+//        +-------------------+      The small operand waits in shared memory, RESIDENT_K steps of k at a time.
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest b7db0c5f4deb5baf. To write it again:
-//   tilewright emit --dtype float --trans nn --config
-//       "skinny:short_n=0, count=4, span=4, depth=4, vec=1, lanes_k=1, warps_l=1, warps_k=4,
-//        cp_async=0, stages=1, staged=256, split_k=1, min_blocks=1, warm_l2=0, edge=bounds"
+// Everything that shares out k adds up in a fixed order at the end: lanes, warps, then CTAs.
 
 namespace {
 
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int SHORT_N    = 0;      // 1 = the columns of C are the short side, 0 = its rows are
-constexpr int COUNT      = 4;      // elements of the short side a block computes
-constexpr int SPAN       = 4;      // elements of the long side that a thread computes
-constexpr int DEPTH      = 4;      // steps of k that a thread loads at a time
-constexpr int VEC        = 1;      // elements of the large operand that one load moves
-constexpr int LANES_K    = 1;      // lanes of a warp that share out k
-constexpr int WARPS_L    = 1;      // warps along the long side
-constexpr int WARPS_K    = 4;      // warps that share out k
-constexpr int CP_ASYNC   = 0;      // 1 = cp.async keeps several parts on their way, 0 = one fills registers
-constexpr int STAGES     = 1;      // parts of the large operand on their way at a time
-constexpr int STAGED     = 256;    // steps of k of the small operand held at a time
-constexpr int SPLIT_K    = 1;      // blocks that share out k
-constexpr int MIN_BLOCKS = 1;      // blocks that the registers must allow on a multiprocessor
-constexpr int THREADS    = 128;    // threads of a block
-constexpr bool TRANS_A   = false;  // A is stored k x m
-constexpr bool TRANS_B   = false;  // B is stored n x k
-constexpr bool GUARD     = true;   // loads and stores outside the matrices are left out
+constexpr int BLOCK_S    = 4;     // elements of the short side of C that a CTA computes
+constexpr int THREAD_L   = 4;     // elements of its long side that a thread computes
+constexpr int THREAD_K   = 4;     // steps of k that a thread loads at a time
+constexpr int VEC        = 1;     // elements of the large operand that one load moves
+constexpr int LANES_K    = 1;     // lanes of a warp that share k
+constexpr int WARPS_L    = 1;     // warps along the long side
+constexpr int WARPS_K    = 4;     // warps that share k
+constexpr int RESIDENT_K = 256;   // steps of k of the small operand in shared memory at a time
+constexpr int MIN_CTAS   = 1;     // CTAs of an SM that the registers must allow
+constexpr int SMEM_BYTES = 8192;  // shared memory of a CTA
 
+constexpr int THREADS = 32 * WARPS_L * WARPS_K;
 constexpr int WIDE    = 16 / int(sizeof(T));  // elements of the widest load
 constexpr int LANES_L = 32 / LANES_K;         // lanes of a warp along the long side of C
-constexpr int WARP_L  = LANES_L * SPAN;       // elements of the long side that a warp computes
-constexpr int TILE_L  = WARPS_L * WARP_L;     // that a block computes
-constexpr int WARP_K  = LANES_K * DEPTH;      // steps of k that a warp loads at a time
-constexpr int TILE_K  = WARPS_K * WARP_K;     // that a block loads at a time
-constexpr int LOADS   = SPAN * DEPTH / VEC;   // loads of a thread for them
+constexpr int WARP_L  = LANES_L * THREAD_L;   // elements of the long side that a warp computes
+constexpr int TILE_L  = WARPS_L * WARP_L;     // that a CTA computes
+constexpr int WARP_K  = LANES_K * THREAD_K;   // steps of k that a warp loads at a time
+constexpr int TILE_K  = WARPS_K * WARP_K;     // that a CTA loads at a time
+constexpr int LOADS   = THREAD_L * THREAD_K / VEC;  // loads of a thread for them
 constexpr int NEXT_K  = LANES_L;              // from a lane to the one that has the next steps of k
-constexpr int SMALL_READ = DEPTH * COUNT < WIDE ? DEPTH * COUNT : WIDE;  // of the small operand at once
+constexpr int SMALL_READ = THREAD_K * BLOCK_S < WIDE ? THREAD_K * BLOCK_S : WIDE;  // of the small operand at once
 
-static_assert(VEC <= WIDE,
-              "vec 1 is at most 16 bytes and divides the stored rows of the large operand");
-static_assert(SPAN * DEPTH % VEC == 0,
-              "vec 1 divides span 4, or depth 4 where stored rows of the large operand run along k");
-static_assert(STAGED % (TILE_K * (1 + CP_ASYNC)) == 0,
-              "staged 256 is a multiple of the steps of k that a block loads, twice those with cp.async");
-static_assert(SPAN * DEPTH <= 64,
-              "a thread loads at most 64 elements at a time");
-static_assert((STAGES == 1) == !CP_ASYNC,
-              "cp.async has an even number of stages, registers have one: not 1");
-static_assert(THREADS <= 1024,
-              "a block has at most as many threads as the device allows");
-static_assert(THREADS == 32 * WARPS_L * WARPS_K, "every warp has its part");
+static_assert(THREAD_L % VEC == 0, "a thread loads whole vectors");
+static_assert(RESIDENT_K % TILE_K == 0, "whole rounds of the main loop");
 
-// Waits for the kernels before this one and what they wrote: in every thread, before it touches a matrix.
-// Where the launch asks for it (programmatic dependent launch), this kernel comes up while the last one ends.
-__device__ __forceinline__ void wait_for_previous()
-{
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-
-// Lets the next kernel come up as soon as blocks of this one end, where its launch asks for that.
-__device__ __forceinline__ void let_next_come()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
@@ -90,38 +65,36 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 }
 
 template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector {
-    T x[COUNT];
-};
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // A thread's lane along the long side of C and along k, and its warp along k.
 __device__ __forceinline__ int lane_l() { return threadIdx.x % LANES_L; }
 __device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / LANES_L; }
 __device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
 
-// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads SPAN / VEC
-// vectors of DEPTH rows at a time, LANES_L * VEC elements apart in each.
+// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads THREAD_L / VEC
+// vectors of THREAD_K rows at a time, LANES_L * VEC elements apart in each.
 struct Large {
-    static constexpr int VECTORS = SPAN / VEC;                    // of a row
-    static constexpr int TOGETHER = SMALL_READ > COUNT ? SMALL_READ / COUNT : 1;  // rows side by side
+    static constexpr int VECTORS = THREAD_L / VEC;                    // of a row
+    static constexpr int READ_ROWS = SMALL_READ > BLOCK_S ? SMALL_READ / BLOCK_S : 1;  // rows side by side
 
     const T* next;  // what this thread loads first of the next rows
     int ld;
-    int k_left;     // steps of k from there to the end of the block's
+    int k_left;     // steps of k from there to the end of the CTA's
     int l_left;     // columns of the tile from there to the end of the matrix
 
     // How many rows of the warp lie before a thread's i-th, and columns of it before its j-th.
-    static __device__ constexpr int row_of(int i) { return i / TOGETHER * LANES_K * TOGETHER + i % TOGETHER; }
+    static __device__ constexpr int row_of(int i) { return i / READ_ROWS * LANES_K * READ_ROWS + i % READ_ROWS; }
     static __device__ constexpr int col_of(int j) { return j / VEC * LANES_L * VEC + j % VEC; }
 
-    // Which of the block's columns of C a thread's j-th is.
+    // Which of the CTA's columns of C a thread's j-th is.
     static __device__ __forceinline__ int owned(int j)
     {
         return threadIdx.x / 32 % WARPS_L * WARP_L + lane_l() * VEC + col_of(j);
     }
 
     // Where the first row of a thread lies among the TILE_K of a tile.
-    static __device__ __forceinline__ int first() { return warp_k() * WARP_K + lane_k() * TOGETHER; }
+    static __device__ __forceinline__ int first() { return warp_k() * WARP_K + lane_k() * READ_ROWS; }
 
     // The operand X from column `l` and row `k` on.
     __device__ __forceinline__ Large(const T* X, int ld, Index l, Index k, int l_left, int k_left)
@@ -130,17 +103,17 @@ struct Large {
     {
     }
 
-    // Starts to load this thread's part of the next TILE_K rows; what lies outside is 0.
+    // Starts to load this thread's part of the next TILE_K steps; what lies outside is 0.
     __device__ __forceinline__ void load(Vector<VEC> (&part)[LOADS])
     {
         #pragma unroll
-        for (int i = 0; i < DEPTH; ++i) {
+        for (int i = 0; i < THREAD_K; ++i) {
             #pragma unroll
-            for (int v = 0; v < VECTORS; ++v) {
-                const T* from = next + Index(row_of(i)) * ld + col_of(v * VEC);
-                const bool inside = ((GUARD ? row_of(i) : 0) < k_left) & (!GUARD || col_of(v * VEC) < l_left);
-                part[i * VECTORS + v] = {};
-                if (inside) part[i * VECTORS + v] = *reinterpret_cast<const Vector<VEC>*>(from);
+            for (int j = 0; j < VECTORS; ++j) {
+                const T* from = next + Index(row_of(i)) * ld + col_of(j * VEC);
+                const bool inside = (row_of(i) < k_left) & (col_of(j * VEC) < l_left);
+                part[i * VECTORS + j] = {};
+                if (inside) part[i * VECTORS + j] = *reinterpret_cast<const Vector<VEC>*>(from);
             }
         }
         next += Index(TILE_K) * ld;
@@ -148,131 +121,130 @@ struct Large {
     }
 };
 
-// The small operand lies in shared memory as STAGED rows of COUNT: those of a step of k side by side.
-constexpr int SMALL_PITCH = COUNT <= WIDE ? COUNT : COUNT + WIDE;  // WIDE spare ones: rows shift banks
+// The small operand lies in shared memory as RESIDENT_K rows of BLOCK_S: those of a step of k side by side.
+constexpr int SMALL_PITCH = BLOCK_S <= WIDE ? BLOCK_S : BLOCK_S + WIDE;  // WIDE spare ones: rows shift banks
 __device__ __forceinline__ int small_place(int s, int k) { return k * SMALL_PITCH + s; }
 
 // Adds the products of a loaded part and of the small operand, of which `small` is this thread's first row.
-__device__ __forceinline__ void multiply(
-    T (&sum)[COUNT][SPAN], const Vector<VEC> (&part)[LOADS], const T* small)
+__device__ __forceinline__ void outer_product(
+    T (&acc)[BLOCK_S][THREAD_L], const Vector<VEC> (&part)[LOADS], const T* small)
 {
-    constexpr int TOGETHER = Large::TOGETHER;
+    constexpr int READ_ROWS = Large::READ_ROWS;
     #pragma unroll
-    for (int i = 0; i < DEPTH; i += TOGETHER) {
+    for (int i = 0; i < THREAD_K; i += READ_ROWS) {
         // All lanes that share a step of k read the same: a broadcast.
-        Vector<SMALL_READ> factor[TOGETHER * COUNT / SMALL_READ];
+        Vector<SMALL_READ> factor[READ_ROWS * BLOCK_S / SMALL_READ];
         #pragma unroll
-        for (int f = 0; f < TOGETHER * COUNT / SMALL_READ; ++f) {
+        for (int f = 0; f < READ_ROWS * BLOCK_S / SMALL_READ; ++f) {
             const T* from = small + Large::row_of(i) * SMALL_PITCH + f * SMALL_READ;
             factor[f] = *reinterpret_cast<const Vector<SMALL_READ>*>(from);
         }
         #pragma unroll
-        for (int t = 0; t < TOGETHER; ++t) {
+        for (int t = 0; t < READ_ROWS; ++t) {
             #pragma unroll
-            for (int s = 0; s < COUNT; ++s) {
-                const int place = t * COUNT + s;
+            for (int s = 0; s < BLOCK_S; ++s) {
+                const int place = t * BLOCK_S + s;
                 #pragma unroll
-                for (int j = 0; j < SPAN; ++j) {
+                for (int j = 0; j < THREAD_L; ++j) {
                     const T one = part[(i + t) * Large::VECTORS + j / VEC].x[j % VEC];
-                    sum[s][j] += one * factor[place / SMALL_READ].x[place % SMALL_READ];
+                    acc[s][j] += one * factor[place / SMALL_READ].x[place % SMALL_READ];
                 }
             }
         }
     }
 }
 
-// Puts the small operand Y down in shared memory: COUNT times STAGED steps of k, 0 outside the matrix.
-__device__ __forceinline__ void put_small(T* shared, const T* Y, int ld, int s_left, int k_left)
+// Puts the small operand Y down in shared memory: BLOCK_S times RESIDENT_K steps of k, 0 outside the matrix.
+__device__ __forceinline__ void load_small(T* shared, const T* Y, int ld, int s_left, int k_left)
 {
     // A warp takes 16 bytes along the short side by as many steps of k as it has lanes left: few conflicts of
     // banks, and whole sectors of memory where rows run along k.
-    constexpr int SIDE = COUNT < WIDE ? COUNT : WIDE;
-    constexpr bool K_INNER = SHORT_N ? TRANS_B : !TRANS_A;  // stored rows of Y run along k
+    constexpr int SIDE = BLOCK_S < WIDE ? BLOCK_S : WIDE;
     #pragma unroll 4
-    for (int first = 0; first < COUNT * STAGED; first += THREADS) {
+    for (int first = 0; first < BLOCK_S * RESIDENT_K; first += THREADS) {
         const unsigned i = first + threadIdx.x;
-        if (COUNT * STAGED % THREADS && i >= COUNT * STAGED) break;
-        const int k = i / SIDE % STAGED;
-        const int s = i / (SIDE * STAGED) * SIDE + i % SIDE;
-        const T* from = Y + (K_INNER ? Index(s) * ld + k : Index(k) * ld + s);
-        const bool inside = (!GUARD || s < s_left) & (k < k_left);
+        if (BLOCK_S * RESIDENT_K % THREADS && i >= BLOCK_S * RESIDENT_K) break;
+        const int k = i / SIDE % RESIDENT_K;
+        const int s = i / (SIDE * RESIDENT_K) * SIDE + i % SIDE;
+        const T* from = Y + Index(s) * ld + k;
+        const bool inside = (s < s_left) & (k < k_left);
         shared[small_place(s, k)] = inside ? *from : T(0);
     }
 }
 
-// How many of the COUNT short rows are added up over the warps at a time: as many as fit in shared memory.
+// How many of the BLOCK_S short rows are added up over the warps at a time: as many as fit in shared memory.
 __host__ __device__ constexpr int fitting_rows()
 {
-    int rows = COUNT;
-    while (rows > 1 && WARPS_K * TILE_L * rows > (COUNT * STAGED > 4096 ? COUNT * STAGED : 4096)) rows /= 2;
+    int rows = BLOCK_S;
+    while (rows > 1 && WARPS_K * TILE_L * rows > (BLOCK_S * RESIDENT_K > 4096 ? BLOCK_S * RESIDENT_K : 4096)) rows /= 2;
     return rows;
 }
 constexpr int ROWS = fitting_rows();
-constexpr int PART = ROWS * TILE_L;                     // elements of the block's part of C that they make up
-constexpr int SLOT_PITCH = SHORT_N ? ROWS + 1 : TILE_L; // of a warp's sums in shared memory
-constexpr int SLOT = SHORT_N ? TILE_L * SLOT_PITCH : ROWS * SLOT_PITCH;
+constexpr int PART = ROWS * TILE_L;                     // elements of the CTA's tile of C that they make up
+constexpr int WARP_PITCH = TILE_L; // of a warp's accumulators in shared memory
+constexpr int WARP_ACC = ROWS * WARP_PITCH;
 
-// Where an element of C lies in the block's part. They are numbered so that neighbours lie side by side in C,
+// Where an element of C lies in the CTA's part. They are numbered so that neighbours lie side by side in C,
 // ROWS of the short side after ROWS.
 struct Place {
     int s, l;  // along the short side and the long one
 
     explicit __device__ __forceinline__ Place(int e)
-        : s(e / PART * ROWS + (SHORT_N ? e % ROWS : e % PART / TILE_L)),
-          l(SHORT_N ? e % PART / ROWS : e % TILE_L)
+        : s(e / PART * ROWS + e % PART / TILE_L),
+          l(e % TILE_L)
     {
     }
 
     static __device__ __forceinline__ int slot(int s, int l)
     {
-        return SHORT_N ? l * SLOT_PITCH + s % ROWS : s % ROWS * SLOT_PITCH + l;
+        return s % ROWS * WARP_PITCH + l;
     }
 };
 
-// The part of C that a block makes.
+// The tile of C that a CTA makes.
 struct Result {
     T* c;          // its first element
     int ldc;
     int s_left, l_left;  // to the edges of C
     T alpha, beta;
 
-    __device__ __forceinline__ void write(int e, T sum) const
+    __device__ __forceinline__ void write(int e, T acc) const
     {
         const Place at(e);
-        if (GUARD && (at.s >= s_left || at.l >= l_left)) return;
-        T* to = c + (SHORT_N ? Index(at.l) * ldc + at.s : Index(at.s) * ldc + at.l);
-        *to = blend(sum, to, alpha, beta);
+        if (at.s >= s_left || at.l >= l_left) return;
+        T* to = c + Index(at.s) * ldc + at.l;
+        *to = blend(acc, to, alpha, beta);
     }
 };
 
-// Adds up the sums of the lanes that share a row or column of C: all of them get the same.
-__device__ __forceinline__ void add_lanes(T (&sum)[COUNT][SPAN])
+// Adds up the accumulators of the lanes that share a row or column of C: all of them get the same.
+__device__ __forceinline__ void reduce_lanes(T (&acc)[BLOCK_S][THREAD_L])
 {
     #pragma unroll
-    for (int apart = 1; apart < LANES_K; apart *= 2) {
+    for (int distance = 1; distance < LANES_K; distance *= 2) {
         #pragma unroll
-        for (int s = 0; s < COUNT; ++s) {
+        for (int s = 0; s < BLOCK_S; ++s) {
             #pragma unroll
-            for (int j = 0; j < SPAN; ++j) {
-                sum[s][j] += __shfl_xor_sync(0xffffffffu, sum[s][j], apart * NEXT_K);
+            for (int j = 0; j < THREAD_L; ++j) {
+                acc[s][j] += __shfl_xor_sync(0xffffffffu, acc[s][j], distance * NEXT_K);
             }
         }
     }
 }
 
-// Adds up the sums of the warps that share C, warp after warp, and hands on each: `take(element, total)`.
+// Adds up the accumulators of the warps that share C, warp after warp, and hands on each: `take(element, total)`.
 template <typename Take>
-__device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take take)
+__device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* shared, Take take)
 {
     #pragma unroll
-    for (int first = 0; first < COUNT; first += ROWS) {
+    for (int first = 0; first < BLOCK_S; first += ROWS) {
         __syncthreads();  // shared memory holds nothing that is still read
         if (lane_k() == 0) {
             #pragma unroll
             for (int s = first; s < first + ROWS; ++s) {
                 #pragma unroll
-                for (int j = 0; j < SPAN; ++j) {
-                    shared[warp_k() * SLOT + Place::slot(s, Large::owned(j))] = sum[s][j];
+                for (int j = 0; j < THREAD_L; ++j) {
+                    shared[warp_k() * WARP_ACC + Place::slot(s, Large::owned(j))] = acc[s][j];
                 }
             }
         }
@@ -284,7 +256,7 @@ __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take
             const Place at(mine);
             T total = 0;
             #pragma unroll
-            for (int warp = 0; warp < WARPS_K; ++warp) total += shared[warp * SLOT + Place::slot(at.s, at.l)];
+            for (int warp = 0; warp < WARPS_K; ++warp) total += shared[warp * WARP_ACC + Place::slot(at.s, at.l)];
             take(first * TILE_L + mine, total);
         }
     }
@@ -292,36 +264,26 @@ __device__ __forceinline__ void add_warps(T (&sum)[COUNT][SPAN], T* shared, Take
 
 }  // namespace
 
-//  long side ->                     The large operand passes through registers once, STAGES parts of it on
-//        +-------------------+      their way at a time. Its stored rows run along C: the lanes of a warp lie
-//      k | warps: WARPS_K    |      side by side in a row, LANES_L of them, and rows go to the others.
-//        | blocks: SPLIT_K   |
-//        +-------------------+      The small operand waits in shared memory, STAGED steps of k at a time.
-//
-// Everything that shares out k adds up in a fixed order at the end: lanes, warps, then blocks.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_ebounds(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_skinny_f32_nn_4x128x16_11fd76f3(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
-    __shared__ __align__(16) T shared[8192 / sizeof(T)];
+    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
 
-    // The block's part of C: TILE_L along the long side, COUNT along the short one.
+    // The CTA's tile of C: TILE_L along the long side, BLOCK_S along the short one.
     const int length = n, width = m;
-    const unsigned blocks_l = unsigned(length - 1) / TILE_L + 1;
-    const unsigned block = blockIdx.x / SPLIT_K;
-    const Index l0 = Index(block % blocks_l) * TILE_L;
-    const Index s0 = Index(block / blocks_l) * COUNT;
+    const unsigned tiles_l = unsigned(length - 1) / TILE_L + 1;
+    const unsigned tile = blockIdx.x;
+    const Index l0 = Index(tile % tiles_l) * TILE_L;
+    const Index s0 = Index(tile / tiles_l) * BLOCK_S;
     const int l_left = int(min(length - l0, Index(TILE_L)));
-    const int s_left = int(min(width - s0, Index(COUNT)));
+    const int s_left = int(min(width - s0, Index(BLOCK_S)));
 
-    // What this block covers of k.
+    // What this CTA covers of k.
     const int depth = alpha == T(0) ? 0 : k;
     const unsigned all_tiles = (unsigned(depth) + TILE_K - 1) / TILE_K;
-    const unsigned split = blockIdx.x % SPLIT_K;
-    const unsigned first_tile = unsigned(Index(all_tiles) * split / SPLIT_K);
-    const unsigned tiles = unsigned(Index(all_tiles) * (split + 1) / SPLIT_K) - first_tile;
-    const Index k_begin = Index(first_tile) * TILE_K;
+    const unsigned tiles = all_tiles;
+    const Index k_begin = 0;
     const int k_left = int(min(depth - k_begin, Index(tiles) * TILE_K));
 
     Large large(B, ldb, l0, k_begin, l_left, k_left);
@@ -329,40 +291,40 @@ gemm_skinny_f32_nn_n0_c4_sp4_d4_v1_l1_wl1_wk4_a0_s1_y256_z1_r1_ebounds(
     const Index small_step = 1;  // from one step of k to the next
     const int small_ld = lda;
 
-    T* const staged = shared;  // the small operand
+    T* const resident = shared;  // the small operand
     // Puts down what the tiles from `tile` on need of the small operand.
     const auto stage_small = [&](unsigned tile) {
         const T* from = small + Index(tile) * TILE_K * small_step;
-        put_small(staged, from, small_ld, s_left, k_left - int(tile * TILE_K));
+        load_small(resident, from, small_ld, s_left, k_left - int(tile * TILE_K));
     };
 
     Vector<VEC> part[LOADS];
-    wait_for_previous();
-    let_next_come();
+    griddepcontrol_wait();
+    launch_dependents();
     large.load(part);
     stage_small(0);
     __syncthreads();
 
-    T sum[COUNT][SPAN] = {};
+    T acc[BLOCK_S][THREAD_L] = {};
     #pragma unroll 1
-    for (unsigned begin = 0; begin < tiles; begin += STAGED / TILE_K) {
+    for (unsigned begin = 0; begin < tiles; begin += RESIDENT_K / TILE_K) {
         if (begin) {
-            __syncthreads();  // no thread reads what was staged before
+            __syncthreads();  // no thread reads what was resident before
             stage_small(begin);
             __syncthreads();
         }
 
-        const T* factors = staged + small_place(0, Large::first());
-        const unsigned end = min(tiles, begin + STAGED / TILE_K);
+        const T* factors = resident + small_place(0, Large::first());
+        const unsigned end = min(tiles, begin + RESIDENT_K / TILE_K);
         #pragma unroll 1
         for (unsigned tile = begin; tile < end; ++tile) {
-            multiply(sum, part, factors);
+            outer_product(acc, part, factors);
             large.load(part);
             factors += small_place(0, TILE_K);
         }
     }
 
     const Result result = {C + s0 * ldc + l0, ldc, s_left, l_left, alpha, beta};
-    add_lanes(sum);
-    add_warps(sum, shared, [&](int e, T total) { result.write(e, total); });
+    reduce_lanes(acc);
+    reduce_warps(acc, shared, [&](int e, T total) { result.write(e, total); });
 }

@@ -62,7 +62,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr(matmul_module, "_kernels", {})
+    monkeypatch.setattr(tilewright._library, "_kernels", {})
     monkeypatch.setattr(matmul_module, "_open", fail)
     monkeypatch.setattr(kernel_module, "render", fail)
     monkeypatch.setattr(kernel_module, "compile_cached", fail)
@@ -183,7 +183,7 @@ def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
         ((1, 2, 3), {"dtype": "half"}, ArgumentTypeError, "dtype must be float or double, got 'half'"),
         ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
         ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
-        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 blocks"),
+        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 CTAs"),
     ],
 )
 def test_kernels_that_cannot_be_loaded(

@@ -10,25 +10,25 @@ import products
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, DeviceError
-from tilewright.codegen.families import FAMILIES, complete, rejections
+from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.check.verify import Launch, Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
+from variants import field, variant
 
 CONFIGS = (
-    "naive:block_m=4,block_n=8,edge=bounds",
-    "naive:block_m=4,block_n=8,edge=exact,unroll=2",
-    "naive:block_m=2,block_n=16,edge=pad",
-    "tiled:tile_width=8,edge=bounds,skew=1,unroll=8",
-    "tiled:tile_width=8,edge=exact,skew=0,unroll=4",
-    "tiled:tile_width=8,edge=pad,skew=1,unroll=1",
-    "tiled:tile_width=16,edge=bounds",
-    "tiled:tile_width=4,edge=pad,unroll=4",
+    "naive:4x8",
+    "naive:4x8,unroll=2,edge=exact",
+    "naive:2x16,edge=pad",
+    "tiled:8,skew,unroll=8",
+    "tiled:8,unroll=4,edge=exact",
+    "tiled:8,skew,unroll=1,edge=pad",
+    "tiled:16",
+    "tiled:4,unroll=4,edge=pad",
 )
 SCALARS = ((1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-0.5, 0.0), (2.0, -1.5), (0.0, 2.5))
 TRANS = ("nn", "nt", "tn", "tt")
@@ -37,10 +37,6 @@ TRANS = ("nn", "nt", "tn", "tt")
 @cache
 def device_for(selector: str) -> Device:
     return open_device(choose(selector).info)
-
-
-def serves(kernel: Kernel, problem: Problem) -> bool:
-    return next(rejections(problem, kernel.config, kernel.device.info.arch), None) is None
 
 
 def sizes_around(tile: int) -> list[int]:
@@ -58,9 +54,9 @@ class Conformance:
 
     def kernels(self, device: Device, text: str, dtype: DType, trans: str) -> Iterator[tuple[Kernel, Problem]]:
         """A kernel for every shape of the edge grid that the config serves; compiled once."""
-        config = complete(Config.parse(text))
-        tile_m, tile_n, tile_k = FAMILIES[config.family].tile(config)
-        exact = config["edge"] == "exact"
+        config = variant(text)
+        tile_m, tile_n, tile_k = config.cta_tile
+        exact = field(config, "edge") == "exact"
         sizes = [sorted({0, t, 2 * t, 3 * t}) if exact else sizes_around(t) for t in (tile_m, tile_n, max(tile_k, 3))]
         whole = Problem(tile_m, tile_n, max(tile_k, 3), dtype, trans[0] == "t", trans[1] == "t")
         kernel = prepare(device, whole, config)
@@ -92,7 +88,7 @@ class Conformance:
     def test_accuracy(self, device: Device, text: str, dtype: DType, trans: str) -> None:
         """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
         problem = Problem.parse("65x70x300", dtype, trans)
-        kernel = prepare(device, problem, Config.parse(text))
+        kernel = prepare(device, problem, variant(text))
         verdict = Verifier(device, problem).check(kernel)
         assert verdict.reason == ""
         assert 0 < verdict.accuracy.worst <= 1
@@ -102,7 +98,7 @@ class Conformance:
     @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
     def test_nan_and_infinity_propagate(self, device: Device, text: str) -> None:
         problem = Problem(20, 19, 21)
-        kernel = prepare(device, problem, Config.parse(text))
+        kernel = prepare(device, problem, variant(text))
         a, b, c = products.integers(problem, 3)
         a[4, 7], b[20, 2] = np.nan, np.inf
         got = products.run(device, kernel, a, b, c, 1.0, 0.0)
@@ -114,7 +110,7 @@ class Conformance:
     @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
     def test_operands_are_not_read_where_alpha_or_k_is_zero(self, device: Device, text: str) -> None:
         for problem, alpha in ((Problem(9, 8, 7), 0.0), (Problem(9, 8, 0), 1.0)):
-            kernel = prepare(device, problem, Config.parse(text))
+            kernel = prepare(device, problem, variant(text))
             a, b, c = products.integers(problem, 5)
             a[...], b[...] = np.nan, np.nan
             assert np.array_equal(products.run(device, kernel, a, b, c, alpha, 1.5), 1.5 * c)
@@ -122,7 +118,7 @@ class Conformance:
 
     def test_results_repeat_bit_by_bit(self, device: Device) -> None:
         problem = Problem(40, 33, 50)
-        kernel = prepare(device, problem, Config.parse("tiled:edge=bounds"))
+        kernel = prepare(device, problem, variant("tiled:edge=bounds"))
         rng = np.random.default_rng(0)
         a, b = (rng.random(s, dtype=np.float32) for s in ((40, 50), (50, 33)))
         c = np.zeros((40, 33), np.float32)
@@ -139,7 +135,7 @@ class Conformance:
         dtype = data.draw(st.sampled_from(DType))
         trans = data.draw(st.sampled_from(TRANS))
         problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
-        config = complete(Config.parse(data.draw(st.sampled_from(CONFIGS))))
+        config = variant(data.draw(st.sampled_from(CONFIGS)))
         alpha, beta = data.draw(st.sampled_from(SCALARS))
         if list(rejections(problem, config, device.info.arch)):
             with pytest.raises(ConfigError, match="multiples of"):
@@ -158,7 +154,7 @@ class Conformance:
 
     def test_timing(self, device: Device) -> None:
         problem = Problem(64, 64, 64)
-        kernel = prepare(device, problem, Config.parse("tiled:edge=exact"))
+        kernel = prepare(device, problem, variant("tiled:edge=exact"))
         timer = Timer(device, problem)
         measured = timer.measure(kernel.launch)
         assert 0 < measured.median_us < 1e6
@@ -171,7 +167,7 @@ class Conformance:
     def test_timing_in_turns(self, device: Device) -> None:
         problem = Problem(64, 64, 64)
         launches: list[str] = []
-        kernel = prepare(device, problem, Config.parse("tiled:edge=exact"))
+        kernel = prepare(device, problem, variant("tiled:edge=exact"))
 
         def noted(name: str) -> Launch:
             def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
@@ -191,7 +187,7 @@ class Conformance:
     def test_capture_runs_what_was_captured(self, device: Device) -> None:
         problem = Problem(17, 18, 19)
         for text in ("tiled:edge=bounds", "tiled:edge=pad"):
-            kernel = prepare(device, problem, Config.parse(text))
+            kernel = prepare(device, problem, variant(text))
             verifier = Verifier(device, problem)
 
             def through_graph(*arguments: object, kernel: Kernel = kernel) -> None:
@@ -214,7 +210,7 @@ class TestCuda(Conformance):
         """B and C pass 2^31 elements: offsets need 64 bits."""
         device = device_for("cuda")
         problem = Problem(3, 2**31 // 2, 3)
-        config = Config.parse("tiled:edge=bounds,tile_width=32")
+        config = variant("tiled:32")
         kernel = prepare(device, problem, config)
         xp = device.xp
         a = xp.asarray(np.arange(9, dtype=np.float32).reshape(3, 3))

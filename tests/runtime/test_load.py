@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import tilewright
 from stored import make
-from tilewright.codegen.config import Config
 from tilewright.codegen.errors import LaunchError
-from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
@@ -22,6 +20,7 @@ from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
+from variants import field, variant
 
 PAD = "tiled:tile_width=8,edge=pad,skew=1,unroll=4"
 EXACT = "tiled:tile_width=8,edge=exact"
@@ -31,14 +30,14 @@ EXACT = "tiled:tile_width=8,edge=exact"
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
     """No kernels kept from another test, whose store was another."""
     kept: dict[Any, Any] = {}
-    monkeypatch.setattr(matmul_module, "_kernels", kept)
+    monkeypatch.setattr(tilewright._library, "_kernels", kept)
     return kept
 
 
 def stored(shape: str, text: str, versions: tuple[tuple[str, str], ...] | None = None) -> Record:
     """A record of the host, kept in the test's own store; today's versions unless others are given."""
     info = choose("host").info
-    record = make(5.0, Problem.parse(shape), complete(Config.parse(text)), info.key)
+    record = make(5.0, Problem.parse(shape), variant(text), info.key)
     today = versions_of(info, HostDevice().compiler)
     record = replace(record, versions=today if versions is None else versions)
     assert Store().keep(record)
@@ -61,7 +60,7 @@ class TestLookUp:
     def test_the_default_where_nothing_is_stored(self) -> None:
         kernel = load(20, 24, 16)
         assert kernel.origin == "default"
-        assert kernel.config == complete(Config.parse("tiled"))
+        assert kernel.config == variant("tiled")
         assert right(kernel)
 
     def test_the_record_of_the_shape(self) -> None:
@@ -75,8 +74,8 @@ class TestLookUp:
         near = stored("24x24x16", EXACT)
         stored("64x24x16", PAD)
         kernel = load(21, 24, 16)
-        assert (kernel.origin, kernel.config["edge"]) == ("nearest 24x24x16", "bounds")  # 21 is no multiple of 8
-        assert kernel.config["tile_width"] == near.config["tile_width"]
+        assert (kernel.origin, field(kernel.config, "edge")) == ("nearest 24x24x16", "bounds")  # 21 is no multiple of 8
+        assert field(kernel.config, "tile_width") == field(near.config, "tile_width")
         assert right(kernel)
         assert load(32, 24, 16).config == near.config
         assert load(48, 24, 16).origin == "nearest 64x24x16"
@@ -88,7 +87,7 @@ class TestLookUp:
 
     def test_another_store(self, tmp_path: Path) -> None:
         record = stored("20x24x16", PAD)
-        Store(tmp_path / "other").keep(replace(record, config=complete(Config.parse("naive"))))
+        Store(tmp_path / "other").keep(replace(record, config=variant("naive")))
         assert load(20, 24, 16, store=tmp_path / "other").config.family == "naive"
         assert load(20, 24, 16, store=str(tmp_path / "none")).origin == "default"
 

@@ -24,7 +24,7 @@ def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArra
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Kernel]:
     """No kernels kept from another test, whose store was another."""
     kept: dict[Any, Kernel] = {}
-    monkeypatch.setattr(matmul_module, "_kernels", kept)
+    monkeypatch.setattr(tilewright._library, "_kernels", kept)
     return kept
 
 

@@ -3,49 +3,40 @@
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
-from planted import RIGHT, Planted, outcomes
-from products import exact, integers, run
-from tilewright.codegen.config import Config
-from tilewright.codegen.families import complete
+from planted import Planted, assert_caught
+from products import SCALARS, TRANS, QuickDevice, check, sized
+from quick import compile_together
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Operand
 from tilewright.runtime.product.kernel import prepare
+from variants import variant
 
-SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0))
-"""alpha and beta."""
 CONFIGS = {
-    "simt": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,cp_async=1,stages=3,block_k=16"),
-    "simt, last tiles split": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,tail=2,slices=2,block_k=16"),
-    "simt, A": ("double", "simt:pack_a=1,vec_a=2,cp_async=1"),
-    "simt, B": ("float", "simt:pack_b=1,vec_b=4"),
-    "dmma": ("double", "dmma:pack_a=1,pack_b=1,vec_a=2,vec_b=2"),
-    "dmma, A": ("double", "dmma:pack_a=1,vec_a=2,prefetch=2"),
-    "dmma, B": ("double", "dmma:pack_b=1,vec_b=2"),
+    "A and B": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,load=cp_async,stages=3,block_k=16"),
+    "splits, slices": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,slices=2,block_k=16"),
+    "A": ("double", "simt:pack_a=1,vec_a=2,load=cp_async"),
+    "B": ("float", "simt:pack_b=1,vec_b=4"),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
-def test_products_of_any_size_and_stride(name: str, trans: str) -> None:
+def test_products_of_any_size_and_stride(name: str) -> None:
     dtype, text = CONFIGS[name]
-    device, config = HostDevice(), complete(Config.parse(text))
-    for case, (shape, scalars) in enumerate(product(("67x71x35", "1x3x5", "130x64x129", "5x6x0"), SCALARS)):
-        problem = Problem.parse(shape, dtype, trans)
-        kernel = prepare(device, problem, config)
-        a, b, c = integers(problem, case)
-        got = run(device, kernel, a, b, c, *scalars, extra=case % 3)
-        assert np.array_equal(got, exact(problem, a, b, c, *scalars)), (shape, scalars)
+    device, config = QuickDevice(), variant(text)
+    whole = [Problem.parse("67x71x35", dtype, trans) for trans in TRANS]
+    compile_together((problem, config) for problem in whole)
+    for problem, size in product(whole, ((67, 71, 35), (1, 3, 5), (130, 64, 129), (5, 6, 0))):
+        kernel = prepare(device, sized(problem, *size), config)
+        for case, (alpha, beta) in enumerate(SCALARS[:3]):
+            check(kernel, alpha, beta, (size[0] + case) % 3)
 
 
 def test_copies_are_made_once_a_stream_and_used_again() -> None:
-    device = HostDevice()
-    kernel = prepare(device, Problem.parse("33x34x35"), Config.parse(CONFIGS["simt"][1]))
+    kernel = prepare(HostDevice(), Problem.parse("33x34x35"), variant(CONFIGS["splits, slices"][1]))
     for seed in range(3):
-        a, b, c = integers(kernel.problem, seed)
-        assert np.array_equal(run(device, kernel, a, b, c, 1, 0), exact(kernel.problem, a, b, c, 1, 0))
+        check(kernel, 1, 0, 0, seed)
     (buffer,) = kernel._copies.values()
     assert buffer.nbytes == 4 * 35 * (64 + 64) + 128
 
@@ -53,7 +44,7 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
 @pytest.mark.parametrize("shape", ["33x34x35", "33x34x0"])
 def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
     device = HostDevice()
-    kernel = prepare(device, Problem.parse(shape), Config.parse(CONFIGS["simt"][1]))
+    kernel = prepare(device, Problem.parse(shape), variant(CONFIGS["splits, slices"][1]))
     problem = kernel.problem
     c = device.allocate(4 * problem.m * problem.n)
     c.array("float32", (problem.m, problem.n))[...] = 2
@@ -65,7 +56,7 @@ def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
 
 
 FAULTS = (
-    ("not turned", "TURN ? turned[lane + c * LANES][row + r * ROWS] : part", "TURN ? part[r][c] : part", "nn"),
+    ("not transposed", "turned[lane + c * LANES][row + r * ROWS] : part", "part[r][c] : part", "nn"),
     ("barrier missing", "= part[r][c];\n        }\n        __syncthreads();", "= part[r][c];\n        }", "nn"),
     ("a row too many written", "if (i < k && j < copy_ld)", "if (i < k + 1 && j < copy_ld)", "nt"),
     ("columns beyond the row written", "if (i < k && j < copy_ld)", "if (i < k)", "tn"),
@@ -75,11 +66,8 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("name", ["simt", "dmma"])
-def test_every_fault_is_caught_and_the_unfaulted_text_passes(name: str, tmp_path: Path) -> None:
-    dtype, text = CONFIGS[name]
-    config = complete(Config.parse(text))
-    planted = [Planted(what, config, old, new, dtype, trans) for what, old, new, trans in FAULTS]
-    whole = [Planted(f"unfaulted {trans}", config, "", "", dtype, trans) for trans in ("nn", "nt", "tn", "tt")]
-    found = outcomes([*planted, *whole], tmp_path)
-    assert {each for each, outcome in found.items() if outcome == RIGHT} == {each.name for each in whole}, found
+def test_every_fault_is_caught_and_the_unfaulted_text_passes(tmp_path: Path) -> None:
+    dtype, text = CONFIGS["A and B"]
+    planted = [Planted(what, variant(text), old, new, dtype, trans) for what, old, new, trans in FAULTS]
+    planted += [Planted(f"unfaulted {trans}", variant(text), "", "", dtype, trans) for trans in TRANS]
+    assert_caught(planted, tmp_path)

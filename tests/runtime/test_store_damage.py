@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship, signed
+from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship, signed, unranked
 from tilewright.codegen.errors import StoreError, StoreVersionError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.codec import dumps
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_set_aside_and_the_next_layer_used(store: Store, damag
     path = path_of(store)
     path.write_bytes(bad := DAMAGE[damage](path.read_bytes()))
     with pytest.warns(StoreWarning, match="set aside") as caught:
-        found = store.lookup(INFO, PROBLEM)
+        found = store.lookup(INFO, PROBLEM, unranked)
     assert len(caught) == 1
     assert "\n" not in str(caught[0].message)
     assert found.record == make(20.0, config=CONFIGS[3])
@@ -111,10 +111,10 @@ def test_a_newer_schema_is_left_untouched(store: Store) -> None:
     other = make(1.0, Problem(8, 8, 8))
     store.keep(other)
     path = path_of(store)
-    path.write_bytes(newer := _changed(path.read_bytes(), schema=2, record={"what": "ever"}))
+    path.write_bytes(newer := _changed(path.read_bytes(), schema=3, record={"what": "ever"}))
     for action in (
         lambda: store.best(DEVICE, PROBLEM),
-        lambda: store.lookup(INFO, PROBLEM),
+        lambda: store.lookup(INFO, PROBLEM, unranked),
         lambda: store.keep(make(1.0)),
         lambda: store.keep(make(1.0), replace=True),
     ):
@@ -129,14 +129,14 @@ def test_a_newer_schema_is_left_untouched(store: Store) -> None:
 def _of_unknown_family(store: Store) -> bytes:
     store.keep(make(10.0))
     document = json.loads(path_of(store).read_bytes())
-    document["record"]["config"] = {"family": "fused", "values": [["warp_m", 4]]}
+    document["record"]["config"] = {"family": "fused", "warp_m": 4}
     path_of(store).write_bytes(data := signed(document))
     return data
 
 
 def test_an_unknown_family_is_passed_over_and_left_alone(store: Store) -> None:
     data = _of_unknown_family(store)
-    with pytest.warns(StoreWarning, match="family must be one of") as caught:
+    with pytest.warns(StoreWarning, match="of no known family: 'fused'") as caught:
         assert store.best(DEVICE, PROBLEM) is None
     assert path_of(store).name in str(caught[0].message)
     assert path_of(store).read_bytes() == data

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import DEVICE, INFO, PROBLEM, make, path_of, ship
+from stored import DEVICE, INFO, PROBLEM, make, path_of, ship, unranked
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.codec import dumps, key_digest, loads
@@ -139,7 +139,7 @@ def test_a_store_that_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=str(tmp_path / "file")):
         store.keep(make(1.0))
     with pytest.warns(StoreWarning):
-        assert store.lookup(INFO, PROBLEM).origin == "default"
+        assert store.lookup(INFO, PROBLEM, unranked).origin == "default"
     assert (tmp_path / "file").read_text() == "x"
 
 
@@ -163,8 +163,7 @@ WRITERS = """
 import itertools, os, random, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
-from tilewright.codegen.config import Config
-from tilewright.codegen.families import FAMILIES
+from tilewright.codegen.families import family_named
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.codec import loads
 from tilewright.runtime.store.store import Store
@@ -172,9 +171,9 @@ from tilewright.runtime.store.store import Store
 root, example, plan = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 store = Store(root, root / "none")
 record = loads(example.read_bytes())
-names = [parameter.name for parameter in FAMILIES["naive"].parameters]
-values = itertools.product(*(parameter.choices for parameter in FAMILIES["naive"].parameters))
-configs = [Config("naive", tuple(zip(names, chosen))) for chosen in values]
+naive = family_named("naive")
+values = itertools.product(*(leaf.choices for leaf in naive.leaves()))
+configs = [naive.build(dict(zip((leaf.name for leaf in naive.leaves()), chosen))) for chosen in values]
 
 def start(first, count):
     if (process := os.fork()):

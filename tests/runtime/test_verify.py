@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.check.reference import product
-from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.check.verify import Launch, Verifier, product
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device, Operand
 

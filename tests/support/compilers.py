@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilewright.codegen.source import KernelSource, LaunchConfig
+from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device.cache import entry_key
 from tilewright.runtime.device.protocol import Binary
 
-SOURCE = KernelSource("gemm", "// text", LaunchConfig((1, 1, 1), (32, 1, 1)), "naive.cu.jinja")
+SOURCE = KernelSource("gemm", "// text")
 IMAGE = b"\x7fELF" + bytes(range(256))
 
 

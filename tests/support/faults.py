@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import complete
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.protocol import Binary, Compiler
+from variants import variant
 
 FIRST_LINE = "    const int tx = threadIdx.x;\n"
 """The first statement of the tiled kernel's body that every thread runs."""
@@ -34,7 +34,7 @@ class Altering:
 def plant(selector: str, problem: Problem, config: str, statement: str, prelude: str = "") -> Config:
     """From now on the config's kernel runs `statement` first."""
     info = choose(selector).info
-    chosen = complete(Config.parse(config))
+    chosen = variant(config)
     compiler: Any = Altering(
         compiler_for(info), lambda code: prelude + code.replace(FIRST_LINE, FIRST_LINE + f"    {statement}\n")
     )

@@ -1,18 +1,40 @@
 """Products run on a device with everything around the operands poisoned, and exact references for them."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tilewright.codegen.config import Config
-from tilewright.codegen.families import complete, family_of
 from tilewright.codegen.problem import DType, Problem
-from tilewright.codegen.source import KernelSource
-from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.device.host import HostDevice, HostFunction, host_info
+from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Operand
 from tilewright.runtime.product.kernel import Kernel
 
 GUARD_ROWS = 3
+TRANS = ("nn", "nt", "tn", "tt")
+SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))
+"""alpha and beta."""
+
+
+class QuickDevice(HostDevice):
+    """The host device with as many SMs as a test says, which loads a kernel once for all the sizes that it serves."""
+
+    def __init__(self, sanitize: bool = False, alignment: int = 16, sm_count: int = 1) -> None:
+        super().__init__(sanitize, alignment)
+        self._loaded: dict[tuple[str, str], HostFunction] = {}
+        self._sm_count = sm_count
+
+    @cached_property
+    def info(self) -> DeviceInfo:
+        return replace(host_info(), sm_count=self._sm_count)
+
+    def load(self, binary: Binary, name: str) -> HostFunction:
+        key = (binary.path, name)
+        if key not in self._loaded:
+            self._loaded[key] = super().load(binary, name)
+        return self._loaded[key]
 
 
 def numpy_dtype(problem: Problem) -> Any:
@@ -40,18 +62,22 @@ def exact(
     return (doubled / 2).astype(numpy_dtype(problem))
 
 
-def poisoned(device: Device, problem: Problem, array: NDArray[Any], extra: int, trans: bool) -> tuple[Operand, Any]:
-    """The array on the device, `extra` elements of NaN after each row and rows of NaN before and after it."""
+def poisoned(
+    device: Device, problem: Problem, array: NDArray[Any], extra: int, trans: bool, behind: int = 0
+) -> tuple[Operand, Any]:
+    """The array on the device, `extra` elements of NaN after each row and rows of NaN before it. Memory ends with its
+    last element, or `behind` rows of NaN later."""
     rows, cols = array.shape
     ld = max(1, cols + extra)
-    size = problem.dtype.size_bytes
-    whole_shape = (rows + 2 * GUARD_ROWS, ld)
-    buffer = device.allocate(whole_shape[0] * ld * size)
-    whole = buffer.array(problem.dtype.numpy_name, whole_shape)
+    size, start = problem.dtype.size_bytes, GUARD_ROWS * ld
+    count = start + (rows + behind) * ld - (0 if behind else ld - cols)
+    buffer = device.allocate(count * size)
+    whole = buffer.array(problem.dtype.numpy_name, (count,))
     whole[...] = np.nan
     if array.size:
-        whole[GUARD_ROWS : GUARD_ROWS + rows, :cols] = device.xp.asarray(array)
-    return Operand(buffer.pointer + GUARD_ROWS * ld * size, rows, cols, ld, trans, buffer), whole
+        inside = device.xp.lib.stride_tricks.as_strided(whole[start:], array.shape, (ld * size, size))
+        inside[...] = device.xp.asarray(array)
+    return Operand(buffer.pointer + start * size, rows, cols, ld, trans, buffer), whole
 
 
 def run(
@@ -69,14 +95,57 @@ def run(
     a_operand, _ = poisoned(device, problem, a, extra, problem.trans_a)
     b_operand, _ = poisoned(device, problem, b, extra, problem.trans_b)
     start = c if beta else np.full_like(c, np.nan)
-    c_operand, whole = poisoned(device, problem, start, extra, False)
+    c_operand, whole = poisoned(device, problem, start, extra, False, GUARD_ROWS)
     kernel.launch(a_operand, b_operand, c_operand, alpha, beta)
     device.synchronize()
-    after = device.to_numpy(whole)
+    after = device.to_numpy(whole).reshape(-1, c_operand.ld)
     inside = np.zeros(after.shape, dtype=bool)
     inside[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n] = True
     assert np.isnan(after[~inside]).all(), "wrote outside C"
     return after[GUARD_ROWS : GUARD_ROWS + problem.m, : problem.n]
+
+
+def check(kernel: Kernel, alpha: float, beta: float, extra: int, seed: int = 1) -> None:
+    """Run the kernel on whole numbers: every bit has to be right."""
+    a, b, c = integers(kernel.problem, seed)
+    got = run(kernel.device, kernel, a, b, c, alpha, beta, extra)
+    wanted = exact(kernel.problem, a, b, c, alpha, beta)
+    assert np.array_equal(got, wanted), (str(kernel.config), kernel.problem, alpha, beta, extra)
+
+
+def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extras: Sequence[int] = (0, 1, 7)) -> None:
+    """Deal m, n and k out to the kernels. Scalars and strides turn round: every one meets every size somewhere."""
+    for case, size in enumerate(sizes):
+        kernel = kernels[case % len(kernels)]
+        turn = case // len(kernels)
+        check(prepared(kernel, sized(kernel.problem, *size)), *SCALARS[turn % 4], extras[turn % len(extras)])
+
+
+def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
+    """Each operand in turn begins an element behind where its vectors would: the scalar kernel serves it."""
+    device = QuickDevice(alignment=alignment)
+    kernel = prepare(device)
+    a, b, c = integers(kernel.problem, 1)
+    size, name, wide = a.itemsize, a.dtype.name, 16 // a.itemsize
+    for askew in range(3):
+        operands, arrays = [], []
+        for place, array in enumerate((a, b, c)):
+            memory = device.allocate(size * (array.size + wide + 1))
+            skip = (-(memory.pointer // size) % wide) + (1 if place == askew else 0)
+            flat = memory.array(name, (array.size + wide + 1,))[skip : skip + array.size]
+            flat[:] = array.ravel()
+            arrays.append(flat.reshape(array.shape))
+            operands.append(Operand(memory.pointer + size * skip, *array.shape, array.shape[1], False, memory))
+        kernel.launch(*operands)
+        assert np.array_equal(arrays[2], exact(kernel.problem, a, b, c, 1, 0))
+    assert kernel._twin is not None
+
+
+def bits(kernel: Kernel, alpha: float = 1.0) -> bytes:
+    """What the kernel makes of the same random operands, to the bit."""
+    rng, kind, problem = np.random.default_rng(1), numpy_dtype(kernel.problem), kernel.problem
+    a, b, c = (rng.random(s).astype(kind) for s in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
+    return run(kernel.device, kernel, a, b, c, alpha, 0.0).tobytes()  # else compilers may round alpha * sum first
 
 
 def on_device(array: Any) -> Operand:
@@ -84,17 +153,9 @@ def on_device(array: Any) -> Operand:
     return Operand(int(array.data.ptr), *array.shape, array.shape[1], False, array)
 
 
-def resized(source: KernelSource, config: Config, problem: Problem) -> KernelSource:
-    """What `render` gives for another size: the text is the same, as tests of rendering make sure."""
-    family, config = family_of(config), complete(config)
-    launch, workspace_bytes = family.launch(problem, config), family.workspace_bytes(problem, config)
-    return replace(source, launch=launch, workspace_bytes=workspace_bytes)
-
-
 def prepared(kernel: Kernel, problem: Problem) -> Kernel:
-    """What `prepare` gives for another size, loaded anew."""
-    source = resized(kernel.source, kernel.config, problem)
-    return Kernel(kernel.device, problem, kernel.config, source, kernel.binary)
+    """What `prepare` gives for another size: the text is the same, as tests of rendering make sure."""
+    return Kernel(kernel.device, problem, kernel.config, kernel.source, kernel.binary)
 
 
 def sized(problem: Problem, m: int, n: int, k: int) -> Problem:

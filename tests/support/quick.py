@@ -1,39 +1,67 @@
-"""Ways to have kernels compiled for the host in less time: headers read once a run, no optimization, many at once."""
+"""Ways to have kernels compiled for the host in less time: headers read once, little optimization, many at once."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import host_compiler
+from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.host_compiler import HostCompiler, translation_unit
+from tilewright.runtime.device.protocol import Binary, Compiler
 
 
+@dataclass(frozen=True, slots=True)
 class QuickCompiler(HostCompiler):
-    """Sanitizers without optimization: kernels that run for moments are compiled in half the time."""
+    """Kernels that run for moments are compiled in half the time, or in a third under sanitizers."""
 
     @property
     def flags(self) -> tuple[str, ...]:
-        flags = super().flags
-        return tuple("-O0" if flag == "-O1" else flag for flag in flags)
+        quicker = {"-O1": "-O0", "-O2": "-O1"}
+        return tuple(quicker.get(flag, flag) for flag in HostCompiler.flags.__get__(self))
 
 
 def numbered(source: KernelSource, number: int) -> KernelSource:
     """The same kernel under a name of its own."""
     name = f"{source.name}_{number}"
-    frame = source.frame and source.frame.replace(source.name, name)
-    return replace(source, name=name, frame=frame, code=source.code.replace(source.name, name))
+    frame, pack = (each and each.replace(source.name, name) for each in (source.frame, source.pack))
+    return replace(source, name=name, frame=frame, pack=pack, code=source.code.replace(source.name, name))
 
 
 def together(sources: Sequence[KernelSource]) -> KernelSource:
     """A text to compile for the host that holds them all, with all that makes them loadable."""
     spaces = (f"namespace planted_{place} {{\n{translation_unit(each)}\n}}\n" for place, each in enumerate(sources))
     return replace(sources[0], name="planted", code="".join(spaces).replace("__global__", ""))  # nothing is left to do
+
+
+_BINARIES: dict[tuple[str, str], Binary] = {}
+"""What `compile_together` made in this process, by name and text of each kernel."""
+
+
+def compile_together(wanted: Iterable[tuple[Problem, Config]]) -> None:
+    """Compile what `prepare` will ask for on the host, as one text."""
+    sources = {(source.name, source.code): source for source in (render(*each, ARCHES["host"]) for each in wanted)}
+    missing = [source for key, source in sources.items() if key not in _BINARIES]
+    if missing:
+        with tempfile.TemporaryDirectory() as folder:
+            binary = QuickCompiler().build(together(missing), folder)
+        _BINARIES.update({(source.name, source.code): binary for source in missing})
+
+
+def compiled(compiler: Compiler, source: KernelSource) -> Binary:
+    """In place of `compile_cached`: what was compiled together, else what the cache has."""
+    quick = _BINARIES.get((source.name, source.code)) if isinstance(compiler, HostCompiler) else None
+    return quick or compile_cached(compiler, source)
 
 
 def precompiled(folder: Path) -> Path:
@@ -54,7 +82,7 @@ def precompiled(folder: Path) -> Path:
             aside = Path(shutil.copytree(original, f"{folder}.{os.getpid()}"))
             made = aside / "cuda_on_host.h.gch"  # a folder: GCC takes the file in it that fits
             made.mkdir()
-            for number, wanted in enumerate((HostCompiler(), QuickCompiler(sanitize=True))):
+            for number, wanted in enumerate((HostCompiler(), QuickCompiler(), QuickCompiler(sanitize=True))):
                 flags = [flag for flag in wanted.flags if flag not in ("-x", "c++", "-shared")]
                 files = [aside / "cuda_on_host.h", "-o", made / str(number)]
                 subprocess.run([compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)

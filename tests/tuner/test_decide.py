@@ -4,25 +4,25 @@ import math
 
 import pytest
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.config import Config
-from tilewright.codegen.families import canonical, complete
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Status
 from tilewright.tuner.measure import evaluate
 from tilewright.tuner.measure.decide import NAIVE, decided, interval, judge
-from tilewright.tuner.measure.evaluate import VENDOR, Duel
+from tilewright.tuner.measure.evaluate import Duel
+from variants import variant
 
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
-FIRST, SECOND, THIRD = (str(complete(Config.parse(text))) for text in ("naive", "tiled", "tiled:tile_width=32"))
+FIRST, SECOND, THIRD = map(variant, ("naive:8x32", "tiled:16", "tiled:32"))
+VENDOR = None
 
 
 def duel(**times: list[float]) -> Duel:
-    names = {"first": FIRST, "second": SECOND, "third": THIRD, "vendor": VENDOR}
+    configs = {"first": FIRST, "second": SECOND, "third": THIRD, "vendor": VENDOR}
     right = Accuracy(0.5, 0, 0)
     return Duel(
-        tuple(names[key] for key in times),
+        tuple(configs[key] for key in times),
         tuple(map(tuple, times.values())),
         (right,) * len(times),
         (99.0,) * len(times),
@@ -31,25 +31,25 @@ def duel(**times: list[float]) -> Duel:
 
 def test_the_fastest_wins_and_the_rest_is_sorted() -> None:
     found = judge(duel(first=[30.0] * 7, second=[10.0] * 7, third=[20.0] * 7, vendor=[15.0] * 7))
-    assert [contender.name for contender in found] == [SECOND, VENDOR, THIRD, FIRST]
+    assert [contender.config for contender in found] == [SECOND, VENDOR, THIRD, FIRST]
     assert found[0].ratio_vendor == 1.5
 
 
 def test_what_is_only_compared_cannot_win() -> None:
     times = {"first": [5.0] * 7, "second": [10.0] * 7, "vendor": [15.0] * 7}
-    assert judge(duel(**times))[0].name == FIRST
-    assert [contender.name for contender in judge(duel(**times), (FIRST,))] == [SECOND, FIRST, VENDOR]
+    assert judge(duel(**times))[0].config == FIRST
+    assert [contender.config for contender in judge(duel(**times), (FIRST,))] == [SECOND, FIRST, VENDOR]
 
 
 def test_a_tie_goes_to_the_canonical_first_whoever_was_lucky() -> None:
-    assert canonical(Config.parse(SECOND)) < canonical(Config.parse(THIRD))
+    assert SECOND.canonical < THIRD.canonical
     for lucky in (10.0, 10.15):
         found = judge(duel(third=[10.1] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
-        assert found[0].name == SECOND
+        assert found[0].config == SECOND
 
 
 def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
-    assert judge(duel(second=[10.3] * 7, third=[10.0] * 7, vendor=[9.0] * 7))[0].name == THIRD
+    assert judge(duel(second=[10.3] * 7, third=[10.0] * 7, vendor=[9.0] * 7))[0].config == THIRD
 
 
 def test_ratios_are_paired_by_round() -> None:
@@ -86,9 +86,9 @@ def test_the_record_keeps_what_was_measured() -> None:
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "_FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
-    configs = NAIVE, complete(Config.parse("tiled"))
+    configs = NAIVE, variant("tiled")
     found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
-    assert found.names == (*map(str, configs), VENDOR)
+    assert found.configs == (*configs, VENDOR)
     *ours, vendor = (len(samples) for samples in found.samples_us)
     assert (sorted(ours), vendor) == ([3, 5], 5)
     assert all(each.interval[0] <= each.ratio_vendor <= each.interval[1] for each in judge(found))

@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import time
+import warnings
 from pathlib import Path
 
 import pytest
 from tilewright.codegen.errors import ConfigError, StoreError
+from tilewright.tuner.recording import files
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.search.space import Dimension
 
@@ -53,22 +56,47 @@ def test_times_are_milliseconds_and_failures_words_of_the_format(tmp_path: Path)
     assert cache["16,column"]["time"] == "RuntimeFailedConfig"
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 40, 200])
-def test_a_file_cut_off_gives_its_whole_entries(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize(("cut", "rows", "line"), [(1, 6, 0), (2, 6, 0), (3, 6, 0), (40, 5, 31), (400, 3, 29)])
+def test_a_file_cut_off_gives_its_whole_rows(tmp_path: Path, cut: int, rows: int, line: int) -> None:
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
-    text = path.read_text()
-    path.write_text(text[:-cut])
-    read = dict(read_cache_file(path).entries)
-    assert len(read) >= 4
-    assert read == dict(list(RECORDING.entries.items())[: len(read)])
+    path.write_text(path.read_text()[:-cut])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read = dict(read_cache_file(path).entries)
+    assert read == dict(list(RECORDING.entries.items())[:rows])
+    assert [str(w.message) for w in told] == (
+        [f"{path} is damaged: rows dropped: 1, the first in line {line}"] if line else []
+    )
 
 
-def test_a_gzip_cut_off_gives_its_whole_entries(tmp_path: Path) -> None:
+def test_a_damaged_file_is_read_in_time_linear_in_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_cache_file(path, RECORDING)
+    lines = path.read_text().split("\n")
+    first = next(place for place, line in enumerate(lines) if line.startswith('"16,row"'))
+    torn = [lines[first][:-20], "\x00" * 50, '"16,row": {"TILE": 16, ', '"x": 1,', '"x": ' + "[" * 5000]
+    path.write_text("\n".join([*lines[: first + 1], *torn * 4000, *lines[first + 1 :]]))
+    begin = time.perf_counter()
+    with pytest.warns(UserWarning, match=f"rows dropped: 20000, the first in line {first + 2}$"):
+        read = read_cache_file(path)
+    assert dict(read.entries) == dict(RECORDING.entries)
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_gzip_cut_off_gives_its_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "run.json.gz"
     write_cache_file(path, RECORDING)
     path.write_bytes(path.read_bytes()[:-30])
-    assert (0, 0) in read_cache_file(path).entries
+    with pytest.warns(UserWarning, match="rows dropped"):
+        assert (0, 0) in read_cache_file(path).entries
+
+
+def test_a_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "UNPACKED_BYTES", 1 << 20)
+    (tmp_path / "run.json.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    with pytest.raises(StoreError, match="unpacks to 1 MB or more"):
+        read_cache_file(tmp_path / "run.json.gz")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"cache": {}}', '{"cache": {"1": {}}}', "\x00"])

@@ -1,111 +1,95 @@
 """What every search must keep to, whatever it thinks: valid, unseen, pending, seeds first, an end."""
 
+import ast
+import importlib.util
 import itertools
+from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
+import tilewright
 from tilewright.codegen.errors import ConfigError
+from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.search.parzen import Densities, improvements
-from tilewright.tuner.search.sampler import BaseSampler, ExhaustiveSampler, RandomSampler
-from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.parzen import Densities, ParzenSampler, improvements
+from tilewright.tuner.search.sampler import Outcomes, distributions
+from tilewright.tuner.search.samplers import SAMPLERS, check_sampler, make_search
 from tilewright.tuner.search.space import Dimension, Point, Space
-from tilewright.tuner.search.study import GPSampler, TPESampler
+from tilewright.tuner.search.study import Search
 
 SPACE = Space(
-    (Dimension("M", (8, 16, 32)), Dimension("N", ("absent", 8, 16)), Dimension("KIND", ("a", "b", "c"))),
-    tuple(p for p in itertools.product(range(3), range(3), range(3)) if p[0] != p[1]),
+    (
+        Dimension("M", (8, 16, 32)),
+        Dimension("N", ("absent", 8, 16)),
+        Dimension("ONE", (1,)),
+        Dimension("KIND", ("a", "b", "c")),
+    ),
+    tuple((m, n, 0, kind) for m, n, kind in itertools.product(range(3), range(3), range(3)) if m != n),
 )
-KINDS = [ExhaustiveSampler, RandomSampler, TPESampler, GaussianSampler]
+OPTUNA = ("TPESampler", "NSGAIISampler", "QMCSampler", "CmaEsSampler", "GPSampler")
+NEEDS = {"QMCSampler": "scipy", "CmaEsSampler": "cmaes", "GPSampler": "torch"}
 
 
 def time_at(point: Point) -> float:
-    """A smooth bowl with its floor at (2, 1, 1)."""
-    return 10.0 + abs(point[0] - 2) + 2 * abs(point[1] - 1) + (point[2] != 1)
+    """A smooth bowl with its floor at (2, 1, 0, 1)."""
+    return 10.0 + abs(point[0] - 2) + 2 * abs(point[1] - 1) + (point[3] != 1)
 
 
-@pytest.fixture(params=[*KINDS, GPSampler], ids=lambda kind: kind.__name__)
-def sampler(request: pytest.FixtureRequest) -> BaseSampler:
-    """Each search in turn; Optuna's Gaussian process where torch is installed."""
-    if request.param is GPSampler:
-        pytest.importorskip("torch")
-        pytest.importorskip("scipy")
-    made = request.param(SPACE, 3)
-    assert isinstance(made, BaseSampler)
-    return made
+@pytest.fixture(params=[*SAMPLERS[1:], *(f"optuna:{name}" for name in OPTUNA)])
+def name(request: pytest.FixtureRequest) -> str:
+    """Each sampler in turn; those of Optuna's that need a package where it is installed."""
+    pytest.importorskip(NEEDS.get(request.param.removeprefix("optuna:"), "numpy"))
+    return str(request.param)
 
 
-def test_every_point_is_asked_once_and_then_none(sampler: BaseSampler) -> None:
-    asked = []
-    while (point := sampler.ask()) is not None:
+@pytest.mark.parametrize("working", [(1, 2), ()])
+def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, ...]) -> None:
+    """First guesses first, several asked before one is told, some that fail or all."""
+    search = make_search(name, SPACE, 3)
+    search.seed([(2, 0, 0, 1), (9, 9, 9, 9), (0, 0, 0, 0), (2, 0, 0, 1), (0, 1, 0, 2)])
+    asked: list[Point] = []
+    told: list[tuple[Point, float | None]] = []
+    while (point := search.ask()) is not None:
         asked.append(point)
-        sampler.tell(point, time_at(point))
+        if len(asked) % 4 == 0:
+            for other in asked[len(told) : -1]:
+                told.append((other, time_at(other) if other[3] in working else None))
+                search.tell(*told[-1])
+    assert asked[:2] == [(2, 0, 0, 1), (0, 1, 0, 2)]
     assert sorted(asked) == sorted(SPACE.points)
-    assert sampler.history == tuple((point, time_at(point)) for point in asked)
-    assert sampler.ask() is None
+    assert search.history == tuple(told)
+    assert search.ask() is None
 
 
-def test_pending_points_are_not_asked_again(sampler: BaseSampler) -> None:
-    pending = []
-    while (point := sampler.ask()) is not None:
-        pending.append(point)
-        if len(pending) % 8 == 0:
-            told = pending[-5]
-            sampler.tell(told, time_at(told))
-    assert sorted(pending) == sorted(SPACE.points)
+def test_the_same_seed_gives_the_same_run_after_the_same_history(name: str) -> None:
+    searches = [make_search(name, SPACE, 3) for _ in range(2)]
+    for search in searches:
+        search.tell((2, 1, 0, 1), 5.0)
+    for _ in range(12):
+        point, twin = (search.ask() for search in searches)
+        assert point == twin
+        assert point not in (None, (2, 1, 0, 1))
+        for search in searches:
+            search.tell(point, time_at(point))
 
 
-def test_seeds_come_first_once_and_only_valid_ones(sampler: BaseSampler) -> None:
-    sampler.seed([(2, 0, 1), (9, 9, 9), (0, 0, 0), (2, 0, 1), (0, 1, 2)])
-    assert sampler.ask() == (2, 0, 1)
-    assert sampler.ask() == (0, 1, 2)
-    third = sampler.ask()
-    assert third in SPACE
-    assert third not in {(2, 0, 1), (0, 1, 2)}
+def test_only_times_and_points_of_the_space_are_told() -> None:
+    search = make_search("gp", SPACE, 0)
+    with pytest.raises(ConfigError, match=r"positive, got 0\.0"):
+        search.tell((2, 1, 0, 1), 0.0)
+    with pytest.raises(ConfigError, match="not a point"):
+        search.tell((1, 1, 0, 1), 1.0)
+    assert search.history == ()
 
 
-def test_all_may_fail(sampler: BaseSampler) -> None:
-    asked = []
-    while (point := sampler.ask()) is not None:
-        asked.append(point)
-        sampler.tell(point, None, status="crashed", reason="always")
-    assert sorted(asked) == sorted(SPACE.points)
-
-
-def test_failures_among_times(sampler: BaseSampler) -> None:
-    asked = []
-    while (point := sampler.ask()) is not None:
-        asked.append(point)
-        sampler.tell(point, None if point[2] == 0 else time_at(point))
-    assert sorted(asked) == sorted(SPACE.points)
-
-
-def test_a_point_told_without_being_asked_is_seen(sampler: BaseSampler) -> None:
-    sampler.tell((2, 1, 1), 5.0)
-    asked = list(iter(sampler.ask, None))
-    assert (2, 1, 1) not in asked
-    assert len(asked) == len(SPACE) - 1
-    with pytest.raises(ConfigError, match="positive"):
-        sampler.tell((2, 1, 1), 0.0)
-
-
-def test_the_same_seed_gives_the_same_run(sampler: BaseSampler) -> None:
-    twin = type(sampler)(SPACE, 3)
-    for _ in range(16):
-        point = sampler.ask()
-        assert point is not None
-        assert twin.ask() == point
-        sampler.tell(point, time_at(point))
-        twin.tell(point, time_at(point))
-
-
-@pytest.mark.parametrize("kind", [TPESampler, GaussianSampler])
-def test_the_model_finds_a_floor_sooner_than_chance(kind: type[BaseSampler]) -> None:
+@pytest.mark.parametrize("name", ["gp", "tpe"])
+def test_the_model_finds_a_floor_sooner_than_chance(name: str) -> None:
     dimensions = tuple(Dimension(name, (1, 2, 4, 8)) for name in "ABCDE")
     space = Space(dimensions, tuple(p for p in itertools.product(range(4), repeat=5) if sum(p) % 2))
     needed = []
     for seed in range(3):
-        search = kind(space, seed)
+        search = make_search(name, space, seed)
         for trial in range(1, 101):
             point = search.ask()
             assert point is not None
@@ -117,19 +101,95 @@ def test_the_model_finds_a_floor_sooner_than_chance(kind: type[BaseSampler]) -> 
     assert sorted(needed)[1] <= 60
 
 
+def test_a_sampler_drives_a_study_of_the_user_s() -> None:
+    study = optuna.create_study(sampler=GaussianSampler(SPACE, 0))
+    study.add_trial(optuna.create_trial(value=100.0))  # one that is no point of the space
+    for _ in range(len(SPACE)):
+        trial = study.ask(distributions(SPACE))
+        study.tell(trial, time_at((trial.params["M"], trial.params["N"], 0, trial.params["KIND"])))
+    assert study.best_params == {"M": 2, "N": 1, "KIND": 1}
+    assert len({tuple(trial.params.values()) for trial in study.trials[1:]}) == len(SPACE)
+    with pytest.raises(ConfigError, match="every point"):
+        study.ask(distributions(SPACE))
+    with pytest.raises(ConfigError, match="OTHER does not vary"):
+        make_search("random", SPACE, 0)._study.ask().suggest_int("OTHER", 0, 3)
+
+
+def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
+    search, outcomes = make_search("exhaustive", SPACE, 0), Outcomes(SPACE)
+    points = [search.ask() for _ in range(4)]
+    search.tell(points[2], None)
+    search.tell(points[0], np.e)
+    outcomes.read(search._study.trials)
+    assert (outcomes.rows.tolist(), outcomes.values.tolist()) == ([0, 2], [1.0, np.inf])
+    search.tell(points[1], 1.0)
+    outcomes.read(search._study.trials)
+    assert (outcomes.rows.tolist(), outcomes.values.tolist()) == ([0, 2, 1], [1.0, np.inf, 0.0])
+    assert outcomes.pending.tolist() == [3]
+    assert np.flatnonzero(~outcomes.unseen).tolist() == [0, 1, 2, 3]
+    assert len(outcomes) == 4
+    kinds = [type(kind).__name__ for numbers in (True, False) for kind in distributions(SPACE, numbers).values()]
+    assert kinds == ["IntDistribution"] * 2 + ["CategoricalDistribution"] * 4
+
+
+def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> None:
+    class Stubborn(optuna.samplers.RandomSampler):
+        def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
+            return 2
+
+    search = Search(SPACE, Stubborn())
+    assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}  # (2, 2, 0, 2) breaks the constraint
+    assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}
+    search.tell((2, 1, 0, 2), 3.0)
+    assert [trial.state.name for trial in search._study.trials[:4]].count("FAIL") == 2
+    (told,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
+    assert told.params == {"M": 2, "N": 1, "KIND": 2}
+
+
+def test_names() -> None:
+    assert make_search("exhaustive", SPACE, 0).ask() == SPACE.points[0]
+    assert isinstance(make_search("auto", SPACE, 0, 1000)._study.sampler, GaussianSampler)
+    assert isinstance(make_search("auto", SPACE, 0, 1001)._study.sampler, ParzenSampler)
+    for wrong in ("best", "", "GPSampler"):
+        with pytest.raises(ConfigError, match=f"sampler must be one of auto, gp.*got '{wrong}'"):
+            check_sampler(wrong)
+    for wrong in ("Best", "GridSampler", "BruteForceSampler", "BaseSampler", "nsgaii", ""):
+        with pytest.raises(ConfigError, match=f"optuna:CmaEsSampler.*got 'optuna:{wrong}'"):
+            make_search(f"optuna:{wrong}", SPACE, 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_a_sampler_whose_package_is_missing_says_so() -> None:
+    search = make_search("optuna:GPSampler", SPACE, 0)
+    for point in SPACE.points[:10]:
+        search.tell(point, time_at(point))
+    with pytest.raises(ConfigError, match=r"GPSampler needs a package that is missing.*torch"):
+        search.ask()
+
+
+def test_optuna_is_used_by_its_public_names_alone() -> None:
+    for path in (Path(tilewright.__file__).parent / "tuner").rglob("*.py"):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "optuna" in text else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("optuna"):
+                names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+                assert [name for name in names if name.startswith("_")] == []
+            elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                assert ast.unparse(node.value).split(".")[-1] in ("self", "_rows"), ast.unparse(node)
+
+
 def test_some_suggestions_of_tpe_are_the_process_s(monkeypatch: pytest.MonkeyPatch) -> None:
     space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
     knew = []
     choose = GaussianSampler.choose
 
-    def watched(self: GaussianSampler) -> Point:
-        knew.append((len(self.history), len(self.pending), int(self.unseen.sum())))
-        return choose(self)
+    def watched(self: GaussianSampler, outcomes: Outcomes) -> int:
+        knew.append((len(outcomes.rows), len(outcomes.pending), int(outcomes.unseen.sum())))
+        return choose(self, outcomes)
 
     monkeypatch.setattr(GaussianSampler, "choose", watched)
-    search = TPESampler(space, 0)
-    waits = search.ask()
-    assert waits is not None
+    search = make_search("tpe", space, 0)
+    search.ask()
     for trial in range(60):
         point = search.ask()
         assert point is not None
@@ -137,8 +197,6 @@ def test_some_suggestions_of_tpe_are_the_process_s(monkeypatch: pytest.MonkeyPat
     # One in four after the first 15, one in two from the 12th outcome on that is no new best, then all from the 24th.
     expected = [*range(14, 44, 4), *range(44, 56, 2), *range(56, 60)]
     assert knew == [(told, 1, 125 - told - 1) for told in expected]
-    search.tell(waits, None)
-    assert search.history[-1] == (waits, None)
 
 
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
@@ -184,13 +242,18 @@ def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
         assert difference / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
+def outcomes_of(space: Space, told: int) -> Outcomes:
+    """The first points of a space, slower one by one."""
+    search, outcomes = make_search("exhaustive", space, 0), Outcomes(space)
+    for row, point in enumerate(space.points[:told]):
+        search.tell(point, 1.0 + row % 17)
+    outcomes.read(search._study.trials)
+    return outcomes
+
+
 def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = GaussianSampler(SPACE, 0)
-    for step in range(FIRST):
-        point = sampler.ask()
-        assert point is not None
-        sampler.tell(point, 1.0 + step)
-    sure, doubted = np.flatnonzero(sampler.space.around(sampler.history[0][0], 1) & sampler.unseen)[:2]
+    sampler, outcomes = GaussianSampler(SPACE, 0), outcomes_of(SPACE, FIRST)
+    sure, doubted = np.flatnonzero(SPACE.around(SPACE.points[0], 2) & outcomes.unseen)[:2]
     doubt = 1.0
 
     def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -198,29 +261,9 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
         return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1), np.zeros((rows.size, 1))
 
     monkeypatch.setattr(GaussianProcess, "predict", predict)
-    assert sampler.choose() == SPACE.points[doubted]
+    assert sampler.choose(outcomes) == doubted
     doubt = 0.1
-    assert sampler.choose() == SPACE.points[sure]
-
-
-def test_good_points_weigh_what_they_improve_on_the_others() -> None:
-    assert improvements([1.0, 1.5], [2.0, 9.0]) == pytest.approx([4 / 3, 2 / 3], rel=2e-3)
-    assert improvements([0.0, 2.0], [5.0]) == pytest.approx([2.0, 0.0], abs=2e-3)  # three times the best at most
-    assert improvements([3.0, 3.0], []) == pytest.approx([1.0, 1.0])
-    assert improvements([3.0, 3.0], [3.0]) == pytest.approx([1.0, 1.0])
-
-
-def test_the_density_is_highest_around_the_heaviest_kernel() -> None:
-    kernels = {d.name: np.full((2, 3), 0.1) for d in SPACE.dimensions}
-    for name, heavy, light in zip("M N KIND".split(), (2, 1, 1), (0, 2, 0), strict=True):
-        kernels[name][0, heavy] = kernels[name][1, light] = 0.8
-    density = Densities(SPACE).log_density(np.arange(len(SPACE)), np.array([0.75, 0.25]), kernels)
-    order = [SPACE.points[row] for row in np.argsort(-density)]
-    assert order[0] == (2, 1, 1)
-    assert density[SPACE.index((2, 1, 0))] > density[SPACE.index((0, 2, 1))]
-    ranks = {point: order.index(point) for point in ((1, 2, 2), (0, 2, 0), (2, 0, 1))}
-    assert ranks[0, 2, 0] < ranks[1, 2, 2]  # the other kernel counts too
-    assert ranks[2, 0, 1] < ranks[1, 2, 2]
+    assert sampler.choose(outcomes) == sure
 
 
 def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,17 +275,44 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
         return predict(self, rows, *rest)
 
     monkeypatch.setattr(GaussianProcess, "predict", watched)
-    space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABCD"), tuple(itertools.product(range(5), repeat=4)))
-    search = GaussianSampler(space, 0)
-    for row, point in enumerate(space.points[:400]):
-        search.tell(point, 1.0 + row % 17)
-    asked = [search.ask() for _ in range(5)]
-    assert len(set(asked) - set(space.points[:400])) == 5
-    assert max(sizes) == 256
-    assert len(sizes) == 2  # four suggestions at once
+    monkeypatch.setattr(gaussian, "REMEMBERED", 32)
+    space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
+    sampler, outcomes = GaussianSampler(space, 0), outcomes_of(space, 60)
+    chosen: set[int] = set()
+    for _ in range(5):
+        chosen.add(sampler.choose(outcomes))
+        outcomes.unseen[[*chosen]] = False
+    assert len(chosen - set(range(60))) == 5
+    assert sizes == [32, 32]  # four suggestions at once
 
 
-def test_names() -> None:
-    assert make_sampler("exhaustive", SPACE, 0).ask() == SPACE.points[0]
-    with pytest.raises(ConfigError, match="sampler must be one of"):
-        make_sampler("best", SPACE, 0)
+def test_good_points_weigh_what_they_improve_on_the_others() -> None:
+    for good, others, expected in (
+        ((1.0, 1.5), (2.0, 9.0), (4 / 3, 2 / 3)),
+        ((0.0, 2.0), (5.0,), (2.0, 0.0)),  # three times the best at most
+        ((3.0, 3.0), (), (1.0, 1.0)),
+        ((3.0, 3.0), (3.0,), (1.0, 1.0)),
+    ):
+        assert improvements(np.array(good), np.array(others)) == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_density_is_highest_around_the_heaviest_kernel() -> None:
+    heavy, light = SPACE.index((2, 1, 0, 1)), SPACE.index((0, 2, 0, 0))
+    density = Densities(SPACE).log_density(np.arange(len(SPACE)), np.array([heavy, light]), np.array([6.0, 2.0]))
+    order = [SPACE.points[row] for row in np.argsort(-density)]
+    assert order[0] == (2, 1, 0, 1)
+    assert order.index((0, 2, 0, 0)) < order.index((1, 2, 0, 2))  # the other kernel counts too
+    assert order.index((2, 0, 0, 1)) < order.index((1, 2, 0, 2))
+    pair = np.array([SPACE.index((1, 0, 0, 1)), SPACE.index((0, 1, 0, 1))])
+    near, far = Densities(SPACE).log_density(pair, np.array([SPACE.index((2, 0, 0, 1))]), np.ones(1))
+    assert near > far  # what is next to a number gets a part of its weight
+
+
+def test_a_score_compares_the_good_with_the_others() -> None:
+    space = Space(tuple(Dimension(n, tuple(range(6))) for n in "AB"), tuple(itertools.product(range(6), repeat=2)))
+    rows = np.array([space.index(point) for point in ((1, 1), (4, 4), (4, 5), (5, 4))])
+    values, asked = np.array([0.0, 1.0, 1.1, 1.2]), np.arange(len(space))
+    score = Densities(space).score(asked, rows, values, np.arange(0))
+    assert space.points[int(np.argmax(score))] in {(0, 0), (0, 1), (1, 0), (1, 1)}
+    waits = Densities(space).score(asked, rows, values, rows[:1])
+    assert waits[rows[0]] < score[rows[0]]  # another trial is there already

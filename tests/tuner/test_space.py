@@ -1,4 +1,4 @@
-"""The space: looking up, distances, and steps over gaps that a constraint leaves."""
+"""The space: looking up, distances, and what is near."""
 
 import itertools
 
@@ -16,15 +16,12 @@ SPACE = Space((SIZE, KIND, DEPTH), tuple(point for point in ALL if point[0] != 1
 
 def test_values_and_points_match() -> None:
     assert SPACE.values((3, 1, 0)) == (("SIZE", 64), ("KIND", "wide"), ("DEPTH", "absent"))
-    assert SPACE.value((3, 1, 0), "KIND") == "wide"
     for point in SPACE.points:
         assert SPACE.point_of(SPACE.values(point)) == point
         assert SPACE.points[SPACE.index(point)] == point
 
 
-def test_unknown_names_values_and_points_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no parameter is called 'SHAPE'"):
-        SPACE.value((0, 0, 0), "SHAPE")
+def test_unknown_values_and_points_are_refused() -> None:
     with pytest.raises(ConfigError, match="SIZE cannot be 7"):
         SPACE.point_of({"SIZE": 7, "KIND": "thin", "DEPTH": 1})
     with pytest.raises(ConfigError, match="not a point"):
@@ -69,12 +66,6 @@ def test_around_counts_changes_and_steps() -> None:
     assert near == {p for p in SPACE.points if sum(a != b for a, b in zip(p, (2, 0, 1), strict=True)) <= 1}
     close = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1, reach=1))}
     assert close == {(2, 0, 1), (3, 0, 1), (2, 1, 1), (2, 2, 1), (2, 0, 0), (2, 0, 2)}
-
-
-def test_neighbours_step_over_gaps_and_differ_in_one_dimension() -> None:
-    neighbours = SPACE.neighbours((2, 0, 1))
-    assert set(neighbours) == {(0, 0, 1), (3, 0, 1), (2, 1, 1), (2, 2, 1), (2, 0, 0), (2, 0, 2)}
-    assert all(point in SPACE for point in neighbours)
 
 
 def test_a_hundred_thousand_points_are_no_trouble() -> None:

@@ -1,4 +1,4 @@
-"""The journal: a run resumes where it stopped, and whatever kills it, nothing told is lost."""
+"""A search asked ahead and kept in a journal: it resumes where it stopped, whatever kills it."""
 
 import itertools
 import json
@@ -6,23 +6,38 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from datetime import datetime
 from pathlib import Path
 
-import optuna
 import pytest
-from tilewright.codegen.errors import StoreError
-from tilewright.tuner.search.samplers import make_sampler
-from tilewright.tuner.search.space import Dimension, Space
+from tilewright.codegen.errors import ConfigError, StoreError
+from tilewright.tuner.search.ahead import AskAhead
+from tilewright.tuner.search.journal import Journal
+from tilewright.tuner.search.sampler import Outcomes, RandomSampler
+from tilewright.tuner.search.samplers import make_search
+from tilewright.tuner.search.space import Dimension, Space, Trials
+from tilewright.tuner.search.study import Search
 
 SPACE = Space(
-    (Dimension("TILE", (16, 32, 64, 128)), Dimension("KIND", ("thin", "wide"))),
-    tuple(itertools.product(range(4), range(2))),
+    (Dimension("TILE", (16, 32, 64, 128)), Dimension("ONE", (1,)), Dimension("KIND", ("thin", "wide"))),
+    tuple((tile, 0, kind) for tile, kind in itertools.product(range(4), range(2))),
 )
+NOW = datetime(2026, 1, 2, 3, 4, 5)
+
+
+def ahead(path: Path, name: str = "random", seed: int = 0) -> AskAhead:
+    return AskAhead(make_search(name, SPACE, seed), Journal(path, SPACE, "gemm"))
+
+
+def history(path: Path, space: Space = SPACE) -> Trials:
+    return Journal(path, space, "gemm").history
 
 
 def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "study.log"
-    first = make_sampler("tpe", SPACE, 0, path, study="gemm")
+    path = tmp_path / "new" / "study.jsonl"
+    first = ahead(path, "tpe")
     told = []
     for trial in range(4):
         point = first.ask()
@@ -30,93 +45,155 @@ def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
         first.tell(point, None if trial == 2 else 10.0 + trial, status="crashed" if trial == 2 else "ok")
         told.append((point, None if trial == 2 else 10.0 + trial))
     assert first.ask() is not None  # asked and never told: the next run may try it
-    second = make_sampler("tpe", SPACE, 1, path, study="gemm")
+    first.close()
+    second = ahead(path, "tpe", 1)
     assert second.history == tuple(told)
     rest = list(iter(second.ask, None))
+    second.close()
     assert sorted([*rest, *(point for point, _ in told)]) == sorted(SPACE.points)
 
 
-def test_studies_in_one_file_are_apart(tmp_path: Path) -> None:
-    path = tmp_path / "study.log"
-    make_sampler("random", SPACE, 0, path, study="one").tell((0, 0), 1.0)
-    assert make_sampler("random", SPACE, 0, path, study="two").history == ()
-    assert make_sampler("random", SPACE, 0, path, study="one").history == (((0, 0), 1.0),)
+def test_asking_ahead_overlaps_and_repeats_nothing(tmp_path: Path) -> None:
+    space = Space((Dimension("x", tuple(range(12))),), tuple((i,) for i in range(12)))
+    threads = set()
+
+    class Slow(RandomSampler):
+        """A model that takes its time, and notes which thread it runs in."""
+
+        def choose(self, outcomes: Outcomes) -> int:
+            threads.add(threading.current_thread().name)
+            time.sleep(0.05)
+            return super().choose(outcomes)
+
+    search = AskAhead(Search(space, Slow(space, 0)), Journal(tmp_path / "a", space, "x"))
+    begin = time.perf_counter()
+    seen = []
+    while (point := search.ask()) is not None:
+        seen.append(point)
+        time.sleep(0.05)  # measuring
+        search.tell(point, 1.0 + point[0])
+    assert sorted(seen) == list(space.points)
+    assert threads == {"sampler"}
+    assert time.perf_counter() - begin < 12 * 0.1
+    assert search.ask() is None
+    assert len(search.history) == 12
+    search.close()
 
 
-def test_the_file_shows_names_values_and_reasons(tmp_path: Path) -> None:
-    path = tmp_path / "study.log"
-    sampler = make_sampler("random", SPACE, 0, path, study="gemm")
-    sampler.tell((3, 1), 12.5, status="ok")
-    sampler.tell((0, 0), None, status="timeout", reason="did not end in 2 s")
-    backend = optuna.storages.journal.JournalFileBackend(str(path))
-    trials = optuna.load_study(study_name="gemm", storage=optuna.storages.JournalStorage(backend)).trials
-    assert trials[0].params == {"TILE": 128, "KIND": "wide"}
-    assert trials[0].value == 12.5
-    assert trials[1].state == optuna.trial.TrialState.FAIL
-    assert trials[1].user_attrs == {"status": "timeout", "reason": "did not end in 2 s"}
+def test_an_error_in_the_model_reaches_the_caller(tmp_path: Path) -> None:
+    class Broken(RandomSampler):
+        def choose(self, outcomes: Outcomes) -> int:
+            raise ConfigError("the model broke")
+
+    search = AskAhead(Search(SPACE, Broken(SPACE, 0)), Journal(tmp_path / "a", SPACE, "x"))
+    with pytest.raises(ConfigError, match="the model broke"):
+        search.ask()
 
 
-def test_values_that_a_space_no_longer_offers_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "study.log"
-    sampler = make_sampler("random", SPACE, 0, path)
-    sampler.tell((0, 0), 1.0)
-    sampler.tell((1, 1), 2.0)
-    smaller = Space((Dimension("TILE", (32, 64)), SPACE.dimensions[1]), ((0, 1), (1, 1)))
-    resumed = make_sampler("tpe", smaller, 0, path)
-    assert resumed.history == (((0, 1), 2.0),)
-    resumed.tell((1, 1), 3.0)
-    assert make_sampler("tpe", smaller, 0, path).history == (((0, 1), 2.0), ((1, 1), 3.0))
+def test_the_file_holds_the_space_once_and_a_short_line_an_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
+    journal = Journal(path, SPACE, "gemm")
+    journal.add((3, 0, 1), 12.5, NOW, "ok", "")
+    journal.add((0, 0, 0), None, NOW, "timeout", "did not end in 2 s")
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {
+            "format": "tilewright trials 1",
+            "study": "gemm",
+            "dimensions": [["TILE", [16, 32, 64, 128]], ["ONE", [1]], ["KIND", ["thin", "wide"]]],
+        },
+        {"point": [3, 1], "time_us": 12.5, "status": "ok", "started": "2026-01-02T03:04:05"},
+        {
+            "point": [0, 0],
+            "time_us": None,
+            "status": "timeout",
+            "reason": "did not end in 2 s",
+            "started": "2026-01-02T03:04:05",
+        },
+    ]
+
+
+def test_points_that_the_space_lacks_and_broken_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
+    journal = Journal(path, SPACE, "gemm")
+    journal.add((0, 0, 0), 1.0, NOW, "ok", "")
+    with path.open("ab") as file:
+        file.write(b'\x00\x00\n{"point":[1]}\n[]\n{"point":[1,0],"time_us":"x"}\n{"point":[1,0],"time_us":-1}\n')
+    journal.add((1, 0, 1), 2.0, NOW, "ok", "")
+    journal.add((1, 0, 1), 3.0, NOW, "ok", "")  # another process tried it too: the first counts
+    assert history(path) == (((0, 0, 0), 1.0), ((1, 0, 1), 2.0))
+    assert history(path, Space(SPACE.dimensions, SPACE.points[1:])) == (((1, 0, 1), 2.0),)
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "study.log"
-    make_sampler("random", SPACE, 0, path).tell((0, 0), 1.0)
-    with path.open("ab") as file:
-        file.write(b'{"op_code":4,"worker_')
-    resumed = make_sampler("random", SPACE, 0, path)
-    assert resumed.history == (((0, 0), 1.0),)
-    resumed.tell((1, 0), 2.0)
-    assert len(make_sampler("random", SPACE, 0, path).history) == 2
+    path = tmp_path / "study.jsonl"
+    first = Journal(path, SPACE, "gemm")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:9])  # the header itself
+    assert history(path) == ()
+    assert path.read_bytes() == whole
+    for row, open_journal in enumerate((first, None)):  # one that is open already, one that resumes
+        with path.open("ab") as file:
+            file.write(b'{"point":[2,')
+        (open_journal or Journal(path, SPACE, "gemm")).add((row, 0, 0), 1.0, NOW, "ok", "")
+        assert len(history(path)) == row + 1
+
+
+@pytest.mark.parametrize("text", [b"", b"\x80\x04\x95", b'{"op_code":0}\n{"op_code":4,"worker_', b"\n\n"])
+def test_a_file_that_holds_something_else_is_set_aside(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "study.jsonl"
+    path.write_bytes(text)
+    if text:
+        with pytest.warns(UserWarning, match=r"no journal of this search: moved to study\.jsonl\.corrupt"):
+            Journal(path, SPACE, "gemm")
+        assert (tmp_path / "study.jsonl.corrupt").read_bytes() == text
+    Journal(path, SPACE, "gemm").add((0, 0, 0), 1.0, NOW, "ok", "")
+    assert history(path) == (((0, 0, 0), 1.0),)
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot open the study"):
-        make_sampler("random", SPACE, 0, tmp_path / "file" / "study.log")
+        Journal(tmp_path / "file" / "study.jsonl", SPACE, "gemm")
+    (tmp_path / "study.jsonl").mkdir()
+    with pytest.raises(StoreError, match="cannot open the study"):
+        Journal(tmp_path / "study.jsonl", SPACE, "gemm")
 
 
 CHILD = """
 import itertools, json, sys
+from datetime import datetime
 from pathlib import Path
-from tilewright.tuner.search.samplers import make_sampler
+from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.space import Dimension, Space
 
 space = Space(tuple(Dimension(n, tuple(range(6))) for n in "ABCD"), tuple(itertools.product(range(6), repeat=4)))
-sampler = make_sampler("random", space, 0, Path(sys.argv[1]))
-print(json.dumps(len(sampler.history)), flush=True)
-while (point := sampler.ask()) is not None:
-    sampler.tell(point, 1.0 + sum(point))
+journal = Journal(Path(sys.argv[1]), space, "gemm")
+print(json.dumps(len(journal.history)), flush=True)
+for point in space.points[int(sys.argv[2])::2]:
+    journal.add(point, 1.0 + sum(point), datetime.now(), "ok", "")
     print(json.dumps(point), flush=True)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
-def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
-    path = tmp_path / "study.log"
+def test_two_writers_killed_lose_nothing_that_was_told(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
     told: list[tuple[int, ...]] = []
-    for run in range(2):
-        command = [sys.executable, "-c", CHILD, str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            assert json.loads(child.stdout.readline()) >= len(told)
-            told += [tuple(json.loads(child.stdout.readline())) for _ in range(10 + run)]
-            os.kill(child.pid, signal.SIGKILL)
-            told += [tuple(json.loads(line)) for line in child.stdout if line.endswith("]\n")]
+    commands = [[sys.executable, "-c", CHILD, str(path), str(first)] for first in range(2)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    for child in children:
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline()) >= 0
+        told += [tuple(json.loads(child.stdout.readline())) for _ in range(10)]
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+        told += [tuple(json.loads(line)) for line in child.stdout or () if line.endswith("]\n")]
+        child.communicate()
     space = Space(
         tuple(Dimension(name, tuple(range(6))) for name in "ABCD"),
         tuple(itertools.product(range(6), repeat=4)),
     )
-    history = dict(make_sampler("random", space, 0, path).history)
+    known = dict(history(path, space))
     assert len(set(told)) == len(told)
-    assert set(told) <= set(history)
-    assert len(history) - len(told) <= 2  # told, but killed before it could say so
+    assert set(told) <= set(known)
+    assert len(known) - len(told) <= 2  # told, but killed before it could say so

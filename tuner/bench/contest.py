@@ -16,15 +16,14 @@ from ...runtime.check.timing import Timer, TimingPlan
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.cublaslt import CublasLt, cublaslt_name
 from ...runtime.device.protocol import Device
-from ...runtime.product.matmul import entered, load_on
+from ...runtime.product.matmul import load_on
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
 from ...runtime.store.versions import versions_of
 from ..measure.decide import paired
 from ..measure.evaluate import FAILURES, one_line, status_of
+from ..search.nearest import nearest
 from .rows import TITLES, BenchRow, Rival, Setting
-
-__all__ = ["ROUNDS", "contest", "setting"]
 
 ROUNDS = 7
 """Rounds at least."""
@@ -36,7 +35,7 @@ def setting(device: Device) -> Setting:
     """Which libraries the device can be compared with."""
     missing = []
     rivals: dict[str, str] = {}
-    with entered(device):
+    with device.entered():
         for key in ("numpy",) if device.info.arch.is_host else ("cublas", "cublaslt"):
             try:
                 rivals[key] = cublaslt_name() if key == "cublaslt" else device.vendor_name
@@ -63,10 +62,10 @@ def contest(
     `turn_seconds` each contender runs so long in its turn.
     """
     row = BenchRow(problem)
-    with entered(device), warnings.catch_warnings(record=True) as caught:
+    with device.entered(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            gemm = load_on(device, problem, Store(store))
+            gemm = load_on(device, problem, Store(store), nearest)
             row = replace(row, config=str(gemm.config), origin=gemm.origin)
             row = _Contest(device, row, gemm.launch).run(rivals, seconds, turn_seconds)
         except FAILURES as error:

@@ -7,15 +7,12 @@ from typing import Any
 from ...codegen.errors import DeviceError, check
 from .rows import TITLES, BenchResult, BenchRow
 
-__all__ = ["check_plot", "plot"]
-
 SUFFIXES = (".svg", ".png", ".pdf")
 _OURS = "#1b6ca8"
 _COLOURS = {"cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39"}
 _GREY = "#8a8f98"
-_COARSE, _MIDDLE = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+_COARSE = (1.0, 2.0, 5.0)
 _FINE = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-_LIMIT = "the device's limit"
 _ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False, "borderaxespad": 0.2}
 
 
@@ -64,17 +61,14 @@ def _draw_speed(axes: Any, rows: list[BenchRow], keys: list[str]) -> None:
         colour, label = _COLOURS.get(name, _OURS), TITLES.get(name, "tilewright")
         axes.bar(at, height, width, color=colour, label=label, zorder=2)
     ceilings = [(x, tflops) for x, row in enumerate(rows) if (tflops := row.tflops(row.floor_us))]
-    for x, tflops in ceilings:
-        named = _LIMIT if x == ceilings[0][0] else None
-        axes.hlines(tflops, x - 0.46, x + 0.46, color="black", linewidth=1.3, label=named, zorder=3)
+    if ceilings:
+        axes.errorbar(*zip(*ceilings), xerr=0.46, fmt="none", color="black", label="the device's limit", zorder=3)
     low = 0.6 * min((tflops for row in rows for name in names if (tflops := row.tflops(row.us_of(name)))), default=1.0)
     axes.set_yscale("log")
     axes.set_ylim(bottom=low)
     _ticks(axes, _COARSE)
     axes.set_ylabel("TFLOP/s")
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda place: labels[place] == _LIMIT)
-    axes.legend([handles[place] for place in order], [labels[place] for place in order], ncols=4, **_ABOVE)
+    axes.legend(ncols=4, **_ABOVE)
     _tidy(axes)
 
 
@@ -101,8 +95,7 @@ def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list
     axes.axhline(1.0, color="black", linewidth=1.0, zorder=2)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    fine = _FINE if high < 6 * low else _MIDDLE if high < 30 * low else _COARSE
-    _ticks(axes, fine)
+    _ticks(axes, _FINE if high < 6 * low else _COARSE)
     axes.set_ylabel("speed of ours over theirs")
     axes.legend(ncols=2, **_ABOVE)
     _tidy(axes)

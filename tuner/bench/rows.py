@@ -7,8 +7,6 @@ from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
 
-__all__ = ["TITLES", "BenchResult", "BenchRow", "Rival", "Setting"]
-
 TITLES = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy"}
 """The libraries that kernels are compared with, by the word for them in names of fields."""
 
@@ -38,13 +36,11 @@ class BenchRow:
     """One shape. Times are None where `status` is not ok."""
 
     problem: Problem
-    """What was computed."""
     config: str = ""
     """The variant that the library runs, as text; empty where it did not come so far."""
     origin: str = ""
     """Where that is from: `exact`, `nearest MxNxK` or `default`."""
     status: Status = Status.OK
-    """How it ended."""
     reason: str = ""
     """Why, where it did not end well: one line."""
     notes: tuple[str, ...] = ()
@@ -62,7 +58,6 @@ class BenchRow:
     aa_interval: tuple[float, float] | None = None
     """Confidence interval of the ratio of ours to ours, timed as two contenders: what the method itself is worth."""
     rounds: int = 0
-    """Rounds timed."""
     clock_mhz: float | None = None
     """Clock seen at the end."""
     held_back: bool = False

@@ -5,21 +5,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from ...codegen.errors import ShapeError, TuningError, check
 from ...codegen.problem import Problem
 from ...runtime.device.detect import choose
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import decode, encode
+from ...runtime.store.codec import decode
 from ...runtime.store.record import Status
 from ..measure.child import Child, ChildDiedError
 from ..measure.evaluate import one_line
 from ..measure.pipeline import MAX_RESTARTS, OPEN_LIMIT_S
-from ..measure.worker import pack_info
 from .rows import BenchResult, BenchRow, Setting
-
-__all__ = ["SECONDS", "BenchProgress", "bench"]
 
 SECONDS = 2.0
 """Timed side by side for each shape, where nothing else is asked for."""
@@ -95,7 +92,7 @@ class _Worker:
         """Start the process and open the device. Raises TuningError."""
         self._child = Child()
         try:
-            answer = self._child.ask({"do": "set up", "info": pack_info(self._info)}, OPEN_LIMIT_S)
+            answer = self._child.ask({"do": "set up", "info": self._info.packed()}, OPEN_LIMIT_S)
         except ChildDiedError as error:
             raise TuningError(f"the device cannot be opened: {error}") from error
         check(answer["ok"], f"the device cannot be opened: {answer.get('reason')}", TuningError)
@@ -110,7 +107,13 @@ class _Worker:
             if self._child is None:
                 self.open()
             assert self._child is not None
-            row = self._answered(problem, self._child.ask(self._question(problem), limit_s))
+            asked = {"problem": str(problem), "rivals": list(self._setting.rivals), "store": self._store}
+            times = {"seconds": self._seconds, "turn_seconds": self._turn_seconds}
+            answer = self._child.ask({"do": "contest", **asked, **times}, limit_s)
+            if answer["ok"]:
+                row = cast(BenchRow, decode(BenchRow, answer["row"], "message"))
+            else:
+                row = BenchRow(problem, status=Status.LAUNCH_ERROR, reason=one_line(answer["reason"]))
         except ChildDiedError as error:
             late = time.monotonic() - begun >= limit_s
             row = BenchRow(problem, status=Status.TIMEOUT if late else Status.CRASHED, reason=one_line(error))
@@ -124,17 +127,6 @@ class _Worker:
         else:
             self._ends = 0
         return row
-
-    def _question(self, problem: Problem) -> dict[str, Any]:
-        rivals = list(self._setting.rivals)
-        asked = {"problem": encode(problem), "rivals": rivals, "store": self._store}
-        return {"do": "contest", **asked, "seconds": self._seconds, "turn_seconds": self._turn_seconds}
-
-    @staticmethod
-    def _answered(problem: Problem, answer: dict[str, Any]) -> BenchRow:
-        if not answer["ok"]:
-            return BenchRow(problem, status=Status.LAUNCH_ERROR, reason=one_line(answer["reason"]))
-        return cast(BenchRow, decode(BenchRow, answer["row"], "message"))
 
     def close(self) -> None:
         """End the process."""

@@ -7,17 +7,13 @@ from importlib.resources.abc import Traversable
 
 from ...codegen.errors import ConfigError, check
 
-__all__ = ["Suite", "suite_named", "suite_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """Shapes that are timed together."""
 
     name: str
-    """Name of its file."""
     title: str
-    """What it is, in a few words."""
     shapes: tuple[str, ...]
     """Each as `MxNxK`, in the order in which they are timed."""
 
@@ -46,8 +42,7 @@ def parse_suite(name: str, text: str) -> Suite:
         raise ConfigError(f"suite {name}: {error}") from error
     title, shapes = found.get("title"), found.get("shapes")
     wrong = f"suite {name}: it wants a title, a string, and shapes, a list of strings, and nothing else"
-    check(found.keys() == {"title", "shapes"} and isinstance(title, str) and isinstance(shapes, list), wrong)
-    assert isinstance(title, str)
-    assert isinstance(shapes, list)
+    if found.keys() != {"title", "shapes"} or not isinstance(title, str) or not isinstance(shapes, list):
+        raise ConfigError(wrong)
     check(bool(shapes) and all(isinstance(shape, str) for shape in shapes), wrong)
     return Suite(name, title, tuple(shapes))

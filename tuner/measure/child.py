@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -11,8 +12,6 @@ import tempfile
 import time
 from collections import deque
 from typing import Any
-
-__all__ = ["Child", "ChildDiedError"]
 
 _START = "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor})"
 
@@ -99,24 +98,14 @@ class Child:
     def ask(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Ask and wait for the answer. Raises ChildDiedError, also when it is overdue (the child is ended then)."""
         self.send(message, message["do"], limit_s)
-        while True:
-            self._socket.settimeout(max(0.0, self.deadline - time.monotonic()) or 0.001)
-            try:
-                answer = self.receive_or_timeout()
-            except TimeoutError as error:
-                self.end()
-                raise ChildDiedError(f"no answer within {limit_s:.0f} s") from error
-            finally:
-                self._socket.settimeout(None)
-            if answer is not None:
-                return answer
-
-    def receive_or_timeout(self) -> dict[str, Any] | None:
-        """Like `receive`, for a socket with a timeout. Raises TimeoutError."""
-        chunk = self._socket.recv(1, socket.MSG_PEEK)
-        if not chunk:
-            raise ChildDiedError(self._last_words())
-        return self.receive()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self, selectors.EVENT_READ)
+            while self.pending or selector.select(max(0.0, self.deadline - time.monotonic())):
+                answer = self.receive()
+                if answer is not None:
+                    return answer
+        self.end()
+        raise ChildDiedError(f"no answer within {limit_s:.0f} s")
 
     def _last_words(self) -> str:
         try:

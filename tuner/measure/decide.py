@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...codegen.config import Config
-from ...codegen.errors import TuningError, check
-from ...codegen.families import canonical, complete
+from ...codegen.errors import TuningError
+from ...codegen.families import families
 from ...codegen.problem import Problem
 from ...runtime.check.timing import summarise
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
-from .evaluate import VENDOR, Duel
+from .evaluate import Duel
 
-__all__ = ["NAIVE", "TIE", "Contender", "decided", "interval", "judge", "paired"]
-
-NAIVE = complete(Config("naive", ()))
-"""What every result is compared with: the family's defaults."""
+NAIVE = next(iter(families().values()))()
+"""What every result is compared with: the defaults of the simplest family."""
 TIE = 0.02
 """Contenders nearer than this are equal."""
 
@@ -26,40 +24,34 @@ TIE = 0.02
 class Contender:
     """One line of the final table."""
 
-    name: str
-    """A config as text, or `vendor`."""
+    config: Config | None
+    """The variant; None for the vendor's library."""
     measurement: Measurement
-    """Its times in the duel."""
     accuracy: Accuracy
-    """Its error over the bound."""
     ratio_vendor: float
     """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor."""
     interval: tuple[float, float]
     """Confidence interval of that ratio, 95% or what the rounds allow."""
 
-    @property
-    def is_vendor(self) -> bool:
-        """The vendor's library."""
-        return self.name == VENDOR
 
-
-def judge(duel: Duel, only_compared: tuple[str, ...] = ()) -> tuple[Contender, ...]:
+def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender, ...]:
     """The contenders of a duel: the winner, then the others, fastest first.
 
     The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
     win, beside the vendor's library.
     """
-    vendor = duel.samples_us[duel.names.index(VENDOR)]
+    vendor = duel.samples_us[duel.configs.index(None)]
     contenders = []
-    for name, samples, accuracy, whole_us in zip(duel.names, duel.samples_us, duel.accuracies, duel.end_to_end_us):
+    for config, samples, accuracy, whole_us in zip(duel.configs, duel.samples_us, duel.accuracies, duel.end_to_end_us):
         measured = summarise(list(samples), duel.clock_mhz, whole_us)
-        contenders.append(Contender(name, measured, accuracy, *paired(vendor[: len(samples)], samples)))
+        contenders.append(Contender(config, measured, accuracy, *paired(vendor[: len(samples)], samples)))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
-    ours = [contender for contender in contenders if contender.name not in (VENDOR, *only_compared)]
-    check(bool(ours), "nobody to judge", TuningError)
-    fastest = ours[0].measurement.median_us
-    tied = [c for c in ours if c.measurement.median_us <= fastest * (1 + TIE)]
-    first = min(tied, key=lambda contender: canonical(Config.parse(contender.name)))
+    ours = [(c.config.canonical, c) for c in contenders if c.config is not None and c.config not in only_compared]
+    if not ours:
+        raise TuningError("nobody to judge")
+    fastest = ours[0][1].measurement.median_us
+    tied = [pair for pair in ours if pair[1].measurement.median_us <= fastest * (1 + TIE)]
+    _, first = min(tied, key=lambda pair: pair[0])
     return (first, *(contender for contender in contenders if contender is not first))
 
 
@@ -89,11 +81,12 @@ def decided(
 ) -> Record:
     """The record of the winner, the first of `judge`'s contenders."""
     first = contenders[0]
-    vendor = next(contender for contender in contenders if contender.is_vendor)
+    assert first.config is not None
+    vendor = next(contender for contender in contenders if contender.config is None)
     return Record(
         problem=problem,
         device=info.key,
-        config=Config.parse(first.name),
+        config=first.config,
         status=Status.OK,
         measurement=first.measurement,
         accuracy=first.accuracy,

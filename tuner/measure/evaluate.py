@@ -6,30 +6,18 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from ...codegen.config import Config
-from ...codegen.errors import (
-    CompileError,
-    ConfigError,
-    DeviceError,
-    DeviceFaultError,
-    LaunchError,
-)
+from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
 from ...runtime.check.timing import Timer, TimingPlan
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo
 from ...runtime.product.kernel import prepare
-from ...runtime.product.matmul import entered
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
 
-__all__ = ["FAILURES", "Bench", "Duel", "Evaluator", "InProcess", "Phases", "Tried", "one_line", "status_of"]
-
-VENDOR = "vendor"
-"""Name of the vendor's library among the contenders of a duel."""
 _FAR_BEHIND, _FEW_ROUNDS = 4.0, 3
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves."""
 
@@ -41,9 +29,7 @@ class Phases:
     compile_s: float = 0.0
     """Rendering, compiling and loading."""
     verify_s: float = 0.0
-    """Checking."""
     time_s: float = 0.0
-    """Timing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +37,7 @@ class Tried:
     """A variant's record and what trying it cost."""
 
     record: Record
-    """What came of it."""
     phases: Phases
-    """Where the time went."""
     fault: bool = False
     """The device is in error and this process must not go on with it."""
 
@@ -62,8 +46,8 @@ class Tried:
 class Duel:
     """Contenders timed side by side: interleaved, in shuffled order, on fresh buffers."""
 
-    names: tuple[str, ...]
-    """The configs as text; `vendor` for the vendor's library."""
+    configs: tuple[Config | None, ...]
+    """The variants; None for the vendor's library."""
     samples_us: tuple[tuple[float, ...], ...]
     """For each contender one time a round, in the rounds' order; fewer of one far behind, from rounds of its own."""
     accuracies: tuple[Accuracy, ...]
@@ -81,19 +65,19 @@ class Bench:
         self.device = device
         self.problem = problem
         self._versions = versions_of(device.info, device.compiler)
-        with entered(device):
+        with device.entered():
             self._verifier = Verifier(device, problem)
-            self._timer = Timer(device, problem)
             # An array library compiles each operation when it first meets it: paid here, not by the first variant,
             # whose time is limited. Nothing is launched, so what the check says does not matter.
             self._verifier.check_launch(lambda a, b, c, alpha, beta: None)
+            self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            with entered(self.device):
+            with self.device.entered():
                 yield
         finally:
             self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - start
@@ -101,10 +85,9 @@ class Bench:
     def try_variant(self, config: Config, stop_above_us: float = math.inf) -> Tried:
         """Compile, verify, then time one variant; it is stopped early if it is slower than `stop_above_us`."""
         self._spent = {}
-        status, reason, fault = Status.OK, "", False
+        status, reason, fault, digest = Status.OK, "", False, ""
         accuracy: Accuracy | None = None
         measurement: Measurement | None = None
-        digest = ""
         try:
             with self._phase("compile_s"):
                 kernel = prepare(self.device, self.problem, config)
@@ -140,65 +123,34 @@ class Bench:
         leave the device half idle it gathers clocks for whoever comes next. Raises LaunchError, or ConfigError for a
         result that is wrong.
         """
-        with entered(self.device):
-            contenders: dict[str, Launch] = {}
-            for config in configs:
-                contenders[str(config)] = prepare(self.device, self.problem, config).launch
-            contenders[VENDOR] = self.device.vendor(self.problem)
+        with self.device.entered():
+            contenders: dict[Config | None, Launch] = {
+                config: prepare(self.device, self.problem, config).launch for config in configs
+            }
+            contenders[None] = self.device.vendor(self.problem)
             verifier = Verifier(self.device, self.problem, seed=101)
             accuracies = []
-            for name, launch in contenders.items():
+            for config, launch in contenders.items():
                 verdict = verifier.check_launch(launch)
-                if verdict.reason and name != VENDOR:
-                    raise ConfigError(f"{name} is wrong on fresh data: {verdict.reason}")
+                if verdict.reason and config is not None:
+                    raise ConfigError(f"{config} is wrong on fresh data: {verdict.reason}")
                 accuracies.append(verdict.accuracy)
             timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
-            alone_us = {name: timer.ready(contenders[name]).first_us for name in map(str, configs)}
-            behind = [name for name, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
-            near = {name: launch for name, launch in contenders.items() if name not in behind}
+            alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
+            behind = [config for config, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
+            near = {config: launch for config, launch in contenders.items() if config not in behind}
             samples, clock_mhz = timer.rounds(near, rounds, seconds=seconds)
             if behind:
                 few = min(rounds, _FEW_ROUNDS)
-                samples |= timer.rounds({name: contenders[name] for name in behind}, few)[0]
+                late: dict[Config | None, Launch] = {config: contenders[config] for config in behind}
+                samples.update(timer.rounds(late, few)[0])
             end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
-            rows = tuple(tuple(samples[name]) for name in contenders)
+            rows = tuple(tuple(samples[config]) for config in contenders)
             return Duel(tuple(contenders), rows, tuple(accuracies), end_to_end_us, clock_mhz)
 
 
-class Evaluator(Protocol):
-    """What tries variants: in other processes, or in this one."""
-
-    def room(self) -> int:
-        """How many more variants it takes now."""
-        ...
-
-    def submit(self, config: Config) -> None:
-        """Take one variant."""
-        ...
-
-    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """What has come out, waiting at most `timeout_s` for the first. Raises TuningError where nothing can run."""
-        ...
-
-    def busy(self) -> bool:
-        """Whether anything is under way."""
-        ...
-
-    def given_up(self) -> str:
-        """Why no more variants can be tried; empty while they can."""
-        ...
-
-    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        """Time some side by side, with the vendor's library. Raises TuningError."""
-        ...
-
-    def close(self) -> None:
-        """End every process; what is under way is dropped."""
-        ...
-
-
 class InProcess:
-    """Everything in this process, one after the other: for debugging."""
+    """`Isolated` without processes: everything here, one after the other, for debugging."""
 
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._bench = Bench(open_device(info), problem)

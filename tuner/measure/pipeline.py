@@ -9,21 +9,18 @@ import os
 import selectors
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, TuningError
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import decode, encode
+from ...runtime.store.codec import decode
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version
 from .child import Child, ChildDiedError
 from .evaluate import Duel, Phases, Tried
-from .worker import pack_info
-
-__all__ = ["Isolated"]
 
 COMPILE_LIMIT_S = 60.0
 OPEN_LIMIT_S = 180.0
@@ -46,32 +43,16 @@ class _Job:
     """The incumbent, tried again in a fresh worker: not a result."""
 
 
-@dataclass(slots=True)
-class Usage:
-    """Where the wall time of the measuring worker went, in seconds."""
-
-    started: float = field(default_factory=time.monotonic)
-    """When the pipeline started."""
-    busy_s: float = 0.0
-    """The worker had a variant in hand."""
-    busy_late_s: float = 0.0
-    """The same, from ten seconds after the start on."""
-
-    def add(self, begin: float, end: float) -> None:
-        """Count one variant's stay."""
-        self.busy_s += end - begin
-        self.busy_late_s += max(0.0, end - max(begin, self.started + 10.0))
-
-
 class Isolated:
     """A pool of compile processes and one measuring worker."""
 
-    def __init__(self, info: DeviceInfo, problem: Problem, compilers: int | None = None) -> None:
+    def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._info, self._problem = info, problem
         self._versions = (("driver", info.driver), ("generator", generator_version()))
-        count = compilers or max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
-        self._context = {"info": pack_info(info), "problem": encode(problem)}
-        self._compilers = [Child() for _ in range(count)]
+        count = max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
+        self._context = {"info": info.packed(), "problem": str(problem)}
+        self.compilers = [Child() for _ in range(count)]
+        """Compile processes."""
         self._worker = Child()
         self._opened = False
         self._to_compile: deque[_Job] = deque()
@@ -82,13 +63,10 @@ class Isolated:
         self._given_up = ""
         self._begun = 0.0
         self._incumbent: Record | None = None
-        self.usage = Usage()
+        self.started = time.monotonic()
+        self.spans: list[tuple[float, float]] = []
+        """When the worker had a variant in hand: begin and end of each, by time.monotonic()."""
         self._open_worker()
-
-    @property
-    def processes(self) -> int:
-        """Compile processes."""
-        return len(self._compilers)
 
     def _open_worker(self) -> None:
         # The answer is read with the others: compiling goes on while the device starts.
@@ -97,13 +75,13 @@ class Isolated:
 
     def room(self) -> int:
         """Enough under way that neither compilers nor worker wait."""
-        under_way = len(self._to_compile) + len(self._compiled) + sum(c.job is not None for c in self._compilers)
-        return 2 * len(self._compilers) + 2 - under_way
+        under_way = len(self._to_compile) + len(self._compiled) + sum(c.job is not None for c in self.compilers)
+        return 2 * len(self.compilers) + 2 - under_way
 
     def busy(self) -> bool:
         """Whether anything is under way."""
         measuring = self._opened and self._worker.job is not None
-        return bool(self._to_compile or self._compiled or measuring or any(c.job for c in self._compilers))
+        return bool(self._to_compile or self._compiled or measuring or any(c.job for c in self.compilers))
 
     def submit(self, config: Config) -> None:
         """Queue one variant for compiling."""
@@ -122,7 +100,7 @@ class Isolated:
         return done
 
     def _hand_out(self, stop_above_us: float) -> None:
-        for place, child in enumerate(self._compilers):
+        for place, child in enumerate(self.compilers):
             if child.job is None and self._to_compile:
                 waiting = self._to_compile.popleft()
                 question = {"do": "compile", "config": str(waiting.config), **self._context}
@@ -135,7 +113,9 @@ class Isolated:
             if job is None:
                 break
             if job.code in self._known and not job.check:
-                self._out.append(self._twin(job, self._known[job.code]))
+                # Its machine code was measured already under another name.
+                record = replace(self._known[job.code], config=job.config)
+                self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
                 continue
             if not self._worker.jobs:
                 self._begun = time.monotonic()
@@ -156,12 +136,8 @@ class Isolated:
                 return job
         return None
 
-    def _twin(self, job: _Job, record: Record) -> Tried:
-        """The record of a variant whose machine code was measured already under another name."""
-        return Tried(replace(record, config=job.config), Phases(compile_s=job.compile_s))
-
     def _wait(self, timeout_s: float) -> None:
-        children = [*self._compilers, self._worker]
+        children = [*self.compilers, self._worker]
         nearest = min(child.deadline for child in children) - time.monotonic()
         with selectors.DefaultSelector() as selector:
             for child in children:
@@ -171,18 +147,18 @@ class Isolated:
             if child is self._worker:
                 self._worker_spoke()
             else:
-                self._compiler_spoke(self._compilers.index(child))
+                self._compiler_spoke(self.compilers.index(child))
         while self._worker.pending:
             self._worker_spoke()
         now = time.monotonic()
-        for place, child in enumerate(self._compilers):
+        for place, child in enumerate(self.compilers):
             if now > child.deadline:
                 self._compiler_died(place, child.job, Status.TIMEOUT, f"compiling took over {COMPILE_LIMIT_S:.0f} s")
         if now > self._worker.deadline:
             self._worker_died(Status.TIMEOUT, "it did not end in time")
 
     def _compiler_spoke(self, place: int) -> None:
-        child = self._compilers[place]
+        child = self.compilers[place]
         job = child.job
         try:
             answer = child.receive()
@@ -198,8 +174,8 @@ class Isolated:
             self._failed(job, _STATUS.get(answer["error"], Status.COMPILE_ERROR), answer["reason"])
 
     def _compiler_died(self, place: int, job: _Job | None, status: Status, reason: str) -> None:
-        self._compilers[place].end()
-        self._compilers[place] = Child()
+        self.compilers[place].end()
+        self.compilers[place] = Child()
         if job is not None:
             self._failed(job, status, reason)
 
@@ -238,7 +214,7 @@ class Isolated:
 
     def _count_busy(self) -> None:
         now = time.monotonic()
-        self.usage.add(self._begun, now)
+        self.spans.append((self._begun, now))
         self._begun = now  # of the job behind it, if there is one
 
     def _worker_died(self, status: Status, reason: str) -> None:
@@ -304,5 +280,5 @@ class Isolated:
 
     def close(self) -> None:
         """End every process."""
-        for child in (*self._compilers, self._worker):
+        for child in (*self.compilers, self._worker):
             child.end()

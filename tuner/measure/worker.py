@@ -5,41 +5,27 @@ compile fills the cache and never touches a device; one that is asked to open a 
 """
 
 import ctypes
-import dataclasses
 import json
+import math
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ...codegen.arch import arch_named
-from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
+from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...codegen.render import render
 from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import compiler_for, open_device
 from ...runtime.device.elf import code_digest
 from ...runtime.device.protocol import Device, DeviceInfo
-from ...runtime.store.codec import decode, encode
+from ...runtime.store.codec import encode
 from ..bench.contest import contest, setting
 from .evaluate import Bench
 
-__all__ = ["main", "pack_info", "unpack_info"]
-
 _PR_SET_PDEATHSIG = 1
-
-
-def pack_info(info: DeviceInfo) -> dict[str, Any]:
-    """A device's facts as JSON; its arch by name."""
-    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-    return {**fields, "arch": info.arch.name}
-
-
-def unpack_info(message: dict[str, Any]) -> DeviceInfo:
-    """What `pack_info` packed."""
-    return DeviceInfo(**{**message, "arch": arch_named(message["arch"])})
 
 
 class Worker:
@@ -51,46 +37,37 @@ class Worker:
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """What to send back."""
-        do = message["do"]
         try:
-            if do == "compile":
-                return self._compile(message)
-            if do == "open":
-                info = unpack_info(message["info"])
-                problem = cast(Problem, decode(Problem, message["problem"], "message"))
-                self._bench = Bench(open_device(info), problem)
-                return {"ok": True}
-            if do == "set up":
-                self._device = open_device(unpack_info(message["info"]))
-                return {"ok": True, "setting": encode(setting(self._device))}
-            if do == "contest":
-                return self._contest(message)
-            assert self._bench is not None, "the device was not opened"
-            if do == "try":
-                limit = message["stop_above_us"]
-                config = Config.parse(message["config"])
-                tried = self._bench.try_variant(config, float("inf") if limit is None else limit)
-                return {"ok": True, "tried": encode(tried)}
-            configs = tuple(map(Config.parse, message["configs"]))
-            return {"ok": True, "duel": encode(self._bench.duel(configs, message["rounds"], message["seconds"]))}
+            return {"ok": True, **self._answer(message["do"], message)}
         except (TilewrightError, MemoryError) as error:
             return {"ok": False, "error": type(error).__name__, "reason": str(error) or type(error).__name__}
 
-    def _contest(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._device is not None, "the device was not opened"
-        problem = cast(Problem, decode(Problem, message["problem"], "message"))
-        store = Path(message["store"]) if message["store"] else None
-        seconds, turn_seconds = message["seconds"], message["turn_seconds"]
-        row = contest(self._device, problem, tuple(message["rivals"]), store, seconds, turn_seconds)
-        return {"ok": True, "row": encode(row)}
-
-    @staticmethod
-    def _compile(message: dict[str, Any]) -> dict[str, Any]:
-        info = unpack_info(message["info"])
-        problem = cast(Problem, decode(Problem, message["problem"], "message"))
-        source = render(problem, Config.parse(message["config"]), info.arch)
-        binary = compile_cached(compiler_for(info), source)
-        return {"ok": True, "code": code_digest(binary.image, source), "seconds": binary.seconds}
+    def _answer(self, do: str, message: dict[str, Any]) -> dict[str, Any]:
+        problem = Problem.parse(*message["problem"].split()) if "problem" in message else None
+        if do == "set up":
+            self._device = open_device(DeviceInfo.unpacked(message["info"]))
+            return {"setting": encode(setting(self._device))}
+        if problem and do == "compile":
+            info, config = DeviceInfo.unpacked(message["info"]), parse(message["config"])
+            binary = compile_cached(compiler_for(info), render(problem, config, info.arch))
+            launched = config.launch_config(problem, info.sm_count), config.edge, config.multiples, config.packs
+            return {"code": code_digest(binary.image, (*launched, config.pdl)), "seconds": binary.seconds}
+        if problem and do == "open":
+            self._bench = Bench(open_device(DeviceInfo.unpacked(message["info"])), problem)
+            return {}
+        if problem and do == "contest":
+            assert self._device is not None, "the device was not opened"
+            store = Path(message["store"]) if message["store"] else None
+            seconds, turn_seconds = message["seconds"], message["turn_seconds"]
+            row = contest(self._device, problem, tuple(message["rivals"]), store, seconds, turn_seconds)
+            return {"row": encode(row)}
+        assert self._bench is not None, "the device was not opened"
+        if do == "try":
+            limit = message["stop_above_us"]
+            tried = self._bench.try_variant(parse(message["config"]), math.inf if limit is None else limit)
+            return {"tried": encode(tried)}
+        configs = tuple(map(parse, message["configs"]))
+        return {"duel": encode(self._bench.duel(configs, message["rounds"], message["seconds"]))}
 
 
 def _die_with_parent() -> None:

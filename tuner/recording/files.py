@@ -3,21 +3,26 @@
 Both count in milliseconds; in memory times are microseconds and costs seconds.
 """
 
+import contextlib
 import gzip
 import json
 import os
+import re
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...codegen.config import Value
-from ...codegen.errors import ConfigError, StoreError
+from ...codegen.errors import ConfigError, StoreError, check
+from ...codegen.leaf import Value
 from ..search.space import Dimension, Point, Space
 
-__all__ = ["Entry", "Recording", "read_cache_file", "write_cache_file", "write_t4"]
+UNPACKED_BYTES = 256 << 20
+"""A gzipped recording of this size or more is refused."""
 
+_CACHE = re.compile(r'^\s*"cache"\s*:\s*\{', re.MULTILINE)
 _FAILURES = {
     "InvalidConfig": "pruned",
     "CompilationFailedConfig": "compile_error",
@@ -44,13 +49,9 @@ class Entry:
     times_us: tuple[float, ...] = ()
     """Every repetition, in microseconds."""
     compile_s: float = 0.0
-    """Seconds spent compiling."""
     verify_s: float = 0.0
-    """Seconds spent checking the result."""
     bench_s: float = 0.0
-    """Seconds spent timing."""
     reason: str = ""
-    """Why it failed, for a person."""
 
     @property
     def charged_s(self) -> float:
@@ -63,13 +64,10 @@ class Recording:
     """A recorded run: what was tried and what came of it."""
 
     device_name: str
-    """Name of the device."""
     kernel_name: str
-    """Name of the kernel."""
     problem_size: tuple[int, ...]
     """The problem, as the recorder wrote it."""
     dimensions: tuple[Dimension, ...]
-    """The parameters and their choices."""
     entries: Mapping[Point, Entry]
     """The outcome at each point tried, in the order recorded."""
 
@@ -94,34 +92,54 @@ class Recording:
 
 
 def read_cache_file(path: Path) -> Recording:
-    """Read a Kernel Tuner cache file, gzipped or not, also one that was cut off while being written."""
+    """Read a Kernel Tuner cache file, gzipped or not.
+
+    Of one that is damaged or was cut off the rows that are whole are read, with a warning that counts the others.
+    Raises StoreError for any other file, and for one that unpacks to more than UNPACKED_BYTES.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read the recording {path}: {error}") from error
     try:
-        # zlib rather than gzip: it gives what there is of a file that was cut off.
-        text = (zlib.decompressobj(31).decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-        return _recording(_parse(text))
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        if data[:2] == b"\x1f\x8b":
+            # zlib rather than gzip: it gives what there is of a file that was cut off.
+            data = zlib.decompressobj(31).decompress(data, UNPACKED_BYTES)
+            check(len(data) < UNPACKED_BYTES, f"it unpacks to {UNPACKED_BYTES >> 20} MB or more")
+        return _recording(_parse(data.decode(errors="replace"), path))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise StoreError(f"not a Kernel Tuner cache file: {path}: {error!r}") from error
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """The document, with closing braces added and a torn last line left out where needed."""
-    whole = text.strip()
-    while whole:
-        for end in ("", "}", "}}"):
-            try:
-                document = json.loads(whole.rstrip().rstrip(",") + end)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(document, dict) and "cache" in document:
-                return document
-            if not end:
-                raise ValueError("no entries")  # a whole document of another kind: nothing was cut off
-        whole = whole[: whole.rfind("\n")] if "\n" in whole else ""
-    raise ValueError("no entries")
+def _parse(text: str, path: Path) -> Any:
+    """The document; of a damaged one what is whole of its rows, in time linear in its size."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        head = _CACHE.search(text)
+        if head is None:
+            raise
+    document = json.loads(text[: head.end()] + "}}")
+    dropped = []
+    for number, line in enumerate(text[head.end() :].split("\n"), text.count("\n", 0, head.end()) + 1):
+        row = _row(line)
+        document["cache"].update(row or {})
+        dropped += [number] if row is None else []
+    if dropped:
+        what = f"{path} is damaged: rows dropped: {len(dropped)}, the first in line {dropped[0]}"
+        warnings.warn(what, stacklevel=3)
+    check(bool(document["cache"]), "no row is whole")
+    return document
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """Key and values of a row, which Kernel Tuner writes on a line of its own; empty for what closes the document."""
+    row = line.strip().removesuffix(",")
+    for text in ("{" + row.removeprefix("}").removeprefix("}") + "}", "{" + row):  # the last row may close it too
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            return found if all(isinstance(element, dict) for element in found.values()) else None
+    return None
 
 
 def _recording(document: dict[str, Any]) -> Recording:
@@ -212,7 +230,7 @@ def write_t4(path: Path, recording: Recording) -> None:
     """Write the results in the T4 1.0.0 schema, gzipped if the name ends in .gz."""
     results = []
     for point, entry in recording.entries.items():
-        measured = [] if entry.time_us is None else [("time", _ms(entry.time_us), "ms")]
+        time_ms = [] if entry.time_us is None else [{"name": "time", "value": _ms(entry.time_us), "unit": "ms"}]
         results.append(
             {
                 "configuration": {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)},
@@ -226,7 +244,7 @@ def write_t4(path: Path, recording: Recording) -> None:
                 },
                 "invalidity": _INVALIDITY.get(entry.status, "runtime"),
                 "correctness": 0.0 if entry.status == "wrong_result" else 1.0,
-                "measurements": [{"name": n, "value": v, "unit": u} for n, v, u in measured],
+                "measurements": time_ms,
             }
         )
     document = {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": results}

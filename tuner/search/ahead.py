@@ -1,29 +1,37 @@
-"""A search in a thread of its own, so that its model is fitted while the device measures."""
+"""A search in a thread of its own, so that its model is fitted while the device measures, kept in a journal."""
 
 import threading
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from .sampler import BaseSampler, Trials
-from .space import Point
+from .journal import Journal
+from .space import Point, Trials
 
-__all__ = ["AskAhead"]
+if TYPE_CHECKING:  # only then: Optuna is slow to import
+    from .study import Search
 
 
 class AskAhead:
     """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order told.
 
-    Everything that touches the sampler runs in the thread; `history` belongs to the caller.
+    It starts with what the journal holds, and an outcome is in the journal before `tell` returns. Everything that
+    touches the search runs in the thread; `history` and the journal belong to the caller.
     """
 
     DEPTH = 4
     """Suggestions kept ready: more would be older than they need be."""
 
-    def __init__(self, sampler: BaseSampler) -> None:
-        self._sampler = sampler
-        self._history = list(sampler.history)
+    def __init__(self, search: "Search", journal: Journal) -> None:
+        self._search = search
+        self._journal = journal
+        self._started: dict[Point, datetime] = {}
+        for point, time_us in journal.history:
+            search.tell(point, time_us)
+        self._history = list(search.history)
         self._changed = threading.Condition()
         self._told: deque[tuple[Point, float | None]] = deque()
         self._ready: deque[Point | None] = deque()
@@ -38,13 +46,14 @@ class AskAhead:
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses; only before the first `ask`."""
-        self._sampler.seed(points)
+        self._search.seed(points)
 
     def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        """The outcome at a point."""
+        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why."""
+        self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason)
         self._history.append((point, time_us))
         if self._thread is None:
-            self._sampler.tell(point, time_us)
+            self._search.tell(point, time_us)
             return
         with self._changed:
             self._told.append((point, time_us))
@@ -66,6 +75,7 @@ class AskAhead:
             point = self._ready[0]
             if point is not None:  # the end stays the end
                 self._ready.popleft()
+                self._started[point] = datetime.now()
             self._changed.notify_all()
             return point
 
@@ -100,12 +110,12 @@ class AskAhead:
                 self._told.clear()
                 wanted = len(self._ready) < self.DEPTH
             for known, time_us in told:
-                self._sampler.tell(known, time_us)
+                self._search.tell(known, time_us)
             if self._closed:
                 return
             if not wanted:
                 continue
-            point = self._sampler.ask()
+            point = self._search.ask()
             with self._changed:
                 self._ready.append(point)
                 self._changed.notify_all()

@@ -1,28 +1,31 @@
-"""The configs worth trying for one problem on one device: configs/spaces/*.toml, pruned by the constraints."""
+"""The configs worth trying for one problem on one device: configs/spaces/*.toml, pruned by rules and by the model."""
 
+import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from ...codegen.config import Config, Value
+from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check
-from ...codegen.families import FAMILIES, complete
+from ...codegen.families import families, family_named
+from ...codegen.leaf import Mode, Value
+from ...codegen.legality import rules_of
 from ...codegen.problem import Problem
-from ...codegen.stream import STREAM_K
 from ...runtime.device.protocol import DeviceInfo
-from .legal import combine
+from .legal import legal_configs, worth
+from .policies import policy_of
+from .policies.policy import reader
 from .pruned import pays
 from .space import Dimension, Point, Space
 
-__all__ = ["Candidates", "Choices", "candidates", "read_spaces", "with_atomics"]
-
 ABSENT = "absent"
 FAMILY = "family"
+_SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,52 +33,45 @@ class Choices:
     """One file: a family and the values of its parameters to combine."""
 
     family: str
-    """Name of the family."""
     parameters: tuple[tuple[str, tuple[Value, ...]], ...]
-    """Parameter names and values; those of stream_k count the multiprocessors of a device."""
+    """Parameter names and plain values, simple ones first."""
 
-    def on(self, info: DeviceInfo) -> dict[str, tuple[Value, ...]]:
-        """The values as they are on a device."""
-        values = dict(self.parameters)
-        if STREAM_K.name in values:
-            blocks = (info.sm_count * each for each in values[STREAM_K.name] if isinstance(each, int))
-            values[STREAM_K.name] = tuple(each for each in blocks if each in STREAM_K.choices)
-        return values
+    def typed(self) -> dict[str, tuple[Any, ...]]:
+        """The values as configs have them. Raises ConfigError for an unknown parameter or value."""
+        kind = family_named(self.family)
+        return {name: tuple(kind.leaf(name).typed(value) for value in values) for name, values in self.parameters}
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
-    """The space files of a folder, those that ship with the package if None. Raises ConfigError naming the file."""
+    """The space files of a folder. If None those that ship with the package, and all choices of families without one.
+    Raises ConfigError naming the file."""
     root = folder or resources.files(__package__.partition(".")[0]).joinpath("configs/spaces")
     files = sorted((f for f in root.iterdir() if f.name.endswith(".toml")), key=lambda file: file.name)
     check(bool(files), f"no space files (*.toml) in {root}")
-    return tuple(_read(file.name, file.read_text("utf-8")) for file in files)
-
-
-def with_atomics(spaces: tuple[Choices, ...]) -> tuple[Choices, ...]:
-    """The same spaces, and where blocks share out k also with sums that are added by atomics: the families that can."""
-    return tuple(
-        replace(choices, parameters=(*(pair for pair in choices.parameters if pair[0] != "atomic"), ("atomic", (0, 1))))
-        if any(parameter.name == "atomic" for parameter in FAMILIES[choices.family].parameters)
-        else choices
-        for choices in spaces
-    )
+    found = [_read(file.name, file.read_text("utf-8")) for file in files]
+    if folder is None:
+        listed = {choices.family for choices in found}
+        for name in [family for family in families() if family not in listed]:
+            leaves = family_named(name).leaves()
+            found.append(Choices(name, tuple((leaf.name, tuple(map(leaf.plain, leaf.choices))) for leaf in leaves)))
+    return tuple(found)
 
 
 def _read(name: str, text: str) -> Choices:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        family, parameters = document.get("family"), document.get("parameters")
+        if family not in families():
+            raise ConfigError(f"family must be one of {', '.join(families())}, got {family!r}")
+        if not isinstance(parameters, dict):
+            raise ConfigError("needs a table [parameters]")
+        for key, values in parameters.items():
+            check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
+        choices = Choices(family, tuple((key, tuple(values)) for key, values in parameters.items()))
+        choices.typed()
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{name}: {error}") from error
-    family, parameters = document.get("family"), document.get("parameters")
-    check(family in FAMILIES, f"{name}: family must be one of {', '.join(FAMILIES)}, got {family!r}")
-    check(isinstance(parameters, dict), f"{name}: needs a table [parameters]")
-    assert isinstance(parameters, dict)
-    assert isinstance(family, str)
-    for key, choices in parameters.items():
-        check(isinstance(choices, list) and bool(choices), f"{name}: {key} must be a list of values")
-        for choice in choices:
-            complete(Config(family, ((key, choice),)))
-    return Choices(family, tuple((key, tuple(choices)) for key, choices in parameters.items()))
+    return choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,6 @@ class Candidates:
     """What is left after pruning."""
 
     space: Space
-    """The valid points."""
     configs: tuple[Config, ...]
     """The config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
@@ -95,7 +90,7 @@ class Candidates:
 
     def point_of(self, config: Config) -> Point | None:
         """The point of a config, None if it is not among the candidates."""
-        values = {FAMILY: config.family, **dict(config.values)}
+        values = values_of(config)
         try:
             point = self.space.point_of({d.name: values.get(d.name, ABSENT) for d in self.space.dimensions})
         except ConfigError:
@@ -106,48 +101,83 @@ class Candidates:
 def candidates(
     problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...], known: Sequence[Config] = ()
 ) -> Candidates:
-    """All configs of the spaces that the constraints, the families' advice and the device allow, and those that are
-    known to be good, whatever is advised. Raises ConfigError.
+    """All configs of the spaces that the rules, the policies' advice and the device allow, and those that are known to
+    be good, whatever is advised. Raises ConfigError.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        family, values = FAMILIES[choices.family], choices.on(info)
-        configs, why = combine(problem, info.arch, family, values, pays(problem, info, family, values))
+        kind, values = family_named(choices.family), choices.typed()
+        policy = policy_of(kind.family)
+        axes = worth(problem, info.arch, kind, (*rules_of(kind), *policy.advice), values, reasons)
+        advice = (*policy.advice, *pays(problem, info, kind, axes))
+        configs, why = legal_configs(problem, info.arch, kind, axes, advice, policy.first)
         kept += configs
         reasons += why
     listed = set(kept) if known else set()
     kept += [config for config in dict.fromkeys(known) if config not in listed]
     check(bool(kept), f"no config serves {problem} on {info.arch.name}: " + "; ".join(reasons))
-    columns = _columns(kept)
-    dimensions = _dimensions(columns)
-    index = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
-    points = zip(*(map(place.__getitem__, columns[d.name]) for d, place in zip(dimensions, index)))
-    return Candidates(Space(tuple(dimensions), tuple(points)), tuple(kept), tuple(reasons.most_common()))
+    return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 
-def _columns(configs: list[Config]) -> dict[str, list[Value]]:
-    """The families of the configs, and their values of each parameter that any of them has: lists are long."""
-    blocks = [list(listed) for _, listed in groupby(configs, key=attrgetter("family"))]
-    names = dict.fromkeys(name for block in blocks for name, _ in block[0].values)
-    columns: dict[str, list[Value]] = {name: [] for name in (FAMILY, *names)}
-    for block in blocks:
-        own = {column[0][0]: [value for _, value in column] for column in zip(*(config.values for config in block))}
-        own[FAMILY] = [block[0].family] * len(block)
-        for name in columns:
-            columns[name] += own.get(name, [ABSENT] * len(block))
-    return columns
+def values_of(config: Config) -> dict[str, Value]:
+    """The config as a search has it: its family and plain values, where how CTAs share out the work is three numbers
+    instead of mode and parts: CTAs of a tile (split_k), CTAs of an SM (stream_k), tiles of a CTA (persistent)."""
+    read = {name: reader(config) for name, reader in _readers(type(config)).items()}
+    return {FAMILY: config.family} | {name: _plain(value) for name, value in read.items()}
 
 
-def _dimensions(columns: Mapping[str, Sequence[Value]]) -> list[Dimension]:
-    dimensions = []
-    for name, values in columns.items():
-        present = set(values) - {ABSENT}
-        if name == FAMILY:
-            ordered: list[Value] = [family for family in FAMILIES if family in present]
-        else:
-            ordered = sorted(present, key=lambda value: (isinstance(value, str), value))
-        dimensions.append(Dimension(name, (*((ABSENT,) if ABSENT in values else ()), *ordered)))
-    return dimensions
+def _plain(value: Any) -> Value:
+    return str(value) if isinstance(value, str) else int(value)
+
+
+def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
+    """What a search has of a family's configs: names, and what gives their typed values, which equal the plain ones."""
+    found: dict[str, Callable[[Config], Any]] = {}
+    for leaf in kind.leaves():
+        if leaf.name == "mode":
+            shares = map(attrgetter, ("split_ctas", "stream_ctas_per_sm", "persistent_tiles"))
+            found |= dict(zip(map(str, _SPLITS), shares))
+        elif leaf.name != "parts":
+            found[leaf.name] = reader(kind.family, leaf.name)
+    return found
+
+
+def config_of(values: Mapping[str, Value]) -> Config:
+    """The config that `values_of` gave these values of; those that are absent take their defaults. Raises
+    ConfigError."""
+    given = {name: value for name, value in values.items() if value != ABSENT}
+    kind = family_named(str(given.pop(FAMILY, "")))
+    for mode in _SPLITS:
+        parts = given.pop(str(mode), 0)
+        if isinstance(parts, int) and parts > (mode is not Mode.STREAM_K):
+            given |= {"mode": str(mode), "parts": parts}
+    return kind.of(given)
+
+
+def _space(configs: tuple[Config, ...]) -> Space:
+    """The space of the configs: a dimension for each name, whose values rise."""
+    kinds: list[Any] = list(dict.fromkeys(map(type, configs)))
+    present: dict[str, set[Any]] = {name: set() for kind in kinds for name in _readers(kind)}
+    blocks = [(kind, tuple(block)) for kind, block in itertools.groupby(configs, type)]
+    for kind, block in blocks:
+        for name, read in _readers(kind).items():
+            present[name].update(map(read, block))
+    named = [kind.family for kind in kinds]
+    dimensions = [Dimension(FAMILY, tuple(family for family in families() if family in named))]
+    for name, found in present.items():
+        lacking = any(name not in _readers(kind) for kind in kinds)
+        dimensions.append(Dimension(name, (*((ABSENT,) if lacking else ()), *sorted(map(_plain, found)))))
+    points: list[Point] = []
+    for kind, block in blocks:
+        readers = _readers(kind) | {FAMILY: attrgetter(FAMILY)}
+        columns: list[Iterable[int]] = []
+        for dimension in dimensions:
+            places = {value: place for place, value in enumerate(dimension.choices)}
+            lacks = dimension.name not in readers
+            values = itertools.repeat(ABSENT) if lacks else map(readers[dimension.name], block)
+            columns.append(map(places.__getitem__, values))
+        points += zip(*columns)
+    return Space(tuple(dimensions), tuple(points))

@@ -10,10 +10,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .sampler import BaseSampler
-from .space import Point, Space
-
-__all__ = ["GaussianProcess", "GaussianSampler"]
+from .sampler import ListedSampler, Outcomes
+from .space import Mask, Space
 
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
@@ -161,7 +159,7 @@ class GaussianProcess:
         return found
 
 
-class GaussianSampler(BaseSampler):
+class GaussianSampler(ListedSampler):
     """Takes the unseen point with the lowest bound, every other time of those near the best point."""
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -169,47 +167,45 @@ class GaussianSampler(BaseSampler):
         self._process = GaussianProcess(space)
         self._fitted = 0
         self._steps = 0
-        self._next: list[Point] = []
+        self._next: list[int] = []
 
-    def choose(self) -> Point:
+    def choose(self, outcomes: Outcomes) -> int:
         while self._next:
-            point = self._next.pop(0)
-            if self.unseen[self.space.index(point)]:
-                return point
-        times = {point: time_us for point, time_us in self._history if time_us is not None}
-        if not times or len(self.pending) + len(self._history) < FIRST:
-            return self.spread()
-        best = min(times, key=times.__getitem__)
-        rows = np.array([self.space.index(point) for point, _ in self._history])
-        values = -np.array([(times[best] / times.get(point, math.inf)) ** POWER for point, _ in self._history])
-        if rows.size > REMEMBERED:
+            row = self._next.pop(0)
+            if outcomes.unseen[row]:
+                return row
+        rows, times = outcomes.rows, outcomes.values
+        count = len(rows)
+        if not np.isfinite(times).any() or len(outcomes) < FIRST:
+            return self.farthest(outcomes)
+        best = int(rows[np.argmin(times)])
+        values = -np.exp(POWER * (times.min() - times))
+        if count > REMEMBERED:
             order = np.argsort(values, kind="stable")
             others = self.random.choice(order[REMEMBERED // 2 :], REMEMBERED // 2, replace=False)
             kept = np.concatenate([order[: REMEMBERED // 2], others])
             rows, values = rows[kept], values[kept]
         values = (values - values.mean()) / max(float(values.std()), 1e-9)
-        count = len(self._history)
         if count - self._fitted >= max(2, count // 16):  # one outcome changes little among many
             self._process.fit(rows, values, STEPS if self._fitted else 3 * STEPS)
             self._fitted = count
-        pending = np.array([self.space.index(point) for point in self.pending], dtype=np.intp)
-        asked = self._asked(best)
-        mean, deviation, vectors = self._process.predict(rows, values, pending, asked)
+        asked = self._asked(best, outcomes.unseen, count)
+        mean, deviation, vectors = self._process.predict(rows, values, outcomes.pending, asked)
         lowest = [int(np.argmin(mean - BOLD * deviation))]
         while len(lowest) < min(AT_ONCE if count > REMEMBERED else 1, asked.size):
             mean[lowest[-1]] = math.inf
             deviation = self._process.narrow(asked, deviation, vectors, lowest[-1])
             lowest.append(int(np.argmin(mean - BOLD * deviation)))
-        first, *self._next = (self.space.points[int(asked[place])] for place in lowest)
+        first, *self._next = (int(asked[place]) for place in lowest)
         return first
 
-    def _asked(self, best: Point) -> Rows:
+    def _asked(self, best: int, unseen: Mask, count: int) -> Rows:
         """Rows of the points to score. Tile shapes are good in pairs, so near means up to two changes."""
         self._steps += 1
-        asked = self.unseen
+        asked = unseen
         if self._steps % 2 == 0:
-            near = self.space.around(best, 2) & self.unseen
+            near = self.space.around(self.space.points[best], 2) & unseen
             asked = near if near.any() else asked
         rows = np.flatnonzero(asked)
-        most = SCORED // min(max(len(self._history), FEW), REMEMBERED)
+        most = SCORED // min(max(count, FEW), REMEMBERED)
         return self.random.choice(rows, most, replace=False) if rows.size > most else rows

@@ -1,45 +1,69 @@
 """Every config that some values of a family's parameters allow, without walking through those they do not."""
 
+import dataclasses
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import cast
+from typing import Any
 
 from ...codegen.arch import Arch
-from ...codegen.config import Config, Value
-from ...codegen.families import COMMON, complete
-from ...codegen.family import Constraint, Family
+from ...codegen.config import Config
+from ...codegen.legality import Rule, rules_of
 from ...codegen.problem import Problem
-
-__all__ = ["combine", "may_hold"]
 
 
 class _Chosen:
-    """The values chosen so far: a rule reads them as it reads a Config, and gets a KeyError for what is still open.
-    What it asked for is noted."""
+    """The values chosen so far, and which of them were asked for."""
 
-    def __init__(self, family: str, values: Mapping[str, Value]) -> None:
-        self.family, self.values, self.asked = family, values, set[str]()
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values, self.asked = values, set[str]()
 
-    def __getitem__(self, name: str) -> Value:
-        self.asked.add(name)
-        return self.values[name]
 
-    def number(self, name: str) -> int:
-        """The value of a parameter that is a number."""
-        self.asked.add(name)
-        return cast(int, self.values[name])
+def _field(name: str) -> property:
+    def read(traced: Any) -> Any:
+        chosen: _Chosen = traced.chosen
+        chosen.asked.add(name)
+        return chosen.values[name]  # a KeyError names what is open
 
-    def word(self, name: str) -> str:
-        """The value of a parameter that is a word."""
-        return str(self[name])
+    return property(read)
+
+
+@cache
+def _traced_class(kind: Any, names: tuple[str, ...]) -> Any:
+    """A subclass of a config or a group whose fields are what was chosen: its own methods work on that unchanged."""
+    return type(f"Traced{kind.__name__}", (kind,), {"__slots__": ("chosen",), **{n: _field(n) for n in names}})
+
+
+def _traced(kind: type[Config], chosen: _Chosen) -> Any:
+    """A config of what was chosen. Its properties raise KeyError with the name of a parameter that is still open."""
+
+    def made(cls: Any, names: tuple[str, ...]) -> Any:
+        traced = object.__new__(_traced_class(cls, names))
+        object.__setattr__(traced, "chosen", chosen)
+        return traced
+
+    groups: dict[str, list[str]] = {}
+    for leaf in kind.leaves():
+        groups.setdefault(leaf.group, []).append(leaf.name)
+    config = made(kind, tuple(groups.pop("", ())))
+    types = {field.name: field.type for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for group, names in groups.items():
+        object.__setattr__(config, group, made(types[group], tuple(names)))
+    return config
 
 
 _HOLDS, _BROKEN = -1, -2
 """What a rule says; where a value is open that it asks for, it is the place of that value instead."""
+
+
+def _says(rule: Rule[Any], problem: Problem, config: Any, arch: Arch) -> bool | str:
+    """Whether the rule holds; the name of an open parameter where it asks for one."""
+    try:
+        return bool(rule.holds(problem, config, arch))
+    except KeyError as missing:
+        return str(missing.args[0])
 
 
 class _Memory:
@@ -48,110 +72,124 @@ class _Memory:
     A space has millions of prefixes, and few combinations of the values that one rule looks at.
     """
 
-    def __init__(self, rule: Constraint) -> None:
+    def __init__(self, rule: Rule[Any]) -> None:
         self.rule = rule
         self.names: tuple[str, ...] = ()
-        self.key: Callable[[Mapping[str, Value]], object] = lambda chosen: ()
+        self.key: Callable[[Mapping[str, Any]], object] = lambda chosen: ()
         self.said: dict[object, int] = {}
 
-    def ask(
-        self, problem: Problem, arch: Arch, family: str, chosen: Mapping[str, Value], places: Mapping[str, int]
-    ) -> int:
+    def ask(self, problem: Problem, arch: Arch, config: Any, chosen: _Chosen, places: Mapping[str, int]) -> int:
         """What the rule says, which is remembered."""
-        config = _Chosen(family, chosen)
-        try:
-            verdict = _HOLDS if self.rule.holds(problem, cast(Config, config), arch) else _BROKEN
-        except KeyError as missing:
-            verdict = places[missing.args[0]]
-            config.asked.discard(missing.args[0])
-        if not config.asked <= set(self.names):
-            self.names = (*self.names, *sorted(config.asked - set(self.names)))
+        chosen.asked.clear()
+        said = _says(self.rule, problem, config, arch)
+        if isinstance(said, str):
+            verdict = places[said]
+            chosen.asked.discard(said)
+        else:
+            verdict = _HOLDS if said else _BROKEN
+        if not chosen.asked <= set(self.names):
+            self.names = (*self.names, *sorted(chosen.asked - set(self.names)))
             self.key = itemgetter(*self.names)
             self.said = {}  # by fewer values
-        self.said[self.key(chosen)] = verdict
+        self.said[self.key(chosen.values)] = verdict
         return verdict
 
 
-@cache
-def _told(reason: str) -> list[str]:
-    """The parameters whose values a reason tells."""
-    return re.findall(r"{(\w+)}", reason)
-
-
 def may_hold(
-    problem: Problem, arch: Arch, family: Family, rules: Sequence[Constraint], values: Mapping[str, Value]
+    problem: Problem, arch: Arch, kind: type[Config], rules: Sequence[Rule[Any]], values: Mapping[str, Any]
 ) -> bool:
-    """Whether a few values of a family's parameters break none of the rules, whatever the others are."""
-    config = cast(Config, _Chosen(family.name, values))
-    for rule in rules:
-        try:
-            if not rule.holds(problem, config, arch):
-                return False
-        except KeyError:  # it asks for more
-            continue
-    return True
+    """Whether a few typed values of a family's parameters break none of the rules, whatever the others are."""
+    config = _traced(kind, _Chosen(values))
+    return all(_says(rule, problem, config, arch) is not False for rule in rules)
 
 
-def combine(
+def worth(
     problem: Problem,
     arch: Arch,
-    family: Family,
-    values: Mapping[str, Sequence[Value]],
-    advice: Sequence[Constraint] = (),
-) -> tuple[list[Config], Counter[str]]:
-    """The configs worth trying, and how many combinations were left out for which reason.
+    kind: type[Config],
+    rules: Sequence[Rule[Any]],
+    values: Mapping[str, Sequence[Any]],
+    pruned: Counter[str],
+) -> dict[str, list[Any]]:
+    """The typed values of each parameter of which no rule alone says that they cannot be; none at all where a rule
+    breaks without any. Combinations that are left out so are counted in `pruned`. A parameter that `values` lacks takes
+    its default."""
+    axes = {leaf.name: list(values.get(leaf.name, (leaf.default,))) for leaf in kind.leaves()}
+    fixed = {name: axis[0] for name, axis in axes.items() if len(axis) == 1}
+    chosen = dict(fixed)
+    config = _traced(kind, _Chosen(chosen))
+    for rule in rules:
+        said = _says(rule, problem, config, arch)
+        if said is True:
+            continue
+        asks = said if isinstance(said, str) else next(iter(axes))
+        kept = []
+        for value in axes[asks] if said else ():
+            chosen[asks] = value
+            if _says(rule, problem, config, arch) is not False:
+                kept.append(value)
+        if asks not in fixed:
+            chosen.pop(asks, None)
+        if len(kept) < len(axes[asks]):
+            rest = math.prod(len(axis) for name, axis in axes.items() if name != asks)
+            pruned[rule.title] += (len(axes[asks]) - len(kept)) * rest
+        axes[asks] = kept
+    return axes
 
-    `values` are those to combine; a parameter that it lacks takes its default. What is left out breaks a constraint
-    or a piece of advice, the family's or what is given here, or has a value that is hopeless for the problem.
+
+def legal_configs(
+    problem: Problem,
+    arch: Arch,
+    kind: type[Config],
+    values: Mapping[str, Sequence[Any]],
+    advice: Sequence[Rule[Any]] = (),
+    first: Sequence[str] = (),
+) -> tuple[list[Config], Counter[str]]:
+    """The configs that break neither the family's rules nor the advice, and how many combinations were left out for
+    which reason.
+
+    `values` are the typed ones to combine; a parameter that it lacks takes its default. They are chosen in the order of
+    the fields, those named `first` before others.
     """
-    names = [parameter.name for parameter in family.parameters]
-    given = [list(values.get(parameter.name, (parameter.default,))) for parameter in family.parameters]
-    axes = {
-        parameter.name: [value for value in choices if parameter.worth(problem, value)]
-        for parameter, choices in zip(family.parameters, given)
-    }
     pruned: Counter[str] = Counter()
-    hopeless = math.prod(map(len, given)) - math.prod(map(len, axes.values()))
-    if hopeless:
-        pruned["a value is hopeless for the problem"] = hopeless
+    rules = [*rules_of(kind), *advice]
+    titles = [rule.title for rule in rules]
+    axes = worth(problem, arch, kind, rules, values, pruned)
+    if not all(axes.values()):
+        return [], pruned
+    names = sorted(axes, key=lambda name: first.index(name) if name in first else len(first))
 
     # Where there is no choice it is made at once, so that rules need not wait for it.
     free = [name for name in names if len(axes[name]) != 1] or names[-1:]
-    chosen = {name: axes[name][0] for name in names if name not in free}
+    values_now = {name: axes[name][0] for name in names if name not in free}
     below = [math.prod(len(axes[later]) for later in free[place + 1 :]) for place in range(len(free))]
+    chosen = _Chosen(values_now)
+    config = _traced(kind, chosen)
 
     # Rules wait at the place of the first value that they ask for and do not find. A rule has a memory for each place.
     places = {name: place for place, name in enumerate(free)}
-    rules = [*family.constraints, *COMMON, *family.advice, *advice]
     memories = [[_Memory(rule) for _ in free] for rule in rules]
     waiting: list[list[int]] = [[] for _ in free]
     waiting[0] += range(len(rules))
     found: list[Config] = []
-    sentences: dict[tuple[str, tuple[Value, ...]], str] = {}
-
-    def sentence(rule: Constraint) -> str:
-        told = tuple(chosen.get(name, "") for name in _told(rule.reason))
-        if (rule.reason, told) not in sentences:
-            sentences[rule.reason, told] = rule.sentence(complete(Config(family.name, tuple(chosen.items()))))
-        return sentences[rule.reason, told]
 
     def grow(place: int) -> None:
         if place == len(free):
-            found.append(Config.known(family.name, tuple([(name, chosen[name]) for name in names])))
+            found.append(kind.build(values_now))
             return
         name = free[place]
         for value in axes[name]:
-            chosen[name] = value
+            values_now[name] = value
             moved = []  # where rules wait now that did wait here
             for number in waiting[place]:
                 memory = memories[number][place]
-                verdict = memory.said.get(memory.key(chosen))
+                verdict = memory.said.get(memory.key(values_now))
                 if verdict is None:
-                    verdict = memory.ask(problem, arch, family.name, chosen, places)
+                    verdict = memory.ask(problem, arch, config, chosen, places)
                 if verdict == _HOLDS:
                     continue
                 if verdict == _BROKEN:
-                    pruned[sentence(memory.rule)] += below[place]
+                    pruned[titles[number]] += below[place]
                     break
                 moved.append(verdict)
                 waiting[verdict].append(number)
@@ -159,7 +197,7 @@ def combine(
                 grow(place + 1)
             for later in moved:
                 waiting[later].pop()
-            del chosen[name]
+            del values_now[name]
 
     grow(0)
     return found, pruned

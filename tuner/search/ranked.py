@@ -1,16 +1,20 @@
 """Which configs to try first: those that a model of the device ranks best, and winners of near shapes."""
 
 import itertools
+from collections.abc import Iterable
+from operator import attrgetter
 
 from ...codegen.config import Config
-from ...codegen.families import canonical, family_of, fitted
+from ...codegen.leaf import Edge
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.store import Store, distance
-from .experience import factor
+from ...runtime.store.record import Record
 from .model import estimate_us
+from .nearest import distance, fitted
+from .policies import policy_of
 
-__all__ = ["ranked", "recorded"]
+GUESSES = 48
+"""First guesses by the analytic model."""
 
 _HOPELESS = 3.0
 """No way to share out the work is guessed that takes so many times as long as the best, by the model."""
@@ -21,44 +25,43 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
 
     The processor is no GPU, and there the model says nothing: canonical order alone.
     """
-    heads: dict[str, Config] = {}
-    for config in sorted(configs, key=canonical):
-        heads.setdefault(config.family, config)
+    canonical = attrgetter("canonical")
+    families = dict.fromkeys(config.family for config in configs)
+    firsts = (min((c for c in configs if c.family == name), key=canonical) for name in families)
+    heads = sorted(firsts, key=canonical)
     if info.arch.is_host:
-        return list(dict.fromkeys((*heads.values(), *sorted(configs, key=canonical))))
+        return list(dict.fromkeys((*heads, *sorted(configs, key=canonical))))
     estimates = sorted((estimate_us(problem, config, info), place) for place, config in enumerate(configs))
     # Half of the guesses differ in what counts most, each the best of a way to share out the work by what was measured
     # elsewhere too; the others are simply the best of the model, whatever they share, of those that it does not tell
     # apart the first.
-    firsts: dict[tuple[object, ...], Config] = {}
     near = [(us, place) for us, place in estimates if us <= _HOPELESS * estimates[0][0]]
-    for _, place in sorted((us * factor(configs[place]), place) for us, place in near):
+    ways: dict[tuple[object, ...], Config] = {}
+    for _, place in sorted((us * policy_of(configs[place].family).factor(configs[place]), place) for us, place in near):
         config = configs[place]
-        family = family_of(config)
-        firsts.setdefault(
-            (
-                family.name,
-                family.tile(config)[:2],
-                family.splits(config),
-                family.tail(config),
-                family.streams(config) > 0,
-                family.packs(config),
-            ),
-            config,
-        )
+        way = config.cta_tile[:2], config.split_ctas, config.stream_ctas_per_sm > 0, config.packs
+        ways.setdefault((config.family, *way), config)
     told_apart: dict[float, Config] = {}
     for us, place in near:
         told_apart.setdefault(us, configs[place])
-    in_turn = itertools.chain.from_iterable(zip(firsts.values(), told_apart.values()))
-    return list(dict.fromkeys((*heads.values(), *in_turn, *(configs[place] for _, place in estimates))))
+    in_turn = itertools.chain.from_iterable(zip(ways.values(), told_apart.values()))
+    return list(dict.fromkeys((*heads, *in_turn, *(configs[place] for _, place in estimates))))
 
 
-def recorded(problem: Problem, info: DeviceInfo, store: Store, count: int = 4) -> list[Config]:
+def recorded(problem: Problem, info: DeviceInfo, records: Iterable[Record], count: int = 4) -> list[Config]:
     """Winners of the nearest tuned shapes, with the vectors and edges of this one: of this device first, then of
     others."""
     near = sorted(
-        (record for record in store.records() if record.problem.dtype is problem.dtype),
+        (record for record in records if record.problem.dtype is problem.dtype),
         key=lambda record: (record.device != info.key, distance(record.problem, problem)),
     )
-    winners = (fitted(record.config, problem, info.arch, ("exact", "bounds", "pad")) for record in near)
+    edges = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
+    winners = (fitted(record.config, problem, info.arch, edges) for record in near)
     return list(itertools.islice(dict.fromkeys(config for config in winners if config is not None), count))
+
+
+def first_guesses(
+    problem: Problem, info: DeviceInfo, configs: tuple[Config, ...], records: Iterable[Record]
+) -> list[Config]:
+    """What a search tries first: winners of near shapes, then the best by the model."""
+    return [*recorded(problem, info, records), *ranked(problem, info, configs)[:GUESSES]]

@@ -1,139 +1,136 @@
-"""What a search has to be able to do, and the two searches that need no model."""
+"""Samplers that choose among listed points, as Optuna's samplers choose in a box; and two that need no model.
 
-from collections import deque
-from collections.abc import Iterable
-from typing import Protocol
+Any of them drives a study of Optuna's by itself, if the study asks for `distributions(space)`:
+
+    study = optuna.create_study(sampler=GaussianSampler(space, seed=0))
+    trial = study.ask(distributions(space))
+    study.tell(trial, log_time)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from optuna import Study
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
 
-from ...codegen.errors import check
+from ...codegen.errors import ConfigError, check
 from .space import Mask, Point, Space
 
-__all__ = ["START", "BaseSampler", "ExhaustiveSampler", "RandomSampler", "Sampler", "Trials"]
 
-Trials = tuple[tuple[Point, float | None], ...]
-"""Points and their times in microseconds in the order they were told; None for one that failed."""
+def distributions(space: Space, numbers: bool = True) -> dict[str, BaseDistribution]:
+    """What Optuna is told of a space: for each parameter that varies, the position of its value among the choices.
 
-START = 10
-"""Points spread over the space before a model is asked; TPE has more, our own process fewer."""
+    Without `numbers`, any two positions are as far apart as any others, like words.
+    """
+    found: dict[str, BaseDistribution] = {}
+    for dimension in space.dimensions:
+        size = len(dimension.choices)
+        if size > 1:
+            order = numbers and dimension.ordered
+            found[dimension.name] = IntDistribution(0, size - 1) if order else CategoricalDistribution(range(size))
+    return found
 
 
-class Sampler(Protocol):
-    """A search by ask and tell. Several points may be asked before one is told."""
+class Outcomes:
+    """What the trials of a study say about the points of a space. A point is a row of the space's matrix here."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._told: list[tuple[int, float]] = []
+        self._running: dict[int, int | None] = {}
+        self._read = 0
+        self.unseen: Mask = np.ones(len(space), dtype=np.bool_)
+        """Points that no trial has."""
+
+    def read(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in what is new in all the trials of the study; those that hold no point of the space do not count."""
+        numbers = [*self._running, *range(self._read, len(trials))]
+        self._running = {}
+        self._read = len(trials)
+        for number in numbers:
+            trial = trials[number]
+            point = tuple(trial.params.get(d.name, 0) for d in self._space.dimensions)
+            row = self._space.index(point) if trial.params and point in self._space else None
+            if row is not None:
+                self.unseen[row] = False
+            if not trial.state.is_finished():
+                self._running[number] = row
+            elif row is not None:
+                self._told.append((row, math.inf if trial.value is None else trial.value))
+
+    def __len__(self) -> int:
+        """Trials that are running or done."""
+        return len(self._told) + len(self.pending)
 
     @property
-    def history(self) -> Trials:
-        """Everything told so far, an earlier run of the same study included."""
+    def rows(self) -> NDArray[np.intp]:
+        """Points of the trials that are done, in the order in which they were."""
+        return np.array([row for row, _ in self._told], dtype=np.intp)
 
-    def ask(self) -> Point | None:
-        """A valid point that was neither asked nor told before; None when there is none left."""
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Logarithm of the time of each of `rows`, infinite where the trial failed."""
+        return np.array([value for _, value in self._told], dtype=np.float64)
 
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why."""
-
-    def seed(self, points: Iterable[Point]) -> None:
-        """First guesses, handed out before anything else; known and invalid ones are passed over."""
-
-    def ready(self) -> bool:
-        """Whether `ask` would answer at once."""
-
-    def close(self) -> None:
-        """Nothing more will be asked; what was told is kept."""
+    @property
+    def pending(self) -> NDArray[np.intp]:
+        """Points of the trials that are running."""
+        return np.array([row for row in self._running.values() if row is not None], dtype=np.intp)
 
 
-class BaseSampler:
-    """Keeps what was seen, what is pending and what was told; a subclass only chooses."""
+class ListedSampler(BaseSampler):
+    """Chooses a point of the space that no trial of its study has; a subclass says which. One study for each."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self.space = space
-        self.unseen: Mask = np.ones(len(space), dtype=np.bool_)
-        self.pending: list[Point] = []
         self.random = np.random.default_rng(seed)
-        self._left = len(space)
-        self._queue: deque[Point] = deque()
-        self._history: list[tuple[Point, float | None]] = []
+        self._outcomes = Outcomes(space)
+        self._distributions = distributions(space)
 
-    @property
-    def history(self) -> Trials:
-        return tuple(self._history)
-
-    def seed(self, points: Iterable[Point]) -> None:
-        self._queue.extend(point for point in points if point in self.space)
-
-    def ready(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-    def ask(self) -> Point | None:
-        point = self._queued()
-        if point is None and self._left:
-            point = self.choose()
-        if point is not None:
-            self._mark(point)
-            self.pending.append(point)
-        return point
-
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        """The outcome at a point. One that was never asked counts as seen from now on."""
-        check(time_us is None or time_us > 0, f"a time must be positive, got {time_us}")
-        self._mark(point)
-        if point in self.pending:
-            self.pending.remove(point)
-        self._history.append((point, time_us))
-        self.learn(point, time_us)
-
-    def choose(self) -> Point:
-        """An unseen valid point; called only while there is one."""
+    def choose(self, outcomes: Outcomes) -> int:
+        """The row of an unseen point; called only while there is one."""
         raise NotImplementedError
 
-    def learn(self, point: Point, time_us: float | None) -> None:
-        """Take an outcome into the model, if there is one."""
-
-    def follow(self, other: "BaseSampler") -> None:
-        """From now on know what the other search knows, to choose for it; only the other is asked and told."""
-        self.unseen, self.pending, self._history = other.unseen, other.pending, other._history
-
-    def spread(self) -> Point:
+    def farthest(self, outcomes: Outcomes) -> int:
         """The one of some random unseen points that is farthest from all seen ones."""
-        rows = self.random.permutation(np.flatnonzero(self.unseen))[:256]
-        seen = np.flatnonzero(~self.unseen)[:256]
+        rows = self.random.permutation(np.flatnonzero(outcomes.unseen))[:256]
+        seen = np.flatnonzero(~outcomes.unseen)[:256]
         if not seen.size:
-            return self.space.points[int(rows[0])]
+            return int(rows[0])
         gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
-        return self.space.points[int(rows[np.argmax(gaps.min(axis=0))])]
+        return int(rows[np.argmax(gaps.min(axis=0))])
 
-    def _queued(self) -> Point | None:
-        while self._queue:
-            point = self._queue.popleft()
-            if self.unseen[self.space.index(point)]:
-                return point
-        return None
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._distributions
 
-    def _mark(self, point: Point) -> None:
-        row = self.space.index(point)
-        self._left -= int(self.unseen[row])
-        self.unseen[row] = False
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self._outcomes.read(study.get_trials(deepcopy=False))
+        check(bool(self._outcomes.unseen.any()), "every point of the space was tried")
+        point: Point = self.space.points[self.choose(self._outcomes)]
+        return {d.name: i for d, i in zip(self.space.dimensions, point, strict=True) if d.name in search_space}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise ConfigError(f"{param_name} does not vary in this space, or another distribution was asked for")
 
 
-class RandomSampler(BaseSampler):
+class RandomSampler(ListedSampler):
     """Any unseen point, each as likely as the others."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(space, seed)
-        self._order = iter(self.random.permutation(len(space)))
-
-    def choose(self) -> Point:
-        return self.space.points[next(int(row) for row in self._order if self.unseen[row])]
+    def choose(self, outcomes: Outcomes) -> int:
+        return int(self.random.choice(np.flatnonzero(outcomes.unseen)))
 
 
-class ExhaustiveSampler(BaseSampler):
+class ExhaustiveSampler(ListedSampler):
     """Every point in the order of the space."""
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
-        super().__init__(space, seed)
-        self._order = iter(range(len(space)))
-
-    def choose(self) -> Point:
-        return self.space.points[next(row for row in self._order if self.unseen[row])]
+    def choose(self, outcomes: Outcomes) -> int:
+        return int(np.argmax(outcomes.unseen))

@@ -1,87 +1,70 @@
-"""The searches by their names, and those that keep what they were told."""
+"""The samplers by their names."""
 
-from collections.abc import Iterable
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
 
-from ...codegen.errors import ConfigError, check
-from .ahead import AskAhead
-from .gaussian import GaussianSampler
-from .sampler import BaseSampler, ExhaustiveSampler, RandomSampler, Sampler, Trials
-from .space import Point, Space
+from ...codegen.errors import check
+from .space import Space
 
 if TYPE_CHECKING:
-    from .study import Journal
+    from .study import Search
 
-__all__ = ["SAMPLERS", "StoredSampler", "make_sampler"]
+SAMPLERS = ("auto", "gp", "tpe", "random", "exhaustive")
+"""Our own names; `optuna:` and the name of a class in `optuna.samplers` is one of Optuna's."""
 
-SAMPLERS = ("auto", "tpe", "gp", "optuna-gp", "random", "exhaustive")
-"""Names that `make_sampler` knows."""
+OPTUNA = "optuna:"
 
 GP_BUDGET = 1000
 """Trials up to which the Gaussian process suggests faster than TPE, and at least as well."""
 
 
-class StoredSampler:
-    """A sampler whose outcomes are kept in a journal; it starts knowing all that the journal holds."""
-
-    def __init__(self, sampler: Sampler, journal: "Journal") -> None:
-        self._sampler = sampler
-        self._journal = journal
-        self._started: dict[Point, datetime] = {}
-        for point, time_us in journal.history:
-            sampler.tell(point, time_us)
-
-    @property
-    def history(self) -> Trials:
-        return self._sampler.history
-
-    def seed(self, points: Iterable[Point]) -> None:
-        self._sampler.seed(points)
-
-    def ready(self) -> bool:
-        return self._sampler.ready()
-
-    def close(self) -> None:
-        self._sampler.close()
-
-    def ask(self) -> Point | None:
-        point = self._sampler.ask()
-        if point is not None:
-            self._started[point] = datetime.now()
-        return point
-
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        started = self._started.pop(point, datetime.now())
-        self._journal.add(point, time_us, started, status, reason)
-        self._sampler.tell(point, time_us)
+def check_sampler(name: str) -> None:
+    """Raise ConfigError for a name that `make_search` does not know."""
+    if name.startswith(OPTUNA):
+        known = _of_optuna()
+        check(name in known, f"Optuna samplers that need no arguments are {', '.join(known)}; got {name!r}")
+    else:
+        check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}")
 
 
-def make_sampler(
-    name: str,
-    space: Space,
-    seed: int,
-    storage: Path | None = None,
-    budget: int | None = None,
-    study: str = "tilewright",
-) -> Sampler:
-    """The search called `name`; with `storage`, one that resumes what that file holds under `study`.
+def make_search(name: str, space: Space, seed: int, budget: int | None = None) -> "Search":
+    """The search called `name`: `auto` is the Gaussian process up to a `budget` of 1,000 trials, else TPE.
 
-    `auto` is the Gaussian process up to a `budget` of 1,000 trials, else TPE. Raises ConfigError for another name, and
-    for `optuna-gp` without torch and scipy.
+    Raises ConfigError for another name. A sampler of Optuna's may need a package; `ask` raises ConfigError then.
     """
-    from .study import GPSampler, Journal, TPESampler  # only here: Optuna is slow to import
+    check_sampler(name)
+    # Only here: Optuna is slow to import.
+    from .gaussian import GaussianSampler
+    from .parzen import ParzenSampler
+    from .sampler import ExhaustiveSampler, RandomSampler
+    from .study import Search
 
-    check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}", ConfigError)
     if name == "auto":
         name = "gp" if budget is not None and budget <= GP_BUDGET else "tpe"
-    kinds: dict[str, type[BaseSampler]] = {
-        "tpe": TPESampler,
-        "gp": GaussianSampler,
-        "optuna-gp": GPSampler,
-        "random": RandomSampler,
-        "exhaustive": ExhaustiveSampler,
-    }
-    sampler = kinds[name](space, seed)
-    return sampler if storage is None else StoredSampler(AskAhead(sampler), Journal(storage, space, study))
+    if name.startswith(OPTUNA):
+        kind = _of_optuna()[name]
+        options = {"seed": seed, "warn_independent_sampling": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a sampler is experimental
+            sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
+    else:
+        kinds = {"gp": GaussianSampler, "tpe": ParzenSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
+        sampler = kinds[name](space, seed)
+    # Positions taken for numbers mislead Optuna's TPE: on recordings it needs twice as many outcomes or more.
+    return Search(space, sampler, numbers=name != OPTUNA + "TPESampler")
+
+
+def _of_optuna() -> dict[str, Any]:
+    """Optuna's samplers that can be made without an argument, by our names of them."""
+    import optuna
+
+    found = {}
+    for name in sorted(optuna.samplers.__all__):
+        kind = getattr(optuna.samplers, name)
+        if not inspect.isclass(kind) or inspect.isabstract(kind):
+            continue
+        needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
+        if not needed and name != "BruteForceSampler":  # stops its study, as only `optimize` may; ours is `exhaustive`
+            found[OPTUNA + name] = kind
+    return found

@@ -12,13 +12,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.config import Value
 from ...codegen.errors import ConfigError, check
-
-__all__ = ["Dimension", "Mask", "Point", "Space"]
+from ...codegen.leaf import Value
 
 Point: TypeAlias = tuple[int, ...]
 """For each dimension the position of the value among its choices."""
+
+Trials: TypeAlias = tuple[tuple[Point, float | None], ...]
+"""Points and their times in microseconds in the order they were told; None for one that failed."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 """One flag for each point of a space, in the space's order."""
@@ -29,7 +30,6 @@ class Dimension:
     """One parameter and the values it may take."""
 
     name: str
-    """Name of the parameter."""
     choices: tuple[Value, ...]
     """Its values, all different; numbers in rising order, for neighbours here are taken for neighbours."""
 
@@ -55,7 +55,6 @@ class Space:
     points: tuple[Point, ...]
     """All valid points, each once."""
     matrix: NDArray[np.int16] = field(init=False, repr=False)
-    """The points as rows."""
     scaled: NDArray[np.float32] = field(init=False, repr=False)
     """The points with numbers scaled to 0..1 by position; words keep their position."""
     _scale: NDArray[np.float32] = field(init=False, repr=False)
@@ -89,13 +88,6 @@ class Space:
         if row is None:
             raise ConfigError(f"not a point of this space: {point}")
         return row
-
-    def value(self, point: Point, name: str) -> Value:
-        """The value of one parameter at a point."""
-        for dimension, position in zip(self.dimensions, point, strict=True):
-            if dimension.name == name:
-                return dimension.choices[position]
-        raise ConfigError(f"no parameter is called {name!r}")
 
     def values(self, point: Point) -> tuple[tuple[str, Value], ...]:
         """Names and values of all parameters at a point."""
@@ -136,22 +128,3 @@ class Space:
         if not rows.size:
             return None
         return self.points[int(rows[np.argmin(self.distances(point, rows))])]
-
-    def neighbours(self, point: Point) -> tuple[Point, ...]:
-        """Valid points that differ in one dimension: the next valid number up and down, any other word.
-
-        `point` itself need not be valid. Steps skip over invalid positions, because a constraint such as
-        "divides the tile" leaves gaps that a walk must be able to cross.
-        """
-        found = []
-        for place, dimension in enumerate(self.dimensions):
-            here = point[place]
-            below, above = range(here - 1, -1, -1), range(here + 1, len(dimension.choices))
-            for way in (below, above):
-                for position in way:
-                    other = (*point[:place], position, *point[place + 1 :])
-                    if other in self._rows:
-                        found.append(other)
-                        if dimension.ordered:
-                            break
-        return tuple(found)

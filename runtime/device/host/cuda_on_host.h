@@ -11,7 +11,7 @@
 
 #include <utility>
 
-#include "bulk.h"
+#include "tma.h"
 #include "copies.h"
 #include "fibers.h"
 #include "launch.h"

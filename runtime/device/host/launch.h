@@ -1,7 +1,7 @@
 // Launches: blocks one after another, or the blocks of a cluster in turns, each with its own shared memory.
 #pragma once
 
-#include "bulk.h"
+#include "tma.h"
 #include "fibers.h"
 
 namespace tilewright_host {
@@ -120,7 +120,7 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
             block->first = fibers_used;
             block->used = block->started = block->returned = block->left = 0;
             poison_block();
-            forget_bulk_copies();
+            forget_boxes();
             begin();
             next = current;
         } else if (block->returned < threads) {

@@ -1,0 +1,28 @@
+"""Writes a user's records of a device as files of configs/tuned/, in which records ship.
+
+python benchmarks/export_records.py STORE DEVICE-KEY configs/tuned
+"""
+
+import sys
+from pathlib import Path
+
+from tilewright.runtime.files import write_whole
+from tilewright.runtime.store.codec import dumps
+from tilewright.runtime.store.store import Store
+
+
+def export(store: Path, device_key: str, folder: Path) -> list[Path]:
+    """`folder/<device key>/<MxNxK>-<dtype>-<transposes>.json` for each record of the store itself."""
+    own, _ = Store(store).layers(device_key)
+    written = []
+    for record in own:
+        problem = record.problem
+        path = folder / record.device / f"{problem.shape}-{problem.dtype.value}-{problem.trans}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, dumps(record))
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    print(*export(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])), sep="\n")

@@ -1,0 +1,42 @@
+"""`tilewright devices`: what kernels can run on."""
+
+import json
+
+import click
+
+from ..codegen.problem import DType
+from ..runtime.device.detect import available
+from ..runtime.device.protocol import DeviceInfo
+from ..tuner.bench.report import Column
+from . import options
+from .tables import new_console, say, table
+
+
+@click.command("devices")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@options.debug
+def devices_command(as_json: bool) -> None:
+    """List the devices that kernels can run on, with their limits."""
+    infos, missing = available()
+    if as_json:
+        click.echo(json.dumps([{"key": info.key, **info.packed()} for info in infos], indent=1))
+    else:
+        console = new_console()
+        say(console, *table(_columns(infos), console.width))
+    if missing:
+        click.echo(f"no GPU: {missing.removeprefix('device cuda: ')}", err=True)
+
+
+def _columns(infos: tuple[DeviceInfo, ...]) -> list[Column]:
+    return [
+        Column("device", [info.selector for info in infos], left=True),
+        Column("arch", [info.arch.name for info in infos], left=True),
+        Column("SMs", [str(info.sm_count) for info in infos]),
+        Column("MHz", [f"{info.clock_mhz:.0f}" for info in infos], 2),
+        *(Column(f"{t.value} GFLOP/s", [f"{info.peak_gflops(t):,.0f}" for info in infos]) for t in DType),
+        Column("GB", [f"{info.memory_bytes / 1e9:.1f}" for info in infos], 1),
+        Column("GB/s", [f"{info.bandwidth_gbs:,.0f}" for info in infos]),
+        Column("L2 MB", [f"{info.l2_bytes / 2**20:.0f}" for info in infos], 3),
+        Column("KB a CTA", [f"{info.arch.smem_per_block_bytes / 1024:.0f}" for info in infos], 4),
+        Column("name", [info.name for info in infos], left=True, wraps_at=16),
+    ]

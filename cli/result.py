@@ -1,0 +1,156 @@
+"""What `tune` found, on the screen and as JSON."""
+
+import json
+import math
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ..codegen.problem import Problem
+from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.codec import encode
+from ..tuner.bench.report import Column, figure
+from ..tuner.bench.rows import TITLES
+from ..tuner.measure.decide import NAIVE, Contender
+from ..tuner.recording.replay import Replayed
+from ..tuner.result import Result
+from ..tuner.search.candidates import ABSENT
+from .tables import say, table
+
+
+def show_result(console: Console, result: Result, store: Path | None) -> None:
+    """Print the winner, the contenders, what the run did, and two commands that use the winner."""
+    problem, info, best = result.problem, result.device, result.contenders[0]
+    us = best.measurement.median_us
+    share = problem.flops / us / 1e3 / _bound_gflops(problem, info, best)
+    speed = f"{figure(us)} us, {figure(problem.flops / us / 1e3)} GFLOP/s, {share:.1%} of the bound"
+    say(console, f"winner: {best.config}", style="bold")
+    say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", "", style="bold")
+    head, first, *others = table(_columns(result), console.width)
+    first.stylize("bold")
+    say(console, head, first, *others, "", *summary(result))
+    on_host = "to use it on this processor (for a GPU, tune on that GPU):"
+    say(console, on_host if info.arch.is_host else "to use it:")
+    for command in _commands(problem, info, store, console.width):
+        say(console, Text(f"  {command}"))
+
+
+def _vendor(info: DeviceInfo) -> str:
+    return TITLES["numpy" if info.arch.is_host else "cublas"]
+
+
+def _bound_gflops(problem: Problem, info: DeviceInfo, contender: Contender) -> float:
+    """The roofline in 10^9 operations a second: the arithmetic peak, or, where that is lower, memory bandwidth times
+    the operations that a config's block tile makes of each byte it loads.
+
+    Caches are left out, so a small tile can pass its bound on a device whose cache serves the re-reading.
+    """
+    peak = info.peak_gflops(problem.dtype)
+    if contender.config is None:
+        return peak
+    reuse_a, reuse_b = contender.config.reuse
+    loaded = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
+    traffic_bytes = (loaded + problem.m * problem.n) * problem.dtype.size_bytes
+    return min(peak, info.bandwidth_gbs * problem.flops / traffic_bytes)
+
+
+def _interval(contender: Contender) -> str:
+    return "..".join(map(figure, contender.interval))
+
+
+def _columns(result: Result) -> list[Column]:
+    """The contenders, a row each."""
+    problem, info, contenders = result.problem, result.device, result.contenders
+    times = [contender.measurement.median_us for contender in contenders]
+    gflops = [problem.flops / us / 1e3 for us in times]
+    naive_us = next((us for us, contender in zip(times, contenders) if contender.config == NAIVE), math.nan)
+    shares = [rate / _bound_gflops(problem, info, contender) for rate, contender in zip(gflops, contenders)]
+    return [
+        Column("us", [figure(us) for us in times]),
+        Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 4),
+        Column("GFLOP/s", [figure(rate) for rate in gflops]),
+        Column("of bound", [f"{share:.1%}" for share in shares], 1),
+        Column("err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 5),
+        Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 3),
+        Column(f"x {_vendor(info)}", ["1" if c.config is None else figure(c.ratio_vendor) for c in contenders]),
+        Column("interval", ["" if c.config is None else _interval(c) for c in contenders], 2),
+        Column("variant", [str(c.config or _vendor(info)) for c in contenders], left=True, wraps_at=28),
+    ]
+
+
+def summary(result: Result) -> list[str]:
+    """What the run did, in a few lines."""
+    new = result.trials - result.resumed
+    counts = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
+    phases = result.phases
+    idle = "" if result.idle_s is None else f", idle {result.idle_s:.1f}"
+    busy = "" if result.busy_share is None else f", measuring {result.busy_share:.0%} of the time after 10 s"
+    lines = [
+        f"tried {new} variants in {result.seconds:.1f} s, {new / result.seconds:.1f} a second: {counts}; "
+        f"ended by {result.stopped}",
+        f"seconds: compile {phases.compile_s:.1f}, verify {phases.verify_s:.1f}, time {phases.time_s:.1f}, "
+        f"sampler {result.sampler_s:.1f}{idle}; {result.compilers} compile processes{busy}",
+    ]
+    if math.isfinite(result.guessed_us):
+        lines.append(f"the best of the first 16 guesses took {figure(result.guessed_us)} us")
+    end_to_end = result.best.measurement.end_to_end_us if result.best.measurement else None
+    if end_to_end is not None and not result.device.arch.is_host:
+        lines.append(f"with the operands copied to the device and the result back: {figure(end_to_end)} us")
+    return lines
+
+
+def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int) -> tuple[str, str]:
+    """A command in the shell and one in Python that use the winner; on the processor, no file for a GPU."""
+    dtype, trans, kept = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
+    turned = f" --trans {trans}" if trans != "nn" else ""
+    emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned} --device {info.selector}{kept} -o out"
+    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{kept}"
+    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{dtype}"'
+    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if turned else ""
+    arguments += f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
+    python = f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}"
+    broken = python.replace("; ", "\n", 1)  # which the shell and Python take as well
+    return show if info.arch.is_host else emit, python if len(python) + 2 <= width else broken
+
+
+def show_replay(console: Console, found: Replayed) -> None:
+    """Print what a search of a recording found: a line for each trial that was the best so far."""
+    recording = found.recording
+    size = "x".join(map(str, recording.problem_size))
+    say(console, f"{recording.kernel_name} {size}, recorded on {recording.device_name}", style="bold")
+    optimum_us = recording.best()[1]
+    space = recording.space()
+    varied = {dimension.name for dimension in space.dimensions if len(dimension.choices) > 1}
+    best_us = math.inf
+    for trial, (point, time_us) in enumerate(found.trials, start=1):
+        if time_us is not None and time_us < best_us:
+            best_us = time_us
+            values = ((name, value) for name, value in space.values(point) if name in varied and value != ABSENT)
+            named = ",".join(f"{name}={value}" for name, value in values)
+            say(console, f"trial {trial}: {figure(time_us)} us, {optimum_us / time_us:.1%} of the optimum, {named}")
+    text = (
+        f"tried {len(found.trials)} of {len(space)} recorded variants, which took {found.charged_s:,.0f} s to record; "
+        f"the best is {found.share:.1%} of the optimum; ended by {found.stopped}"
+    )
+    say(console, text)
+
+
+_AS_THEY_ARE = "problem best contenders trials resumed seconds sampler_s busy_share idle_s stopped".split()
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A run as plain values."""
+    return {
+        **{name: encode(getattr(result, name)) for name in _AS_THEY_ARE},
+        "device": result.device.name,
+        "statuses": dict(result.statuses),
+        "pruned": dict(result.pruned),
+        **asdict(result.phases),
+        "compile_processes": result.compilers,
+        "variants_per_second": (result.trials - result.resumed) / result.seconds,
+        "best_of_first_16_us": result.guessed_us if math.isfinite(result.guessed_us) else None,
+    }

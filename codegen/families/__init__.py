@@ -1,0 +1,51 @@
+"""The kernel families, one module each: its config, its legality, its resources, its template's name."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+from ..arch import Arch
+from ..config import Config
+from ..errors import ConfigError
+from ..legality import require, serves
+from ..problem import Problem
+from ..text import values_of
+
+
+@cache
+def families() -> dict[str, type[Config]]:
+    """Every family by name, simple ones first: what the modules of this folder define."""
+    found: list[type[Config]] = []
+    for module in pkgutil.iter_modules(__path__):
+        members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
+        found += [each for each in members if isinstance(each, type) and issubclass(each, Config)]
+    named = (each for each in dict.fromkeys(found) if hasattr(each, "family"))
+    return {each.family: each for each in sorted(named, key=lambda each: (each.order, each.family))}
+
+
+def family_named(name: str) -> type[Config]:
+    """The family called `name`. Raises ConfigError listing the known ones."""
+    found = families().get(name)
+    if found is None:
+        raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}")
+    return found
+
+
+def parse(text: str) -> Config:
+    """The config written `family:tile,name=value,...`, as `str(config)` gives it. Raises ConfigError."""
+    name, _, rest = text.strip().partition(":")
+    try:
+        family = family_named(name.strip())
+        return family.of(values_of(rest, dict(family.joined)))
+    except ConfigError as error:
+        raise ConfigError(f"config {text!r}: {error}") from None
+
+
+def default_config(problem: Problem, arch: Arch) -> Config:
+    """A config that serves any problem on any device of the arch: the first family with shared memory whose defaults
+    do. What runs where nothing was tuned. Raises ConfigError if the grid limit stands in the way."""
+    defaults = [family() for family in families().values()]
+    found = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, arch)), None)
+    if found is None:
+        require(problem, defaults[0], arch)
+    return found or defaults[0]

@@ -1,0 +1,314 @@
+"""The `simt` family: register tiles fed from shared memory, by the ordinary multiply-add."""
+
+import enum
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..arch import Arch
+from ..leaf import Edge, Mode, option
+from ..legality import Rule
+from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, Launch, registers_held_to
+from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, runs_along_k
+from ..mechanisms.split import Split, split_rules
+from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
+from ..problem import DType, Problem
+from ..source import TensorBox
+
+_MOST_FMAS = 2560
+"""Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
+_MOST_BARRIERS = 15
+"""Named barriers of a CTA, beside that of all its threads."""
+
+
+class Order(enum.StrEnum):
+    """In which order a thread multiplies its accumulators in a step of k."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class SimtTile:
+    """Sizes of the block tile, the warp tile and the thread tile."""
+
+    block_m: int = option(
+        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 56, 80, 112, 120, meaning="rows of C a CTA computes"
+    )
+    block_n: int = option(64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120, meaning="columns of C a CTA computes")
+    block_k: int = option(16, 8, 32, 64, 128, 256, meaning="steps of k that a tile covers")
+    thread_m: int = option(8, 2, 4, 16, 5, 10, 14, meaning="rows of C a thread computes")
+    thread_n: int = option(8, 2, 4, 5, 10, meaning="columns of C a thread computes")
+    lanes_m: int = option(8, 2, 4, 16, meaning="lanes of a warp along the rows of C")
+    slices: int = option(1, 2, 4, 8, 16, meaning="sliced-K: groups of warps that share out the k of each tile")
+    slice_barriers: bool = option(False, meaning="each slice copies its own steps of k and has a barrier of its own")
+    order: Order = option(Order.COLUMNS, meaning="FMA order of a thread's accumulators")
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of C that a warp computes."""
+        return self.thread_m * self.lanes_m
+
+    @property
+    def warp_n(self) -> int:
+        """Columns of C that a warp computes."""
+        return self.thread_n * (32 // self.lanes_m)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
+        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread computes."""
+        return self.thread_m * self.thread_n
+
+    @property
+    def non_power_of_two(self) -> bool:
+        """Whether a side of the thread tile is no power of two: block tiles may have such sides then."""
+        return self.thread_m.bit_count() > 1 or self.thread_n.bit_count() > 1
+
+
+@dataclass(frozen=True, slots=True)
+class SimtPipeline:
+    """How tiles of A and B come to shared memory, and from there to registers."""
+
+    load: Load = option(Load.CP_ASYNC, Load.REGISTERS, Load.TMA, meaning="how tiles come to shared memory")
+    stages: int = option(3, 2, 4, 5, 6, 8, meaning="tiles that shared memory holds at a time")
+    pack_a: bool = option(False, meaning="A is copied first, to aligned rows of k")
+    pack_b: bool = option(False, meaning="B is copied first, to aligned rows of k")
+    vec_a: int = option(1, 2, 4, meaning="elements of A that one copy moves")
+    vec_b: int = option(1, 2, 4, meaning="elements of B that one copy moves")
+    k_inner_a: bool = option(False, meaning="k stays innermost in the tiles of A")
+    k_inner_b: bool = option(False, meaning="k stays innermost in the tiles of B")
+    fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
+    interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its steps of k")
+
+
+def _interleave_fits(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
+    groups = config.pipeline.interleave
+    if groups == 1:
+        return True
+    # Not the last step, where that waits for the next tile.
+    places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
+    copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
+    return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
+
+
+def _slice_barriers_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
+    tile, pipeline = config.tile, config.pipeline
+    if not tile.slice_barriers:
+        return True
+    depth = tile.block_k // tile.slices
+    whole = depth % pipeline.vec_a == 0 and depth % pipeline.vec_b == 0
+    return tile.slices > 1 and whole and (tile.slices <= _MOST_BARRIERS or tile.warps == 1)  # a warp has its own
+
+
+_RULES: tuple[Rule["SimtConfig"], ...] = (
+    *TILE_RULES,
+    Rule(
+        "the rows of a warp, {c.tile.warp_m}, and its columns, {c.tile.warp_n}, are whole vectors of 16 bytes",
+        lambda problem, config, arch: all(
+            side * problem.dtype.size_bytes % WIDE_BYTES == 0 for side in (config.tile.warp_m, config.tile.warp_n)
+        ),
+    ),
+    Rule(
+        "tiles that pass through registers use two stages, not {c.pipeline.stages}",
+        lambda problem, config, arch: config.pipeline.load is not Load.REGISTERS or config.pipeline.stages == 2,
+    ),
+    HAS_CP_ASYNC,
+    Rule(
+        "k is innermost in the tiles of an operand only if its stored rows run along k",
+        lambda problem, config, arch: all(
+            along or not inner
+            for along, inner in zip(config.along_k(problem), (config.pipeline.k_inner_a, config.pipeline.k_inner_b))
+        ),
+    ),
+    Rule(
+        "vec_c {c.epilogue.vec_c} is at most the neighbours in a row of C that a thread computes",
+        lambda problem, config, arch: config.epilogue.vec_c <= config.neighbours(problem.dtype),
+    ),
+    Rule(
+        "cp.async transposes an operand element by element, in vectors of 1",
+        lambda problem, config, arch: (
+            (config.pipeline.vec_a == 1 or not config.transposes_in_flight(problem, "a"))
+            and (config.pipeline.vec_b == 1 or not config.transposes_in_flight(problem, "b"))
+        ),
+    ),
+    Rule(
+        "block_k {c.tile.block_k} is whole steps for each of {c.tile.slices} slices, an even number of them with "
+        "double-buffered fragments",
+        lambda problem, config, arch: (
+            config.tile.block_k % (config.tile.slices * config.step(problem.dtype) * config.buffers) == 0
+        ),
+    ),
+    Rule(
+        f"a thread has at most {_MOST_FMAS} multiply-adds in a tile: they are unrolled",
+        lambda problem, config, arch: config.tile.accumulators * config.tile.block_k <= _MOST_FMAS * config.tile.slices,
+    ),
+    Rule(
+        "interleave {c.pipeline.interleave} is for cp.async, at most the copies of a thread of A or B for a tile and "
+        "the steps they go with",
+        _interleave_fits,
+    ),
+    *TMA_RULES,
+    Rule(
+        f"barriers of their own are for several slices, at most {_MOST_BARRIERS} or of one warp each, that copy whole "
+        "vectors",
+        _slice_barriers_fit,
+    ),
+    *split_rules(Mode.SPLIT_K, Mode.STREAM_K),
+    Rule(
+        "operands are padded or packed, not both",
+        lambda problem, config, arch: config.edge is not Edge.PAD or not any(config.packs),
+    ),
+    *BLOCKED_RULES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimtConfig(BlockedConfig):
+    """A variant of the family."""
+
+    family = "simt"
+    title = "register tiles fed from shared memory, by the ordinary multiply-add"
+    template = "simt.cu.jinja"
+    order = 2
+    rules = _RULES
+    joined = (
+        ("", ("block_m", "block_n", "block_k")),
+        ("thread", ("thread_m", "thread_n")),
+        ("vec", ("vec_a", "vec_b", "vec_c")),
+    )
+
+    tile: SimtTile = SimtTile()
+    pipeline: SimtPipeline = SimtPipeline()
+    split: Split = Split()
+    epilogue: Epilogue = Epilogue()
+    launch: Launch = Launch()
+    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def producer_threads(self) -> int:
+        return 32 if self.pipeline.load is Load.TMA else 0
+
+    def scalar(self) -> "SimtConfig":
+        packs = (*self.packs, False)
+        values: dict[str, Any] = {name: 1 for name, packed in zip(self.vectors, packs) if not packed}
+        if self.pipeline.load is Load.TMA:  # it copies rows that are aligned; cp.async has no such deep tiles
+            values.update(load=Load.CP_ASYNC, block_k=min(self.tile.block_k, DEEPEST // 2))
+        return self.changed(**values)
+
+    @property
+    def packs(self) -> tuple[bool, bool]:
+        return self.pipeline.pack_a, self.pipeline.pack_b
+
+    def along_k(self, problem: Problem) -> tuple[bool, bool]:
+        """Whether a row of A, and of B, runs along k where tiles are copied from."""
+        a, b = (runs_along_k(problem, operand) and not pack for operand, pack in zip("ab", self.packs))
+        return a, b
+
+    def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
+        return tma_boxes(self, problem) if self.pipeline.load is Load.TMA else ()
+
+    # --- resources
+
+    @property
+    def _team(self) -> tuple[int, int]:
+        """Threads that copy together, and the steps of k of a tile that they copy."""
+        slices = self.tile.slices if self.tile.slice_barriers else 1
+        return self.multiplying_threads // slices, self.tile.block_k // slices
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """The tiles of all stages, or later what a family of block tiles needs."""
+        tile, (_, depth), wide = self.tile, self._team, WIDE_BYTES // dtype.size_bytes
+        elements = 0
+        for extent, inner in ((tile.block_m, self.pipeline.k_inner_a), (tile.block_n, self.pipeline.k_inner_b)):
+            elements += extent * (depth + wide) if inner else depth * (extent + wide)
+        elements *= self.pipeline.stages * (tile.slices if tile.slice_barriers else 1)
+        written_rows = min(tile.lanes_m, 8 * wide // self.neighbours(dtype) // 2)
+        passing = self.passing_elements(tile.lanes_m, written_rows, wide)
+        return self.most_elements(elements, passing, wide) * dtype.size_bytes
+
+    def copied(self, operand: str, vec: int = 0) -> int:
+        """Most elements of an operand that a thread copies for a tile, whichever way its rows run: in the config's
+        vectors, or in those of `vec` elements."""
+        extent = self.tile.block_m if operand == "a" else self.tile.block_n
+        vec = vec or (self.pipeline.vec_a if operand == "a" else self.pipeline.vec_b)
+        team, depth = self._team
+        fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
+        return vec * -(-extent * depth // (vec * fewest))
+
+    def transposes_in_flight(self, problem: Problem, operand: str) -> bool:
+        """Whether cp.async has to transpose A or B."""
+        place = "ab".index(operand)
+        inner = (self.pipeline.k_inner_a, self.pipeline.k_inner_b)[place]
+        return self.pipeline.load is not Load.REGISTERS and self.along_k(problem)[place] and not inner
+
+    def step(self, dtype: DType) -> int:
+        """Steps of k whose operands a thread reads at once."""
+        return WIDE_BYTES // dtype.size_bytes if self.pipeline.k_inner_a or self.pipeline.k_inner_b else 1
+
+    @property
+    def buffers(self) -> int:
+        """Sets of registers for a step's operands."""
+        return 2 if self.pipeline.fragments is Fragments.DOUBLE else 1
+
+    def neighbours(self, dtype: DType) -> int:
+        """Neighbours in a row of C that a thread computes: as many as it reads of B at once, at least."""
+        return 1 if self.pipeline.k_inner_b else math.gcd(self.tile.thread_n, WIDE_BYTES // dtype.size_bytes)
+
+    def accumulator_registers(self, dtype: DType) -> int:
+        """Registers of a thread's accumulators."""
+        return dtype.size_bytes // 4 * self.tile.accumulators
+
+    def _operand_registers(self, dtype: DType) -> int:
+        return dtype.size_bytes // 4 * self.step(dtype) * (self.tile.thread_m + self.tile.thread_n)
+
+    def _passing_registers(self, dtype: DType, vec: int = 0) -> int:
+        """Registers of the tiles that pass through registers."""
+        if self.pipeline.load is not Load.REGISTERS:
+            return 0
+        return dtype.size_bytes // 4 * (self.copied("a", vec) + self.copied("b", vec))
+
+    def least_registers(self, dtype: DType) -> int:
+        """Registers that a thread can do with; with fewer some spill."""
+        # Its scalar form, which copies element by element, has to fit as well.
+        passing = max(self._passing_registers(dtype), self._passing_registers(dtype, vec=1))
+        held = self.accumulator_registers(dtype) + max(0, passing - 4)
+        held += 12 if self.split_ctas > 1 else 0
+        held += 12 if self.tile.non_power_of_two and self.pipeline.interleave > 1 else 0
+        return 40 + held + (4 + self.buffers) * self._operand_registers(dtype) // 4
+
+    def registers(self, dtype: DType) -> int:
+        """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+        held = self.accumulator_registers(dtype) + self._passing_registers(dtype)
+        bound = registers_held_to(self)
+        regular = not self.tile.non_power_of_two and self._copies_evenly()
+        if held >= 128 or (self.pipeline.interleave > 1 and not regular):
+            return bound  # it takes what there is
+        addresses = 0
+        if self.pipeline.load is not Load.REGISTERS:
+            addresses = self.copied("a") // self.pipeline.vec_a + self.copied("b") // self.pipeline.vec_b
+        operands = (1 + self.buffers) * self._operand_registers(dtype)
+        sharing = 8 if self.split_ctas > 1 or self.stream_ctas_per_sm else 0
+        needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + sharing + addresses)
+        if self.tile.non_power_of_two:
+            needed += 20
+        if needed < bound and self.epilogue.shared:
+            needed += 16
+        return min(needed, bound)
+
+    def _copies_evenly(self) -> bool:
+        """Whether all threads copy as many vectors of a tile."""
+        (team, depth), tile, pipeline = self._team, self.tile, self.pipeline
+        pairs = ((tile.block_m, pipeline.vec_a), (tile.block_n, pipeline.vec_b))
+        return all(extent * depth % (vec * team) == 0 for extent, vec in pairs)
+
+
+@cache
+def _copiers(per_row: int, threads: int) -> int:
+    """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
+    return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)

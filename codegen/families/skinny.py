@@ -1,0 +1,209 @@
+"""The `skinny` family: products with a short side, which read the large operand once at the memory's rate.
+
+One side of C is short, m or n: of the other operand there is little, and each element of the large one is used only
+that often. What counts is how many bytes are on their way from memory at a time.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from ..arch import Arch
+from ..config import Config
+from ..leaf import Edge, Mode, option
+from ..legality import Rule
+from ..mechanisms.blocked import REGISTERS_FIT, RESIDENT_FITS, registers_held_to
+from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, stored_row
+from ..mechanisms.split import Reduce, Split, split_rules
+from ..problem import DType, Problem
+
+_MOST_LOADED = 64
+"""Elements of the large operand that a thread loads at a time: each takes an instruction where vectors have one."""
+_EXCHANGED_ELEMENTS = 4096
+"""Sums that warps exchange at a time, where the small operand does not take more shared memory anyway."""
+
+
+class Side(enum.StrEnum):
+    """A side of C."""
+
+    M = "m"
+    N = "n"
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyTile:
+    """What a CTA and a thread compute and load."""
+
+    short: Side = option(Side.M, meaning="which side of C is short: its rows, m, or its columns, n")
+    block_short: int = option(4, 1, 2, 8, 16, 32, meaning="elements of the short side a CTA computes")
+    thread_long: int = option(4, 1, 2, 8, 16, meaning="elements of the long side that a thread computes")
+    thread_k: int = option(4, 1, 2, 8, 16, meaning="steps of k that a thread loads at a time")
+    lanes_k: int = option(1, 2, 4, 8, 16, 32, meaning="lanes of a warp that share out k")
+    warps_long: int = option(1, 2, 4, 8, meaning="warps along the long side")
+    warps_k: int = option(4, 1, 2, 8, 16, 32, meaning="warps that share out k")
+
+    @property
+    def block_long(self) -> int:
+        """Elements of the long side that a CTA computes."""
+        return self.warps_long * 32 // self.lanes_k * self.thread_long
+
+    @property
+    def block_k(self) -> int:
+        """Steps of k that a CTA loads at a time."""
+        return self.warps_k * self.lanes_k * self.thread_k
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread computes."""
+        return self.block_short * self.thread_long
+
+    @property
+    def loaded(self) -> int:
+        """Elements of the large operand that a thread loads at a time."""
+        return self.thread_long * self.thread_k
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyPipeline:
+    """How the operands come to the threads."""
+
+    load: Load = option(Load.REGISTERS, Load.CP_ASYNC, meaning="how the large operand comes")
+    stages: int = option(1, 2, 4, 6, 8, meaning="parts of the large operand on their way at a time")
+    vec_large: int = option(1, 2, 4, meaning="elements of the large operand that one load moves")
+    resident_k: int = option(256, 128, 512, 1024, 2048, 4096, meaning="steps of k of the small operand held at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyLaunch:
+    """Occupancy and PDL."""
+
+    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
+    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first parts to L2 while earlier kernels end")
+
+
+def _aligned(problem: Problem, config: "SkinnyConfig", arch: Arch) -> bool:
+    vec = config.pipeline.vec_large
+    fits = vec * problem.dtype.size_bytes <= WIDE_BYTES
+    return fits and (config.edge is Edge.PAD or stored_row(problem, config.large) % vec == 0)
+
+
+def _vectors_fit(problem: Problem, config: "SkinnyConfig", arch: Arch) -> bool:
+    along = config.tile.thread_k if config.along_k(problem) else config.tile.thread_long
+    return along % config.pipeline.vec_large == 0
+
+
+_RULES: tuple[Rule["SkinnyConfig"], ...] = (
+    Rule(
+        "vec_large {c.pipeline.vec_large} is at most 16 bytes and divides the stored rows of the large operand",
+        _aligned,
+    ),
+    Rule(
+        "vec_large {c.pipeline.vec_large} divides thread_long {c.tile.thread_long}, or thread_k {c.tile.thread_k} "
+        "where stored rows of the large operand run along k",
+        _vectors_fit,
+    ),
+    Rule(
+        "resident_k {c.pipeline.resident_k} is a multiple of the steps of k of the main loop, {c.round_k}",
+        lambda problem, config, arch: config.pipeline.resident_k % config.round_k == 0,
+    ),
+    Rule(
+        f"a thread loads at most {_MOST_LOADED} elements at a time",
+        lambda problem, config, arch: config.tile.loaded <= _MOST_LOADED,
+    ),
+    Rule(
+        "cp.async has an even number of stages, registers have one: not {c.pipeline.stages}",
+        lambda problem, config, arch: (config.pipeline.stages == 1) == (config.pipeline.load is Load.REGISTERS),
+    ),
+    HAS_CP_ASYNC,
+    *split_rules(Mode.SPLIT_K),
+    Rule(
+        "CTAs that share a tile of C add up in the workspace",
+        lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE,
+    ),
+    REGISTERS_FIT,
+    RESIDENT_FITS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyConfig(Config):
+    """A variant of the family."""
+
+    family = "skinny"
+    title = "a short side of C: the large operand streams through registers once, the small one waits in shared memory"
+    template = "skinny.cu.jinja"
+    order = 3
+    rules = _RULES
+    vectors = ("vec_large",)
+    pdl = True
+    joined = (
+        ("", ("block_short", "thread_long", "thread_k")),
+        ("warps", ("warps_long", "warps_k")),
+    )
+
+    tile: SkinnyTile = SkinnyTile()
+    pipeline: SkinnyPipeline = SkinnyPipeline()
+    split: Split = Split()
+    launch: SkinnyLaunch = SkinnyLaunch()
+    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return 32 * self.tile.warps_long * self.tile.warps_k, 1, 1
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        short, long = self.tile.block_short, self.tile.block_long
+        return (long, short, self.tile.block_k) if self.tile.short is Side.N else (short, long, self.tile.block_k)
+
+    @property
+    def large(self) -> str:
+        """Which operand is the large one: `a` or `b`."""
+        return "a" if self.tile.short is Side.N else "b"
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        vec = self.pipeline.vec_large
+        return (vec, 1, 1) if self.large == "a" else (1, vec, 1)
+
+    def along_k(self, problem: Problem) -> bool:
+        """Whether stored rows of the large operand run along k; otherwise they run along C."""
+        return runs_along_k(problem, self.large)
+
+    def long_side(self, problem: Problem) -> int:
+        """Elements of C along the side that the config takes for the long one."""
+        return problem.m if self.tile.short is Side.N else problem.n
+
+    @property
+    def round_k(self) -> int:
+        """Steps of k that the main loop covers at a time."""
+        return self.tile.block_k * (2 if self.pipeline.load is Load.CP_ASYNC else 1)
+
+    def cta_k(self, problem: Problem) -> int:
+        """Steps of k that a CTA covers."""
+        step = self.tile.block_k
+        return -(-problem.k // (step * self.split_ctas)) * step
+
+    # --- resources
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """What either form of the template needs."""
+        wide = WIDE_BYTES // dtype.size_bytes
+        count, resident = self.tile.block_short, self.pipeline.resident_k
+        along_c = resident * (count if count <= wide else count + wide)
+        along_k = count * (resident + 8)
+        ring = 0
+        if self.pipeline.load is Load.CP_ASYNC:
+            ring = self.pipeline.stages * self.tile.loaded * self.threads
+        rows, room = count, max(count * resident, _EXCHANGED_ELEMENTS)
+        while rows > 1 and self.tile.warps_k * self.tile.block_long * rows > room:
+            rows //= 2  # short rows whose sums the warps exchange at a time
+        exchanged = self.tile.warps_k * self.tile.block_long * (rows + (self.tile.short is Side.N))
+        return max(ring + max(along_c, along_k), exchanged) * dtype.size_bytes
+
+    def least_registers(self, dtype: DType) -> int:
+        """Registers that a thread can do with."""
+        return 34 + dtype.size_bytes // 4 * (self.tile.accumulators + self.tile.loaded)
+
+    def registers(self, dtype: DType) -> int:
+        """Registers that the compiler takes, from above: what there is, if it is not held to less."""
+        return registers_held_to(self)

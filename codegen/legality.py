@@ -1,0 +1,94 @@
+"""Which configs may serve a problem on a device, and why others may not."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .arch import Arch
+from .errors import ConfigError
+from .leaf import Edge
+from .problem import Problem
+
+if TYPE_CHECKING:
+    from .config import Config
+
+MAX_GRID = 2**31 - 1
+_PLACED = re.compile(r" ?\{[^}]*\}")
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[C]):
+    """Something that must hold before a config is worth compiling."""
+
+    reason: str
+    """One sentence a person reads; `{c.tile.block_m}` is replaced by the config's value."""
+    holds: Callable[[Problem, C, Arch], bool]
+    """True where the config may be used."""
+
+    def sentence(self, config: C) -> str:
+        """The reason with the config's values filled in."""
+        return self.reason.format(c=config)
+
+    @property
+    def title(self) -> str:
+        """The reason without values, under which configs are counted."""
+        return _PLACED.sub("", self.reason)
+
+
+COMMON: tuple[Rule["Config"], ...] = (
+    Rule(
+        "a CTA has at most as many threads as the device allows, not {c.threads}",
+        lambda problem, config, arch: config.threads <= arch.max_threads_per_block,
+    ),
+    Rule(
+        "shared memory of a CTA stays within the device's limit",
+        lambda problem, config, arch: config.smem_bytes(problem.dtype) <= arch.smem_per_block_bytes,
+    ),
+    Rule(
+        "registers of a thread stay within 255",
+        lambda problem, config, arch: config.registers(problem.dtype) <= arch.registers_per_thread,
+    ),
+    Rule(
+        "registers of a CTA stay within the SM's",
+        lambda problem, config, arch: config.registers(problem.dtype) * config.threads <= arch.registers_per_sm,
+    ),
+    Rule(
+        "the grid has fewer than 2^31 CTAs",
+        # A device of many SMs: stream-K adds at most some hundred CTAs.
+        lambda problem, config, arch: config.ctas(problem, 256) <= MAX_GRID,
+    ),
+    Rule(
+        "exact edges need m, n and k to be multiples of {c.multiples}",
+        lambda problem, config, arch: (
+            config.edge is not Edge.EXACT
+            or all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
+        ),
+    ),
+)
+"""Rules that every family keeps."""
+
+
+def rules_of(config: "Config | type[Config]") -> tuple[Rule[Any], ...]:
+    """All rules of a family: its own, then the common ones."""
+    return (*config.rules, *COMMON)
+
+
+def rejections(problem: Problem, config: "Config", arch: Arch) -> Iterator[str]:
+    """The reason of each rule that the config breaks."""
+    for rule in rules_of(config):
+        if not rule.holds(problem, config, arch):
+            yield rule.sentence(config)
+
+
+def serves(config: "Config", problem: Problem, arch: Arch) -> bool:
+    """Whether the config breaks no rule."""
+    return next(rejections(problem, config, arch), None) is None
+
+
+def require(problem: Problem, config: "Config", arch: Arch) -> None:
+    """Raise ConfigError with the first reason for which the config cannot serve the problem."""
+    for reason in rejections(problem, config, arch):
+        raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")

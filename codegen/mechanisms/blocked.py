@@ -1,0 +1,160 @@
+"""What families of block tiles share: epilogue, launch, and rules on tiles, copies and occupancy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..arch import Arch
+from ..config import Config
+from ..leaf import option
+from ..legality import Rule
+from ..problem import Problem
+from .operands import MOST_COPIES, aligned
+
+_MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
+"""CTAs, and elements of all of them, from which on several of those that share a tile add up, and how many at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """How accumulators come to C."""
+
+    shared: bool = option(False, meaning="accumulators pass through shared memory, so that lanes write neighbours in C")
+    evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
+    vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Order of tiles, occupancy and PDL."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
+    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
+
+
+def registers_for(threads: int, ctas: int) -> int:
+    """Registers of a thread with which so many CTAs of so many threads fit, on every device of the table."""
+    # Each of the four schedulers has a quarter of the registers and takes whole warps.
+    warps = -(-threads // 32) * ctas
+    return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
+
+
+def registers_held_to(config: Any) -> int:
+    """Registers that the launch bounds leave a thread of a config with a group `launch`."""
+    return registers_for(config.threads, config.launch.min_ctas)
+
+
+def _resident_fits(problem: Problem, config: Any, arch: Arch) -> bool:
+    ctas = config.launch.min_ctas
+    smem = config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
+    return bool(config.threads * ctas <= arch.max_threads_per_sm and smem * ctas <= arch.smem_per_sm_bytes)
+
+
+RESIDENT_FITS: Rule[Any] = Rule("threads and shared memory of {c.launch.min_ctas} CTAs fit on an SM", _resident_fits)
+
+
+REGISTERS_FIT: Rule[Any] = Rule(
+    "registers of {c.launch.min_ctas} CTAs fit on an SM",
+    lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),
+)
+
+TILE_RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
+        lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
+    ),
+    Rule(
+        "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
+        lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
+    ),
+    Rule(
+        "the accumulators of a thread, {c.tile.accumulators}, are whole vectors for each of {c.tile.slices} slices",
+        lambda problem, config, arch: config.tile.accumulators % (config.tile.slices * config.epilogue.vec_c) == 0,
+    ),
+    aligned("a", lambda config: config.pipeline.vec_a),
+    aligned("b", lambda config: config.pipeline.vec_b),
+    aligned("c", lambda config: config.epilogue.vec_c),
+    Rule(
+        f"a thread copies at most {MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, arch: max(config.copied("a"), config.copied("b")) <= MOST_COPIES,
+    ),
+)
+"""The rules on block tiles of warp tiles."""
+
+BLOCKED_RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        "CTAs of a cluster write their own accumulators, not through shared memory that others still read",
+        lambda problem, config, arch: not config.epilogue.shared or not config.clustered,
+    ),
+    Rule(
+        "tiles are prefetched to L2 where the kernel before does not write them and the CTA has one tile of C",
+        lambda problem, config, arch: (
+            not config.launch.l2_prefetch or not (any(config.packs) or config.stream_ctas_per_sm)
+        ),
+    ),
+    RESIDENT_FITS,
+    REGISTERS_FIT,
+)
+"""The rules on epilogue and launch."""
+
+
+class BlockedConfig(Config):
+    """A config of a family of block tiles, each shared out among warps."""
+
+    __slots__ = ()
+
+    vectors = ("vec_a", "vec_b", "vec_c")
+    pdl = True
+
+    tile: Any
+    pipeline: Any
+    epilogue: Epilogue
+    launch: Launch
+
+    @property
+    def multiplying_threads(self) -> int:
+        """Threads of a CTA that multiply."""
+        return int(32 * self.tile.warps * self.tile.slices)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return self.multiplying_threads + self.producer_threads, 1, 1
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        return self.tile.block_m, self.tile.block_n, self.tile.block_k
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        a, b = (1 if pack else vec for pack, vec in zip(self.packs, (self.pipeline.vec_a, self.pipeline.vec_b)))
+        return a, b, self.epilogue.vec_c
+
+    @property
+    def cooperative_ctas(self) -> int:
+        # Waiting for each other costs more than reading little.
+        splits, elements = self.split_ctas, self.tile.block_m * self.tile.block_n
+        if splits < _MANY or self.clustered or self.epilogue.shared or splits * elements < _MANY_ELEMENTS:
+            return 1
+        return min(_MOST_COOPERATIVE, splits // 8 * 8)
+
+    def passing_elements(self, band: int, written_rows: int, wide: int) -> int:
+        """Elements of shared memory through which accumulators pass, of each thread's at least a row at a time.
+
+        That is `band` rows of C for each warp. Lanes put them down in `written_rows` rows at a time, and all banks of
+        shared memory are as wide as 8 loads of `wide` elements.
+        """
+        warp_n, banks = self.tile.warp_n, 8 * wide
+        return int(self.tile.warps * band * (warp_n if warp_n % banks else warp_n + banks // written_rows))
+
+    def most_elements(self, stages: int, passing: int, wide: int) -> int:
+        """Elements of shared memory, of which a load takes `wide`: `stages` for the tiles, or later the accumulators of
+        the slices or of a CTA of a cluster, `passing` ones, or a load of each thread and of the CTA of those of other
+        CTAs that add up."""
+        elements = stages
+        if self.tile.slices > 1 or self.clustered:
+            elements = max(elements, self.tile.slices * self.tile.block_m * self.tile.block_n)
+        elif passing > elements and self.epilogue.shared:
+            return passing
+        # Asked last, for few need it: a space is pruned by what is known first.
+        pieces = (self.multiplying_threads + 1) * wide
+        return pieces if pieces > elements and self.cooperative_ctas > 1 else elements

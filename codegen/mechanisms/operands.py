@@ -1,0 +1,74 @@
+"""Operands as they lie in memory: stored rows, vectors, packing, and how tiles of them come to shared memory."""
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from ..arch import Arch
+from ..leaf import Edge
+from ..legality import Rule
+from ..problem import Problem
+
+WIDE_BYTES = 16
+"""The widest load of a thread."""
+MOST_COPIES = 32
+"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
+
+
+class Load(enum.StrEnum):
+    """How tiles of A and B come to shared memory."""
+
+    REGISTERS = "registers"
+    """They pass through registers."""
+    CP_ASYNC = "cp_async"
+    """cp.async copies them while threads multiply."""
+    TMA = "tma"
+    """A producer warp starts TMA copies of whole tiles."""
+
+
+class Fragments(enum.StrEnum):
+    """When a thread reads its operands of a step of k from shared memory."""
+
+    SINGLE = "single"
+    """Right before it multiplies them."""
+    AHEAD = "ahead"
+    """While it multiplies the last of the step before, into the same registers."""
+    DOUBLE = "double"
+    """While it multiplies the step before, into a second set of registers."""
+
+
+def runs_along_k(problem: Problem, operand: str) -> bool:
+    """Whether a stored row of A or B (`a`, `b`) runs along k."""
+    return not problem.trans_a if operand == "a" else problem.trans_b
+
+
+def stored_row(problem: Problem, operand: str) -> int:
+    """Elements of a stored row of A, B or C."""
+    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
+
+
+def widest(problem: Problem, operand: str) -> int:
+    """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C."""
+    width = WIDE_BYTES // problem.dtype.size_bytes
+    while stored_row(problem, operand) % width:
+        width //= 2
+    return width
+
+
+def aligned(operand: str, vec_of: Callable[[Any], int]) -> Rule[Any]:
+    """The rule for the width of the vectors in which A, B or C (`a`, `b`, `c`) is copied or stored."""
+
+    def holds(problem: Problem, config: Any, arch: Arch) -> bool:
+        vec = vec_of(config)
+        if vec * problem.dtype.size_bytes > WIDE_BYTES:
+            return False
+        free = config.edge is Edge.PAD or (operand != "c" and config.packs["ab".index(operand)])
+        return bool(free or stored_row(problem, operand) % vec == 0)
+
+    return Rule(f"vec_{operand} is at most 16 bytes and divides the stored rows of {operand.upper()}", holds)
+
+
+HAS_CP_ASYNC: Rule[Any] = Rule(
+    "the device has cp.async, which load {c.pipeline.load} needs",
+    lambda problem, config, arch: config.pipeline.load is Load.REGISTERS or "cp.async" in arch.instructions,
+)

@@ -1,0 +1,76 @@
+"""TMA: one thread of a producer warp starts copies of whole tiles, which the device carries out alone.
+
+No thread that multiplies spends an instruction on them, and each of its warps waits for the tiles alone: the CTA has
+no barrier in its main loop.
+"""
+
+from typing import Any
+
+from ..arch import Arch
+from ..leaf import Edge, Mode
+from ..legality import Rule
+from ..problem import Problem
+from ..source import TensorBox
+from .operands import WIDE_BYTES, Load
+
+DEEPEST = 256
+"""Steps of k of tiles that no other copies fill."""
+_ROW_BYTES = 128
+"""Of a tile whose rows run along k in shared memory: so much of each lies there before the next row's."""
+_MOST_BOX = 256
+"""Elements along a side of a TMA box."""
+_ALIGNED = 1024
+"""Tiles take a multiple of so many bytes, so that all of them begin at one."""
+
+
+def tma_boxes(config: Any, problem: Problem) -> tuple[TensorBox, ...]:
+    """What a copy brings of A and of B, whatever the config's load."""
+    made, depth = [], config.tile.block_k
+    row = _ROW_BYTES // problem.dtype.size_bytes
+    for extent, along in zip((config.tile.block_m, config.tile.block_n), config.along_k(problem)):
+        made.append(TensorBox(extent, row, True) if along else TensorBox(depth, extent, False))
+    return tuple(made)
+
+
+def _boxes_fit(problem: Problem, config: Any, arch: Arch) -> bool:
+    size, inner = problem.dtype.size_bytes, (config.pipeline.k_inner_a, config.pipeline.k_inner_b)
+    if inner != config.along_k(problem) or (any(inner) and config.tile.block_k * size % _ROW_BYTES):
+        return False
+    return all(
+        max(box.rows, box.cols) <= _MOST_BOX and box.rows * box.cols * size % _ALIGNED == 0
+        for box in tma_boxes(config, problem)
+    )
+
+
+def _shape_fits(problem: Problem, config: Any, arch: Arch) -> bool:
+    pipeline, tile = config.pipeline, config.tile
+    wide = WIDE_BYTES // problem.dtype.size_bytes
+    return bool(
+        "tma" in arch.instructions
+        and pipeline.vec_a == wide
+        and pipeline.vec_b == wide
+        and not tile.slice_barriers
+        and not config.clustered
+        and config.split.mode is not Mode.STREAM_K
+        and not tile.non_power_of_two
+        and config.edge is not Edge.PAD
+    )
+
+
+TMA_RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        "the device has TMA, rows are aligned to 16 bytes, and a CTA in no cluster copies for all its slices one "
+        "tile of C of thread tiles with powers of two, without padding",
+        lambda problem, config, arch: config.pipeline.load is not Load.TMA or _shape_fits(problem, config, arch),
+    ),
+    Rule(
+        f"a TMA box has at most {_MOST_BOX} by {_MOST_BOX} elements, a multiple of {_ALIGNED} bytes, and leaves k "
+        f"innermost where it is innermost in memory, {_ROW_BYTES} bytes of it at a time",
+        lambda problem, config, arch: config.pipeline.load is not Load.TMA or _boxes_fit(problem, config, arch),
+    ),
+    Rule(
+        f"tiles of {DEEPEST} steps of k are for TMA",
+        lambda problem, config, arch: config.pipeline.load is Load.TMA or config.tile.block_k < DEEPEST,
+    ),
+)
+"""The rules for a family that knows TMA."""

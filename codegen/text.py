@@ -1,0 +1,59 @@
+"""The text form of a config, `simt:128x256x8,thread=16x8,stream_k=1`: the tile, and what differs from the defaults."""
+
+from typing import TYPE_CHECKING
+
+from .errors import check
+from .leaf import Mode, Value
+
+if TYPE_CHECKING:
+    from .config import Config
+
+
+def text_of(config: "Config") -> str:
+    """The text of a config, which `families.parse` reads back."""
+    values = dict(config.values)
+    defaults = {leaf.name: leaf.plain(leaf.default) for leaf in config.leaves()}
+    switches = {leaf.name for leaf in config.leaves() if leaf.choices == (False, True)}
+    joined = {names[0]: (key, names) for key, names in config.joined}
+    inner = {name for _, names in config.joined for name in names[1:]} | {"parts"}
+    words = []
+    for name, value in values.items():
+        key, names = joined.get(name, (name, (name,)))
+        if name in inner or (key and all(values[each] == defaults[each] for each in names)):
+            continue
+        texts = [str(values[each]) for each in names]
+        text = texts[0] if key and len(set(texts)) == 1 else "x".join(texts)
+        if name == "mode":
+            words.append(f"{value}={values['parts']}")
+        elif name in switches:
+            words.append(name if value else f"{name}=0")
+        else:
+            words.append(f"{key}={text}" if key else text)
+    return f"{config.family}:{','.join(words)}"
+
+
+def values_of(text: str, joined: dict[str, tuple[str, ...]]) -> dict[str, Value]:
+    """Names and values of what is written after the family's name. `joined` are the parameters that text writes
+    together, by key; single names are known too. Raises ConfigError for the form alone."""
+    values: dict[str, Value] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals:
+            key, value = ("", word) if key[:1].isdigit() else (key, "1")
+        found: dict[str, Value] = {key: _number(value)}
+        if key in tuple(Mode) and key != Mode.NONE:
+            found = {"mode": key, "parts": _number(value)}
+        elif key in joined:
+            names, parts = joined[key], value.split("x")
+            parts = parts * len(names) if key and len(parts) == 1 else parts  # one number for all
+            told = "x".join(names)
+            check(len(parts) == len(names), f"{key or 'the tile'} must read {told}, got {value!r}")
+            found = dict(zip(names, map(_number, parts)))
+        for name, number in found.items():
+            check(name not in values, f"{name} is given twice")
+            values[name] = number
+    return values
+
+
+def _number(text: str) -> Value:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else text

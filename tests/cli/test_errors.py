@@ -1,0 +1,150 @@
+"""What the command line says to bad input and to failures: one line and the right exit status."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import SMALL, Run
+from tilewright.cli import options as cli_options
+from tilewright.cli import tune as cli
+from tilewright.codegen.errors import TuningError
+from tilewright.runtime.device import detect, nvml
+
+BAD = [
+    (("tune",), "--shape"),
+    (("tune", "--shape", "3x3"), "'3x3'"),
+    (("tune", "--shape", "-4"), "'-4'"),
+    (("tune", "--shape", "99999999999"), "'99999999999'"),
+    (("tune", "--shape", "4294967296x1x1"), "4294967296"),
+    (("tune", "--shape", "0x3x3", "--device", "host"), "0x3x3"),
+    (("tune", "--shape", "5", "--dtype", "half"), "'half'"),
+    (("tune", "--shape", "5", "--trans", "nx"), "'nx'"),
+    (("tune", "--shape", "5", "--device", "gpu"), "'gpu'"),
+    (("tune", "--shape", "5", "--device", "replay:/nowhere.json"), "/nowhere.json"),
+    (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
+    (("tune", "--shape", "5", "--effort", "great"), "'great'"),
+    (("tune", "--shape", "5", "--trials", "0"), "0"),
+    (("tune", "--shape", "5", "--seconds", "nan"), "nan"),
+    (("tune", "--shape", "5", "--keep", "many"), "'many'"),
+    (("tune", "--shape", "5", "--spaces", "/nowhere"), "/nowhere"),
+    (("tune", "--shape", "5", "--json", "/nowhere/x.json"), "/nowhere"),
+    (("tune", "--shape", "5", "--shape", "6", "--record", "x.json"), "got 2"),
+    (("tune", "--shape", "5", "--speed", "9"), "--speed"),
+    (("emit",), "--shape"),
+    (("emit", "--shape", "5", "--name", "int"), "'int'"),
+    (("emit", "--shape", "5", "--name", "a;b"), "'a;b'"),
+    (("emit", "--shape", "5", "--arch", "sm_20"), "'sm_20'"),
+    (("emit", "--config", "cubic:x=1"), "'cubic'"),
+    (("emit", "--config", "tiled:width=7"), "'width'"),
+    (("emit", "--config", "tiled:7"), "got 7"),
+    (("emit", "--config", "tiled:16,edge=exact", "--shape", "5"), "multiples of (16, 16, 16)"),
+    (("show", "--json", "--csv"), "--csv"),
+    (("show", "--shape", "3x3"), "'3x3'"),
+    (("show", "--dtype", "half"), "'half'"),
+    (("show", "--device-key", "host-abacus"), "must be one of nvidia-h200, got 'host-abacus'"),
+    (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
+    (("bogus",), "'bogus'"),
+]
+
+
+class TestBadInput:
+    """One line that names the value, exit status 2, nothing on stdout."""
+
+    @pytest.mark.parametrize(("arguments", "named"), BAD, ids=lambda value: " ".join(value) if value else "")
+    def test_is_answered_in_one_line(self, run: Run, arguments: tuple[str, ...], named: str) -> None:
+        ran = run(*arguments)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.count("\n") == 1
+        assert ran.err.startswith("tilewright: ")
+        assert named in ran.err
+
+    def test_a_gpu_that_is_not_there(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nvml, "gpu_count", lambda: 0)
+        for arguments in (("tune", "--shape", "5"), ("emit", "--shape", "5")):
+            ran = run(*arguments, "--device", "cuda")
+            assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+            assert "device cuda: " in ran.err
+            assert "no NVIDIA" in ran.err
+
+    def test_a_gpu_without_the_extra_is_passed_over_with_a_word(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(nvml, "gpu_count", lambda: 1)
+        monkeypatch.setattr(detect.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+        ran = run("emit", "--shape", "5", "-o", str(tmp_path))
+        assert ran.status == 0
+        assert "an NVIDIA GPU is present but not used" in ran.err
+        assert "pip install 'tilewright[cuda13]'" in ran.err
+        ran = run("emit", "--shape", "5", "--device", "cuda")
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert "pip install 'tilewright[cuda13]'" in ran.err
+
+    def test_no_compiler(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        ran = run("tune", *SMALL)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert "needs a C++ compiler and found none" in ran.err
+
+
+class TestFailures:
+    """One line and exit status 1; a traceback where it was asked for."""
+
+    def test_a_store_that_cannot_be_made(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        ran = run("tune", *SMALL, "--store", str(tmp_path / "file" / "store"))
+        assert ran.status == 1
+        assert ran.err.count("\n") == 1
+        assert str(tmp_path / "file" / "store") in ran.err
+
+    def test_a_folder_that_cannot_be_written(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        ran = run("emit", "--shape", "5", "--device", "host", "-o", str(tmp_path / "file" / "out"))
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert str(tmp_path / "file") in ran.err
+
+    def test_debug_shows_where(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*args: object, **options: object) -> None:
+            raise TuningError("no variant of it works: 3 compile_error")
+
+        monkeypatch.setattr(cli, "tune", fail)
+        assert run("tune", *SMALL).err == "tilewright: no variant of it works: 3 compile_error\n"
+        ran = run("tune", *SMALL, "--debug")
+        assert ran.status == 1
+        assert ran.err.startswith("Traceback (most recent call last):")
+        assert ran.err.endswith("tilewright: no variant of it works: 3 compile_error\n")
+
+    def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cli_options, "choose", None)
+        ran = run("tune", *SMALL)
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "unexpected TypeError: " in ran.err
+        assert "--debug shows where" in ran.err
+
+    def test_results_before_the_failure_are_in_the_json(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        real = cli.tune
+
+        def second_fails(problem: Any, **options: Any) -> Any:
+            if problem.m == 6:
+                raise TuningError("nothing works")
+            return real(problem, **options)
+
+        monkeypatch.setattr(cli, "tune", second_fails)
+        file = tmp_path / "results.json"
+        shapes = ("--shape", "5", "--shape", "6", "--trials", "1", "--seconds", "10", "--device", "host")
+        assert run("tune", *shapes, "--json", str(file)).status == 1
+        assert len(json.loads(file.read_text())) == 1
+
+    def test_a_damaged_record_is_one_line_of_warning(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "records").mkdir()
+        (tmp_path / "records" / f"{'0' * 64}.json").write_text("{")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # pytest makes errors of them
+            ran = run("show", "--store", str(tmp_path))
+        assert ran.status == 0
+        assert ran.err.count("\n") == 1
+        assert ran.err.startswith("tilewright: warning: ")
+        assert "set aside" in ran.err

@@ -1,0 +1,255 @@
+"""What `tune` and `bench` print at 80 and 120 columns, from results made up here."""
+
+import math
+import re
+import shlex
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from stored import INFO, make
+from tilewright.cli.bench import show_bench
+from tilewright.cli.progress import BenchShown, TuneShown
+from tilewright.cli.result import show_result
+from tilewright.cli.tables import new_console, say, shortened, table, wrapped
+from tilewright.codegen.config import Config
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.store.record import Accuracy, Measurement, Status
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.bench.report import Column
+from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
+from tilewright.tuner.measure.decide import NAIVE, Contender
+from tilewright.tuner.measure.evaluate import Phases
+from tilewright.tuner.result import Budget, Result
+
+PROBLEM = Problem(4096, 4096, 4096)
+WIDTHS = pytest.mark.parametrize("width", [80, 120])
+CONFIGS = sorted({record.config for record in Store(Path("nowhere")).records("nvidia-h200")}, key=lambda c: len(str(c)))
+"""Configs that ship; the last one has the longest text."""
+
+
+def console(width: int) -> Console:
+    return Console(width=width, file=StringIO(), force_interactive=False)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def contender(config: Config | None, us: float, ratio: float) -> Contender:
+    measured = Measurement((us,), us, 0.0123 * us, end_to_end_us=9876.5)
+    return Contender(config, measured, Accuracy(0.034, 0, 0), ratio, (ratio - 0.01, ratio + 0.01))
+
+
+def result(**changes: Any) -> Result:
+    winner = CONFIGS[-1]
+    found = Result(
+        problem=PROBLEM,
+        device=INFO,
+        best=make(2554.0, PROBLEM, winner),
+        contenders=(
+            contender(winner, 2554.0, 1.052),
+            contender(CONFIGS[0], 2600.25, 1.034),
+            contender(None, 2687.9, 1.0),
+            contender(NAIVE, 123456.7, 0.02177),
+        ),
+        trials=612,
+        resumed=12,
+        statuses=(("ok", 580), ("compile_error", 12), ("wrong_result", 8)),
+        pruned=(("too large", 1234567),),
+        phases=Phases(61.2, 7.1, 20.3),
+        sampler_s=3.4,
+        seconds=44.9,
+        busy_share=0.97,
+        idle_s=1.2,
+        compilers=14,
+        guessed_us=2611.0,
+        stopped="seconds",
+    )
+    return replace(found, **changes)
+
+
+class TestTune:
+    """The end of `tune`."""
+
+    @WIDTHS
+    def test_the_winner_and_its_figures(self, width: int) -> None:
+        screen = console(width)
+        show_result(screen, result(), None)
+        lines = text(screen).splitlines()
+        assert max(map(len, lines)) <= width
+        whole = "".join(line.strip() for line in lines)
+        assert whole.startswith(f"winner: {CONFIGS[-1]}2,554 us, 53,813 GFLOP/s, ")
+        assert re.search(r"% of the bound, 1\.052 x cuBLAS \(1\.042\.\.1\.062\)", text(screen))
+
+    @WIDTHS
+    def test_the_table_cuts_no_number(self, width: int) -> None:
+        screen = console(width)
+        show_result(screen, result(), None)
+        table = text(screen).split("\n\n")[1].splitlines()
+        headings = table[0].split()
+        assert {"us", "GFLOP/s", "cuBLAS", "variant"} <= set(headings)
+        assert ("spread" in headings, "interval" in headings, "err/bound" in headings) == (width == 120,) * 3
+        numbers = ["2,554", "2,600", "2,688", "123,457", "53,813", "52,856", "51,132", "1,113", "1.052", "0.02177"]
+        numbers += ["1.2%", "0.034", "48.34", "0.01177..0.03177", "1.042..1.062"] if width == 120 else []
+        assert set(numbers) <= set("\n".join(table).split())
+        for config in (CONFIGS[-1], CONFIGS[0], NAIVE):
+            assert str(config) in "".join(line.split()[-1] for line in table)
+        assert "…" not in text(screen)
+
+    def test_what_the_run_did_and_how_to_use_it(self) -> None:
+        screen = console(200)
+        show_result(screen, result(), None)
+        assert max(map(len, text(screen).split("tried ")[1].splitlines())) <= 120
+        for words in (
+            "tried 600 variants in 44.9 s, 13.4 a second: 580 ok, 12 compile_error, 8 wrong_result; ended by seconds",
+            "seconds: compile 61.2, verify 7.1, time 20.3, sampler 3.4, idle 1.2; 14 compile processes, "
+            "measuring 97% of the time after 10 s",
+            "the best of the first 16 guesses took 2,611 us",
+            "tilewright emit --shape 4096x4096x4096 --dtype float --device cuda:0 -o out",
+            'tilewright.load(4096, 4096, 4096, dtype="float", device="cuda:0")',
+        ):
+            assert words in " ".join(text(screen).split())
+
+    def test_the_commands_name_the_transposes_and_the_store(self) -> None:
+        screen = console(120)
+        show_result(screen, result(problem=Problem(8, 9, 7, trans_a=True)), Path("a 'store'"))
+        emit, *python = text(screen).splitlines()[-3:]
+        words = shlex.split(emit)
+        assert words[words.index("--trans") + 1] == "tn"
+        assert words[words.index("--store") + 1] == "a 'store'"
+        code = shlex.split("\n".join(python))[-1]
+        compile(code, "code", "exec")
+        assert """trans_a=True, trans_b=False, device="cuda:0", store="a 'store'")""" in code
+
+    def test_a_processor_is_recommended_no_file_for_a_gpu(self) -> None:
+        screen = console(80)
+        show_result(screen, result(device=choose("host").info, guessed_us=math.inf, busy_share=None), None)
+        assert "emit" not in text(screen)
+        assert "(for a GPU, tune on that GPU)" in text(screen)
+        assert "x NumPy" in text(screen)
+
+
+class TestProgress:
+    """Lines of a run that nobody watches."""
+
+    @WIDTHS
+    def test_of_tune(self, width: int) -> None:
+        screen = console(width)
+        shown = TuneShown(screen)
+        found: Any = SimpleNamespace(configs=CONFIGS, pruned=(("too large", 1055586301083814),))
+        shown.started(PROBLEM, INFO, found, Budget(600, 45.0), 3)
+        failed: Any = SimpleNamespace(record=SimpleNamespace(status=Status.COMPILE_ERROR))
+        shown.tried(failed, make(2554.0, PROBLEM, CONFIGS[-1]))
+        shown.duelling(tuple(CONFIGS[:5]))
+        lines = text(screen).splitlines()
+        assert max(map(len, lines)) <= width
+        whole = " ".join(text(screen).split())
+        assert f"4/{len(CONFIGS)} trials, 45 s left; failed: 1 compile_error; best: 2,554 us, 53,813 GFLOP/s, " in whole
+        assert f"{len(CONFIGS)} variants, 3 of them tried before; at most 600 trials and 45 s" in whole
+        assert lines[-1] == "timing the best 5 side by side with the vendor's library"
+
+    @WIDTHS
+    def test_of_bench(self, width: int, tmp_path: Path) -> None:
+        screen = console(width)
+        shown = BenchShown(screen, tmp_path / "run.json")
+        shown.opened(bench_result(rows=()))
+        shown.measured(bench_result())
+        assert text(screen).splitlines()[1:] == ["2/2 7x7x7: crashed, ended by SIGSEGV"]
+        assert (tmp_path / "run.json").exists()
+        shown.measured(bench_result(rows=(ROW,)))
+        assert text(screen).splitlines()[-1] == "1/2 4096x4096x4096: 2,554 us, 1.052 x cuBLAS, 0.9870 x cuBLASLt"
+
+    @WIDTHS
+    def test_drawn_on_a_terminal(self, width: int) -> None:
+        screen = Console(width=width, file=StringIO(), force_terminal=True, force_interactive=True)
+        shown = BenchShown(screen)
+        with shown.drawn():
+            shown.opened(bench_result(rows=()))
+            shown.begun(PROBLEM)
+            shown.measured(bench_result(rows=(ROW,)))
+        plain = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", text(screen))
+        assert "4096x4096x4096, 0 s so far, about 0 s left\n" in plain
+        assert "1/2 4096x4096x4096: 2,554 us, 1.052 x cuBLAS" in plain
+        assert max(map(len, re.split(r"[\r\n]", plain))) <= width
+
+
+ROW = BenchRow(
+    PROBLEM,
+    str(CONFIGS[-1]),
+    "nearest 4096x4096x8192",
+    ours_us=2554.0,
+    floor_us=2054.4,
+    error_over_bound=0.034,
+    aa_interval=(0.999, 1.001),
+    rounds=9,
+    rivals=(
+        Rival("cublas", 2687.9, 1.052, (1.051, 1.053), 0.25, 20.0, 5.0),
+        Rival("cublaslt", 2520.8, 0.987, (0.985, 0.989), 0.25, 20.0, 5.0),
+    ),
+)
+CRASHED = BenchRow(Problem(7, 7, 7), str(NAIVE), "default", Status.CRASHED, "ended by SIGSEGV")
+
+
+def bench_result(rows: tuple[BenchRow, ...] = (ROW, CRASHED)) -> BenchResult:
+    return BenchResult(INFO, Setting(("cublas", "cublaslt"), ()), "2026-01-02T03:04:05+00:00", 2, rows)
+
+
+class TestBench:
+    """The end of `bench`."""
+
+    @pytest.mark.parametrize(
+        ("width", "more"),
+        [
+            (80, {"of floor", "config from", "TFLOP/s"}),
+            (120, {"of floor", "config from", "TFLOP/s", "interval", "A/A"}),
+            (160, {"of floor", "config from", "TFLOP/s", "interval", "err/bound", "A/A", "cuBLAS err"}),
+        ],
+    )
+    def test_as_many_columns_as_there_is_room_for(self, width: int, more: set[str]) -> None:
+        screen = console(width)
+        show_bench(screen, bench_result())
+        lines = text(screen).splitlines()
+        assert max(map(len, lines)) <= width
+        assert lines[0] == "float on NVIDIA H200"
+        assert set(re.split("  +", lines[1])) == {"M x N x K", "us", "x cuBLAS", "x cuBLASLt"} | more
+        numbers = ["4096x4096x4096", "2,554", "1.052", "0.9870", "80.4%", "53.81"]
+        numbers += ["1.051..1.053", "0.9850..0.9890"] if width > 80 else []
+        assert set(numbers) <= set(lines[3].split())
+        origin = " ".join(line[lines[1].index("config from") :].strip() for line in lines[3:5])
+        assert origin.startswith("nearest 4096x4096x8192")
+        means = next(line for line in lines if line.startswith("geometric mean"))
+        assert means.split()[2:] == ["80.4%", "1.052", "0.9870"]
+        assert lines.index(means) > next(place for place, line in enumerate(lines) if "crashed" in line)
+        assert "7x7x7: crashed, ended by SIGSEGV" in lines
+
+
+class TestTables:
+    """What every screen is made of."""
+
+    def test_where_there_is_no_room_lines_are_long_and_whole(self) -> None:
+        head, row = table([Column("us", ["123,456.7"]), Column("x", ["1.234"], 1)], 5)
+        assert (head.plain, row.plain) == ("       us\n---------", "123,456.7")
+
+    def test_text_breaks_at_blanks_and_between_settings(self) -> None:
+        assert wrapped("took 45,123 us, tiled:8,edge=pad", 12) == ["took 45,123", "us, tiled:8,", "edge=pad"]
+        assert wrapped("x" * 5, 2) == ["xx", "xx", "x"]
+        assert shortened("tiled:8,edge=pad,skew=1", 20) == "tiled:8,edge=pad,..."
+        assert shortened("tiled:8,edge=pad", 16) == "tiled:8,edge=pad"
+
+    def test_nothing_that_a_terminal_would_obey(self) -> None:
+        screen = Console(width=80, file=StringIO(), force_terminal=True, color_system=None)
+        say(screen, "\x1b[2J[bold]\r\n\x9b")
+        assert text(screen) == "\\x1b[2J[bold]\\r\\n\\x9b\n"
+
+    def test_columns_are_honoured_in_a_pipe(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        assert new_console().width == 80
+        monkeypatch.delenv("COLUMNS")
+        assert new_console().width == 120

@@ -1,0 +1,85 @@
+"""`tilewright show`: a line a record, JSON and CSV."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import Run
+from stored import CONFIGS, make
+from tilewright.cli.show import records_csv
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.store.store import Store
+
+MINE = "host-abacus"
+
+
+@pytest.fixture
+def kept(own_folders: Path) -> Store:
+    """The user's store: two records of one device, one of the GPU that records are shipped of."""
+    store = Store()
+    for shape, dtype, us, config in (("1024x768x512", "float", 1234.5, 0), ("5x6x7", "double", 5.0, 1)):
+        assert store.keep(make(us, Problem.parse(shape, dtype), CONFIGS[config], MINE))
+    assert store.keep(make(0.5, Problem.parse("1024x768x512"), CONFIGS[2], "nvidia-h200"))
+    return store
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = run("show")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if "," in line and line.endswith(("own", "tilewright"))] == [
+        f"{MINE}, your own",
+        "nvidia-h200, your own",
+        "nvidia-h200, shipped with tilewright",
+    ]
+    mine = " ".join(lines[lines.index(f"{MINE}, your own") + 4].split())
+    assert mine.startswith("1024x768x512 float nn 1,234 652.3 tiled:")
+    own, shipped = kept.layers()
+    after = lines[lines.index("nvidia-h200, shipped with tilewright") + 3 : -1]
+    assert len(after) == len(shipped)
+    for line, record in zip(after, shipped):
+        shape, dtype, trans, us, gflops, ratio, variant = line.split()
+        assert (shape, dtype, trans) == (record.problem.shape, record.problem.dtype.value, record.problem.trans)
+        assert float(us.replace(",", "")) == pytest.approx(record.median_us, rel=1e-3)
+        assert float(gflops.replace(",", "")) == pytest.approx(record.gflops, rel=1e-3)
+        assert float(ratio) == pytest.approx(record.ratio_vendor, rel=1e-3)
+        assert str(record.config).startswith(variant.removesuffix(",..."))
+    assert {record.problem.shape for record in own} == {"1024x768x512", "5x6x7"}
+
+
+def test_filters(run: Run, kept: Store) -> None:
+    found = json.loads(run("show", "--json", "--shape", "1024x768x512", "--dtype", "float").out)
+    assert [each["device"] for each in found] == [MINE, "nvidia-h200"]
+    assert [each["measurement"]["median_us"] for each in found] == [1234.5, 0.5]
+    found = json.loads(run("show", "--json", "--device-key", MINE, "--dtype", "double").out)
+    assert [[each["problem"][name] for name in "mnk"] for each in found] == [[5, 6, 7]]
+    ran = run("show", "--device-key", MINE, "--shape", "5x6x8")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == "nothing is stored for 5x6x8 yet; tilewright tune --shape 5x6x8 makes a start\n"
+
+
+def test_json_and_csv_tell_the_same(run: Run, kept: Store) -> None:
+    found = json.loads(run("show", "--json").out)
+    rows = list(csv.DictReader(io.StringIO(run("show", "--csv").out)))
+    assert [row["device"] for row in rows] == [each["device"] for each in found]
+    assert (rows[0]["shape"], rows[0]["dtype"], rows[0]["trans"]) == ("5x6x7", "double", "nn")
+    assert float(rows[1]["us"]) == found[1]["measurement"]["median_us"] == 1234.5
+    assert rows[0]["config"] == str(CONFIGS[1])
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\x1b[2J", "a\nb"])
+def test_names_of_devices_are_data(run: Run, name: str) -> None:
+    record = replace(make(1.0, Problem(5, 6, 7)), device=name)
+    Store().keep(record)
+    cell = next(csv.reader(io.StringIO(records_csv([record]).splitlines()[1])))[0]
+    assert cell[0] not in "=+-@"
+    assert cell.isprintable()
+    out = run("show").out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert f"{name}, your own".encode("unicode_escape").decode() in out

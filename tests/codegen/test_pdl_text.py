@@ -1,0 +1,138 @@
+"""PDL: every kernel waits for the ones before it, in every thread, before it touches a matrix."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.emit import emit
+from tilewright.codegen.families import families
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.codegen.source import LaunchConfig
+from variants import changed, variant
+
+ARCH = ARCHES["sm_90a"]
+CONFIGS = (
+    *(f"{family}:edge={edge}" for family in families() for edge in ("exact", "bounds", "pad")),
+    "simt:load=cp_async,stages=3,split_k=12,slices=2",
+    "skinny:split_k=4",
+    "skinny:load=cp_async,stages=4",
+    "simt:split_k=4,reduce=cluster",
+    "dmma:split_k=3,fragments=double",
+    "dmma:l2_prefetch=1",
+    "simt:l2_prefetch=1,split_k=2",
+    "simt:edge=exact,l2_prefetch=1,load=cp_async,stages=3,vec_b=4",
+    "skinny:l2_prefetch=1",
+    "simt:stream_k=1",
+    "dmma:persistent=4",
+)
+BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
+TOUCHES = re.compile(
+    r"fetch\(shared|put\(shared|        (pipeline\.)?fetch\(|"
+    r"stage_small\(0\)|large\.(load|start)|[=?] \*a|\*a \*|\bX\[|\breturn;"
+)
+
+
+def problem_of(config: Config) -> Problem:
+    problem = Problem.parse("1024x768x512")
+    return problem if serves(config, problem, ARCH) else Problem.parse("1024x768x512", "double")
+
+
+@pytest.mark.parametrize("text", CONFIGS)
+def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str) -> None:
+    config = variant(text)
+    bodies = BODY.findall(render(problem_of(config), config, ARCH).code)
+    assert len(bodies) == 1 + ("edge=pad" in text)
+    for body in bodies:
+        touch = TOUCHES.search(body)
+        assert touch is not None
+        assert body.count("griddepcontrol_wait();") == 1
+        assert body.index("griddepcontrol_wait();") < touch.start()
+    assert config.pdl == (config.family in ("simt", "skinny", "dmma"))
+    assert bodies[0].count("launch_dependents();") == config.pdl
+    if config.pdl:
+        # Not before it has waited itself: then the next one would come before those that this one waits for end.
+        assert bodies[0].index("griddepcontrol_wait();") < bodies[0].index("launch_dependents();")
+
+
+@pytest.mark.parametrize("text", CONFIGS)
+def test_the_compiler_keeps_it_there(text: str) -> None:
+    pytest.importorskip("cupy")
+    from cupy.cuda import nvrtc
+
+    config = variant(text)
+    source = render(problem_of(config), config, ARCH)
+    program = nvrtc.createProgram(source.code, "kernel.cu", (), ())
+    nvrtc.compileProgram(program, ("-arch=compute_90a", "-std=c++17"))
+    for entry in nvrtc.getPTX(program).decode().split(".visible .entry")[1:]:
+        lines = entry.splitlines()
+        waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]
+        touches = re.compile(r"\b(ld|st|atom|red)(\.relaxed|\.volatile|\.\w+)*\.global|cp\.async\.c|^\s*ret;")
+        assert len(waits) == 1
+        assert waits[0] < next(number for number, line in enumerate(lines) if touches.search(line))
+
+
+@pytest.mark.parametrize(("trans", "tiles"), [
+    ("nn", (r"BLOCK_M, .*>\(A \+ row0 \* lda", r"BLOCK_N>\(B \+ col0")),
+    ("tt", (r"BLOCK_M>\(A \+ row0", r"BLOCK_N, .*>\(B \+ col0 \* ldb")),
+])  # fmt: skip
+@pytest.mark.parametrize("family", ["simt", "dmma"])
+def test_it_prefetches_tiles_before_it_waits(family: str, trans: str, tiles: tuple[str, str]) -> None:
+    problem, config = Problem.parse("1024x768x512", "double", trans), variant(f"{family}:l2_prefetch=1")
+    before, _, after = BODY.findall(render(problem, config, ARCH).code)[0].partition("griddepcontrol_wait();")
+    for tile in tiles:
+        assert re.search(rf"prefetch_tile<.*{tile}", before)
+    assert "prefetch_tile<" not in after
+    assert "prefetch" not in render(problem, changed(config, l2_prefetch=0), ARCH).code
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt"])
+def test_skinny_prefetches_before_it_waits(trans: str) -> None:
+    problem = Problem.parse("4x4096x4096", "float", trans)
+    body, plain = (
+        BODY.findall(render(problem, variant(f"skinny:l2_prefetch={each}"), ARCH).code)[0] for each in (1, 0)
+    )
+    assert body.index("large.prefetch();") < body.index("griddepcontrol_wait();")
+    assert "prefetch" not in plain
+
+
+def test_a_kernel_that_packs_lets_the_product_come() -> None:
+    config = variant("simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,load=cp_async,stages=3")
+    packing = BODY.findall(render(Problem.parse("1024x768x512"), config, ARCH).code)[1]
+    assert packing.index("griddepcontrol_wait();") < packing.index("launch_dependents();") < packing.index("pack_tile<")
+
+
+def test_a_launch_is_limited_to_an_even_share() -> None:
+    """As many CTAs as an even share of the grid fit on an SM, and not one more."""
+    for ctas, sm_count, each in ((132, 132, 1), (49, 132, 1), (133, 132, 2), (330, 132, 3), (2000, 132, 16)):
+        for arch in (ARCH, ARCHES["sm_100"], ARCHES["sm_120"]):
+            launch = LaunchConfig((ctas, 1, 1), (128, 1, 1), 0, 5000)
+            found = launch.limited(arch, sm_count)
+            bytes_each = found.dynamic_smem_bytes + 5000 + arch.smem_reserved_bytes
+            assert found.dynamic_smem_bytes + 5000 <= arch.smem_per_block_bytes
+            if each > 1:  # else the most that a CTA can have may leave room for another small one
+                assert arch.smem_per_sm_bytes // bytes_each == each
+            assert replace(found, dynamic_smem_bytes=0) == launch
+
+
+def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
+    large, many = LaunchConfig((300, 1, 1), (64, 1, 1), 200_000), LaunchConfig((10**6, 1, 1), (64, 1, 1), 100)
+    assert large.limited(ARCH, 132) == large
+    assert many.limited(ARCH, 132) == many
+    for arch in ("sm_80", "host"):  # no kernel comes up early there
+        assert LaunchConfig((9, 1, 1), (64, 1, 1)).limited(ARCHES[arch], 132) == LaunchConfig((9, 1, 1), (64, 1, 1))
+
+
+@pytest.mark.parametrize(("arch", "config", "pdl", "limited"), [
+    ("sm_90a", "simt:", True, True), ("sm_80", "simt:", False, False), ("sm_120", "simt:", True, True),
+    ("host", "simt:", False, False), ("sm_90a", "naive:", True, False),
+])  # fmt: skip
+def test_the_emitted_launch_does_the_same_where_the_device_can(
+    arch: str, config: str, pdl: bool, limited: bool
+) -> None:
+    code = dict(emit(Problem.parse("300x200x100"), variant(config), ARCHES[arch]).files)["gemm.cu"]
+    assert ("cudaLaunchAttributeProgrammaticStreamSerialization" in code) == pdl
+    assert ("limit_ctas_per_sm(ctas, &smem_bytes)" in code) == limited

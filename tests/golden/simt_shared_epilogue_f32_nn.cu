@@ -1,0 +1,366 @@
+// gemm_simt_f32_nn_64x64x8_7ae31d2c
+// Register tiles fed from shared memory, by the ordinary multiply-add.
+//
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
+//
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
+//   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (256, 1, 1) threads, 8704 bytes of static shared memory
+//
+// Written by tilewright from templates/simt.cu.jinja, digest ba70310b7ce7badc. To write it again:
+//   tilewright emit --dtype float --trans nn --config "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single,shared"
+// SPDX-License-Identifier: MIT
+
+//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, each
+//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
+//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
+//                 +---------+
+//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
+//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
+// BLOCK |     | > |warp|warp|  C     loaded to registers before the multiplication, stored after it.
+//    _M |     |   +----+----+
+//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
+//       +-----+   +----+----+        be overwritten.
+//        op(A)
+
+namespace {
+
+using T = float;
+using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
+
+constexpr int BLOCK_M    = 64;    // rows of C that a CTA computes
+constexpr int BLOCK_N    = 64;    // columns of C that a CTA computes
+constexpr int BLOCK_K    = 8;     // steps of k that a tile covers
+constexpr int THREAD_M   = 4;     // rows of C that a thread computes
+constexpr int THREAD_N   = 4;     // columns of C that a thread computes
+constexpr int LANES_M    = 8;     // lanes of a warp along the rows of C
+constexpr int STAGES     = 2;     // tiles that shared memory holds at a time
+constexpr int VEC_A      = 1;     // elements of A that one copy moves
+constexpr int VEC_B      = 1;     // elements of B that one copy moves
+constexpr int VEC_C      = 1;     // elements of C that one store moves
+constexpr int MIN_CTAS   = 1;     // CTAs of an SM that the registers must allow
+constexpr int SMEM_BYTES = 8704;  // shared memory of a CTA
+
+constexpr int LANES_N = 32 / LANES_M;            // lanes of a warp along the columns of C
+constexpr int WARP_M  = LANES_M * THREAD_M;      // rows of C that a warp computes
+constexpr int WARP_N  = LANES_N * THREAD_N;      // columns of C that a warp computes
+constexpr int WARPS_M = BLOCK_M / WARP_M;        // warps along the rows of C
+constexpr int WARPS_N = BLOCK_N / WARP_N;        // warps along the columns of C
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;  // threads that multiply
+constexpr int WIDE    = 16 / int(sizeof(T));     // elements of the widest load
+constexpr int STEP    = 1;                       // steps of k that a thread reads at once
+constexpr int STEPS   = BLOCK_K / STEP;          // such steps of a thread in a tile
+constexpr int ACC     = THREAD_M * THREAD_N;     // accumulators of a thread
+constexpr int OUT     = ACC;                     // those it writes in the end
+
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
+static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
+#endif
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+
+// How one operand comes to shared memory, and from there to the registers.
+//
+//   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
+//   COUNT    those of one thread
+//   LANES    lanes of a warp that share out a warp tile's
+//   VEC      elements that one copy moves
+//   ALONG_K  in global memory a row of the operand runs along k
+template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K>
+struct Operand {
+    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int COPIES = EXTENT * BLOCK_K / VEC / THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
+    static_assert(COPIES <= 32, "a bit for each copy");
+    static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
+    static constexpr int SIZE = BLOCK_K * PITCH;                // of a tile in shared memory
+    static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
+
+    const T* source;            // what this thread copies first of the next tile
+    int ld;
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
+
+    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
+    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    {
+        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
+        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
+        place = place_of(row, col);
+        k = ALONG_K ? col : row;
+        if constexpr (ONE_OUTER) {
+            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
+        } else {
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+            }
+        }
+    }
+
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
+    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
+    __device__ __forceinline__ bool inside(int i, int k_left) const
+    {
+        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+    }
+
+    static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
+    Vector<VEC> loaded[COPIES];  // a tile on its way
+
+    // Starts to load the next tile.
+    __device__ __forceinline__ void load(int k_left)
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            loaded[i] = {};
+            if (inside(i, k_left)) loaded[i] = *reinterpret_cast<const Vector<VEC>*>(from(i));
+        }
+        advance();
+    }
+
+    // Puts it into shared memory as `tile`.
+    __device__ __forceinline__ void store(T* tile) const
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            T* to = tile + place + place_of(row_of(i), col_of(i));
+            if constexpr (ALONG_K) {
+                #pragma unroll
+                for (int e = 0; e < VEC; ++e) to[e * PITCH] = loaded[i].x[e];
+            } else {
+                *reinterpret_cast<Vector<VEC>*>(to) = loaded[i];
+            }
+        }
+    }
+
+    // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
+    // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
+    static __device__ constexpr int fragment(int first, int lane) { return first + lane * CHUNK; }
+
+    // Which row or column of the warp tile a thread's i-th is.
+    static __device__ __forceinline__ int owned(int i, int lane)
+    {
+        return (i / CHUNK * LANES + lane) * CHUNK + i % CHUNK;
+    }
+
+    // Reads a thread's fragment of STEP rows of shared memory, from row `p` on.
+    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* from, int p)
+    {
+        #pragma unroll
+        for (int e = 0; e < STEP; ++e) {
+            #pragma unroll
+            for (int i = 0; i < COUNT; i += CHUNK) {
+                const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from + (p + e) * PITCH + i * LANES);
+                #pragma unroll
+                for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
+            }
+        }
+    }
+};
+
+using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, true>;
+using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, false>;
+constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
+
+// Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
+__device__ __forceinline__ void outer_product(
+    T (&acc)[ACC], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+{
+    #pragma unroll
+    for (int e = 0; e < STEP; ++e) {
+        #pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) {
+            #pragma unroll
+            for (int on = 0; on < THREAD_M; ++on) {
+                const int i = j % 2 ? THREAD_M - 1 - on : on;
+                acc[i * THREAD_N + j] += a[e][i] * b[e][j];
+            }
+        }
+    }
+}
+
+// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
+// 16-byte read of a warp passes in two goes.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
+__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
+
+// Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
+__device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
+
+// Accumulators of a warp pass through shared memory, so that neighbouring lanes write neighbours in a row of C.
+//
+// A thread's i-th row of accumulators and those of the warp's other lanes are BAND rows of C. They lie there as in C,
+// PITCH elements apart. Lanes read neighbours and never meet in a bank. Those that write accumulators at a time fill
+// RUN elements of each of WRITTEN_ROWS rows: where a row is as wide as all banks or wider, the next one begins RUN
+// elements further on, so that these never meet either. Narrower rows lie side by side, and there two to four may.
+constexpr int BANKS        = 128 / int(sizeof(T));  // elements that all banks hold side by side
+constexpr int NEIGHBOURS   = THREAD_N % WIDE == 0 ? WIDE : THREAD_N % 2 == 0 ? 2 : 1;  // of a row of C in a lane
+constexpr int WRITTEN_ROWS = 2 * LANES_M * NEIGHBOURS < BANKS ? LANES_M : BANKS / NEIGHBOURS / 2;
+constexpr int RUN          = BANKS / WRITTEN_ROWS;
+constexpr int BAND         = 32 * THREAD_N / WARP_N;
+constexpr int PITCH        = WARP_N % BANKS == 0 ? WARP_N + RUN : WARP_N;
+constexpr int ROOM         = SMEM_BYTES / int(sizeof(T));  // elements of shared memory
+
+// How many of a thread's rows pass at a time: as many as fit, where addresses take few registers.
+__host__ __device__ constexpr int passing_rows()
+{
+    int rows = THREAD_M;
+    while (rows > 1 && (THREAD_M % rows != 0 || rows * THREAD_N > 16
+                        || THREADS / 32 * rows * BAND * PITCH > ROOM)) --rows;
+    return rows;
+}
+constexpr int PASSING = passing_rows();
+constexpr int PASS    = PASSING * THREAD_N;  // accumulators of a thread that pass at a time
+static_assert(THREADS / 32 * PASSING * BAND * PITCH <= ROOM, "they fit");
+
+// Which element of its band a lane has in the end as accumulator `s`: the vectors of a row go round the lanes.
+__device__ __forceinline__ int exchanged(int s, int lane)
+{
+    return (s % THREAD_N / VEC_C * 32 + lane) * VEC_C + s % VEC_C;
+}
+
+// Where in shared memory row `row` begins of the band of accumulator `s`.
+__device__ __forceinline__ int band_place(int s, int row)
+{
+    return (s / THREAD_N % PASSING * BAND + row) * PITCH;
+}
+
+// Exchanges PASS accumulators, from `begin` on, for the elements that exchanged() tells. `out` begins with accumulator
+// `first` of the thread. Shared memory holds nothing else any more.
+__device__ __forceinline__ void exchange(T (&out)[OUT], int begin, int first, T* shared, int lane)
+{
+    constexpr int WIDTH = OUT % NEIGHBOURS == 0 ? NEIGHBOURS : VEC_C;
+    T* const mine = shared + threadIdx.x % THREADS / 32 * PASSING * BAND * PITCH;
+    if (begin > 0) __syncwarp();  // the last ones were read
+    #pragma unroll
+    for (int e = begin; e < begin + PASS; e += WIDTH) {
+        Vector<WIDTH> group;
+        #pragma unroll
+        for (int v = 0; v < WIDTH; ++v) group.x[v] = out[e + v];
+        T* const to = mine + band_place(first + e, lane_m(lane)) + col_of((first + e) % THREAD_N, lane);
+        *reinterpret_cast<Vector<WIDTH>*>(to) = group;
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int e = begin; e < begin + PASS; e += VEC_C) {
+        const int at = exchanged(first + e, lane);
+        const T* const from = mine + band_place(first + e, at / WARP_N) + at % WARP_N;
+        const auto group = *reinterpret_cast<const Vector<VEC_C>*>(from);
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) out[e + v] = group.x[v];
+    }
+}
+
+// Writes PASS accumulators of a thread, VEC_C elements of a row of C at a time, once exchange() has passed them:
+// they begin with `begin` of `out`, and that begins with accumulator `first` of the thread.
+// `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+__device__ __forceinline__ void store(
+    T (&out)[OUT], int begin, int first, T* c, int ldc, int rows, int cols, int lane, T beta)
+{
+    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, exchanged(first + e, lane) / WARP_N); };
+    const auto col_at = [&](int e) { return exchanged(first + e, lane) % WARP_N; };
+    const auto inside = [&](int e) { return row_at(e) < rows && col_at(e) < cols; };
+    const auto place_of = [&](int e) {
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
+    };
+    // All is read before any of it is written, else each read would wait for the write before it.
+    if (beta != T(0)) {
+        #pragma unroll
+        for (int e = begin; e < begin + PASS; e += VEC_C) {
+            if (inside(e)) {
+                const Vector<VEC_C> old = *place_of(e);
+                #pragma unroll
+                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
+            }
+            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
+        }
+    }
+    #pragma unroll
+    for (int e = begin; e < begin + PASS; e += VEC_C) {
+        Vector<VEC_C> value;
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+        if (inside(e)) *place_of(e) = value;
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x8_7ae31d2c(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
+    int m, int n, int k, T alpha, T beta)
+{
+    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
+    const unsigned tile_m = blockIdx.x / tiles_n, tile_n = blockIdx.x % tiles_n;
+    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
+    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
+    const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
+    TileA a(A, lda, row0, 0, int(min(m - row0, Index(BLOCK_M))));
+    TileB b(B, ldb, col0, 0, int(min(n - col0, Index(BLOCK_N))));
+    int k_left = depth;  // of the next tile to be fetched
+    T acc[ACC] = {};
+    int reading = 0;  // where the stage begins that is multiplied
+    T a_fragment[1][STEP][THREAD_M], b_fragment[1][STEP][THREAD_N];
+    const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
+    const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
+    griddepcontrol_wait();
+    launch_dependents();
+
+    // fetch() starts to load the next tile to registers, put() stores it to a stage.
+    const auto fetch = [&] { a.load(k_left); b.load(k_left); k_left -= BLOCK_K; };
+    const auto put = [&](T* stage) { a.store(stage); b.store(stage + TileA::SIZE); };
+    if (tiles > 0) { fetch(); put(shared); }
+    __syncthreads();
+
+    #pragma unroll 1
+    for (int each = 0; each < tiles; ++each) {
+        const bool more = each + 1 < tiles;
+        if (more) fetch();
+        #pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            TileA::read(a_fragment[0], a_from + reading, step * STEP);
+            TileB::read(b_fragment[0], b_from + reading, step * STEP);
+            outer_product(acc, a_fragment[0], b_fragment[0]);
+        }
+        reading = STAGE - reading;
+        if (more) put(shared + reading);
+        __syncthreads();
+    }
+
+    // Scaled before they go anywhere: the products may lie in neighbouring registers, as vectors want it. The
+    // accumulators of the loop would meet operands in a bank of registers there.
+    #pragma unroll
+    for (int e = 0; e < ACC; ++e) acc[e] *= alpha;
+
+    const Index row = row0 + warp_m, col = col0 + warp_n;
+    const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
+    __syncthreads();  // no thread reads what shared memory held
+    #pragma unroll
+    for (int begin = 0; begin < OUT; begin += PASS) {
+        exchange(acc, begin, 0, shared, lane);
+        store(acc, begin, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
+    }
+}

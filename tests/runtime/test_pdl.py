@@ -1,0 +1,259 @@
+"""Programmatic dependent launch (PDL): the driver's structures, and on a GPU products that need each other."""
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from products import on_device
+from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.source import LaunchConfig, TensorBox
+from tilewright.runtime.device import driver as launch
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.stopwatch import Stopwatch
+from tilewright.runtime.product.kernel import prepare
+from variants import variant
+
+CONFIGS = (
+    "naive:edge=bounds",
+    "tiled:edge=bounds",
+    "tiled:32,edge=pad",
+    "simt:edge=bounds,load=cp_async,stages=3,slices=2",
+    "simt:edge=exact,block_m=32,block_n=32,split_k=3",
+    "simt:edge=bounds,block_m=16,block_n=32,lanes_m=4,split_k=32",
+    "simt:32x32x16,edge=exact,split_k=4,slices=2,reduce=cluster",
+    "skinny:edge=bounds,split_k=2",
+    "dmma:edge=bounds",
+    "dmma:edge=exact,split_k=2",
+    "dmma:edge=bounds,split_k=3,reduce=cluster",
+    "simt:edge=exact,block_m=32,block_n=32,load=cp_async,stages=3,vec_b=4,l2_prefetch=1",
+    "simt:32x16x64,load=tma,edge=bounds,stages=3,vec_a=4,vec_b=4,k_inner_a=1,slices=2",
+    "simt:32x32x32,load=tma,edge=exact,stages=2,vec_a=4,vec_b=4,k_inner_a=1,split_k=3",
+    "simt:edge=bounds,stream_k=1",
+    "dmma:edge=bounds,l2_prefetch=1",
+)
+
+
+def test_the_structures_are_those_of_cuda_h() -> None:
+    """Offsets as a C compiler gives them on a 64-bit machine."""
+    assert ctypes.sizeof(launch._Attribute) == 72
+    assert launch._Attribute.value.offset == 8
+    assert [getattr(launch._Config, name).offset for name, _ in launch._Config._fields_] == [0, 12, 24, 32, 40, 48]
+
+
+def _offset(reference: Any) -> int:
+    """What was given to byref() beside the object: a multiple of 64 from 0, as the driver asks."""
+    start = ctypes.cast(reference, ctypes.c_void_p).value
+    assert start is not None
+    assert start % 64 == 0
+    return start - ctypes.addressof(reference._obj)
+
+
+class FakeDriver:
+    """cuLaunchKernelEx that reads what it is given as C would."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status, self.seen = status, []
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+        self.cuLaunchKernelEx = kind(self._launch)  # the driver's name
+        self.cuTensorMapEncodeTiled = self._encode
+
+    def _encode(self, to: Any, *given: Any) -> int:
+        """Puts down a mark, and keeps what was asked for."""
+        ctypes.memmove(ctypes.addressof(to._obj) + _offset(to), b"MAP!" * 32, 128)
+        self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in given])
+        return self.status
+
+    def _launch(self, config: int, function: int, parameters: int | None, extra: int) -> int:
+        given = launch._Config.from_address(config)
+        if parameters:  # each argument by its address: here four
+            listed = (ctypes.c_void_p * 4).from_address(parameters)
+            sizes = (8, 4, 128, 128)
+            self.seen.append([ctypes.string_at(at, size) for at, size in zip(listed, sizes)])
+            return self.status
+        pointer, address, size, where, end = (ctypes.c_void_p * 5).from_address(extra)
+        assert (pointer, size, end, parameters) == (1, 2, None, None)  # CU_LAUNCH_PARAM_*
+        attribute = given.attributes[0]
+        self.seen.append(
+            {
+                "function": function,
+                "grid": tuple(given.grid),
+                "block": tuple(given.block),
+                "smem": given.smem_bytes,
+                "stream": given.stream or 0,
+                "attributes": (given.count, attribute.id, attribute.value),
+                "arguments": ctypes.string_at(address, ctypes.c_size_t.from_address(where).value),
+            }
+        )
+        return self.status
+
+
+ARGUMENTS = (np.uint64(1 << 40), np.int32(-3), np.uint64(7), np.int32(5), np.float64(0.5), np.int32(1))
+PACKED = (  # as C lays out struct { uint64_t; int; uint64_t; int; double; int; }
+    (1 << 40).to_bytes(8, "little") + b"\xfd\xff\xff\xff" + bytes(4) + (7).to_bytes(8, "little")
+    + (5).to_bytes(4, "little") + bytes(4) + bytes(6) + b"\xe0\x3f" + (1).to_bytes(4, "little")
+)  # fmt: skip
+
+
+class TestLaunch:
+    def test_the_driver_gets_what_was_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        call = launch.DriverLaunch(4711, pdl=True)
+        first, second = LaunchConfig((10, 2, 3), (128, 1, 1), 1000), LaunchConfig((4, 1, 1), (32, 2, 1))
+        assert call(first, ARGUMENTS, 99) == 0
+        assert call(second, ARGUMENTS[:2], 0) == 0
+        assert call(first, ARGUMENTS, 98) == 0
+        assert [(seen["grid"], seen["block"], seen["smem"], seen["stream"]) for seen in driver.seen] == [
+            ((10, 2, 3), (128, 1, 1), 1000, 99),
+            ((4, 1, 1), (32, 2, 1), 0, 0),
+            ((10, 2, 3), (128, 1, 1), 1000, 98),
+        ]
+        assert {seen["function"] for seen in driver.seen} == {4711}
+        assert {seen["attributes"] for seen in driver.seen} == {(1, 6, 1)}
+        assert driver.seen[0]["arguments"] == driver.seen[2]["arguments"] == PACKED
+        assert driver.seen[1]["arguments"] == PACKED[:12]
+
+    def test_tensor_maps_go_beside_the_other_arguments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        maps = [np.void(bytes([mark]) * 128) for mark in (1, 2)]
+        arguments = (np.uint64(1 << 40), np.int32(-3), *maps)
+        assert launch.DriverLaunch(1, pdl=False)(LaunchConfig((1, 1, 1), (32, 1, 1)), arguments, 0) == 0
+        assert driver.seen == [[each.tobytes() for each in arguments]]
+
+    @pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
+    def test_a_tensor_map_tells_rows_and_box(
+        self, monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int
+    ) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        launch.encoded_map.cache_clear()
+        for swizzled in (False, True):
+            made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
+            assert made.tobytes() == b"MAP!" * 32
+            asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
+            assert driver.seen.pop() == asked
+        launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, True))
+        assert driver.seen == []
+        driver.status = 1
+        with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
+            launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
+        launch.encoded_map.cache_clear()
+
+    def test_threads_do_not_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver()
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        call = launch.DriverLaunch(1, pdl=True)
+
+        def launches(number: int) -> None:
+            for _ in range(200):
+                call(LaunchConfig((number, 1, 1), (32, 1, 1)), (np.uint64(number),), number)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(launches, range(1, 5)))
+        assert len(driver.seen) == 800
+        for seen in driver.seen:
+            assert seen["grid"][0] == seen["stream"] == int.from_bytes(seen["arguments"], "little")
+
+    def test_a_status_is_handed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver(status=701)
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        assert launch.DriverLaunch(1, pdl=True)(LaunchConfig((1, 1, 1), (1, 1, 1)), (), 0) == 701
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", CONFIGS)
+def test_products_that_need_each_other(text: str) -> None:
+    """X becomes P X again and again, P a permutation, in three buffers that take turns: a kernel that reads too early
+    or writes too early leaves another order of rows."""
+    device = open_device(choose("cuda").info)
+    rows, cols, steps = 192, 192, 60
+    dtype = DType.DOUBLE if text.startswith("dmma") else DType.FLOAT
+    problem = Problem(rows, cols, rows, dtype)
+    kernel = prepare(device, problem, variant(text))
+    rng = np.random.default_rng(3)
+    order = rng.permutation(rows)
+    xp = device.xp
+    p = xp.asarray(np.eye(rows)[order], dtype=dtype.numpy_name)
+    first = rng.integers(-99, 100, (rows, cols)).astype(dtype.numpy_name)
+    buffers = [xp.asarray(first), xp.zeros((rows, cols), dtype.numpy_name), xp.zeros((rows, cols), dtype.numpy_name)]
+
+    def chain() -> None:
+        for step in range(steps):
+            kernel.launch(*map(on_device, (p, buffers[step % 3], buffers[(step + 1) % 3])))
+
+    expected = first
+    for _ in range(steps):
+        expected = expected[order]
+    chain()
+    device.synchronize()
+    assert np.array_equal(device.to_numpy(buffers[steps % 3]), expected)
+    replay = device.capture(chain, first=lambda: None)
+    for _ in range(3):
+        before = device.to_numpy(buffers[0])
+        replay()
+        device.synchronize()
+        for _ in range(steps):
+            before = before[order]
+        assert np.array_equal(device.to_numpy(buffers[steps % 3]), before)
+
+
+class FakeDevice:
+    """A device and a processor whose clock the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, queueing_us: list[float]) -> None:
+        self.now_us, self.queueing_us, self.held_us, self.runs = 0.0, queueing_us, [0.0], 0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now_us / 1e6)
+
+    def hold(self, us: float) -> None:
+        self.held_us.append(us)
+
+    def run(self) -> None:
+        self.now_us += self.queueing_us[min(self.runs, len(self.queueing_us) - 1)]
+        self.runs += 1
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def stopwatch(self, work_us: float) -> Callable[[], float]:
+        """The device works `work_us`, and waits first for what the processor has not queued when the hold ends."""
+
+        def between(start: object, end: object) -> float:
+            return work_us + max(0.0, self.queueing_us[min(self.runs, len(self.queueing_us)) - 1] - self.held_us[-1])
+
+        watch = Stopwatch(self.hold, self, self, between)
+        return lambda: watch.elapsed_us(self.run)
+
+
+class TestStopwatch:
+    def test_a_processor_in_time_is_timed_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = FakeDevice(monkeypatch, [20.0])
+        assert device.stopwatch(100.0)() == 100.0
+        assert device.runs == 1
+
+    def test_a_delay_of_the_processor_is_not_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = FakeDevice(monkeypatch, [700.0, 30.0])
+        assert device.stopwatch(100.0)() == 100.0
+        assert device.held_us == [0.0, 50.0, 100.0]  # no longer than needed for the next time
+
+    def test_the_hold_follows_the_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = FakeDevice(monkeypatch, [400.0])
+        elapsed = device.stopwatch(100.0)
+        assert [elapsed(), elapsed(), elapsed()] == [100.0] * 3
+        assert device.held_us == pytest.approx([0.0, 50.0, 100.0, 200.0, 400.0, 800.0, 800.0])
+
+    def test_it_ends_where_the_processor_is_too_slow_for_any_hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = FakeDevice(monkeypatch, [1e6])
+        assert device.stopwatch(100.0)() == pytest.approx(100.0 + 1e6 - 20e3)
+
+    def test_long_work_is_not_repeated_for_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = FakeDevice(monkeypatch, [60.0])
+        assert device.stopwatch(20e3)() == pytest.approx(20e3 + 10)
+        assert device.runs == 1

@@ -1,0 +1,141 @@
+"""Tiles that come by TMA, on the host device: the edge grid, the scalar kernel, sanitizers and planted faults."""
+
+import itertools
+from itertools import product
+from pathlib import Path
+
+import pytest
+from planted import PARTS, Planted, assert_caught
+from products import SCALARS, TRANS, QuickDevice, bits, check, check_sizes, sized
+from quick import compile_together
+from tilewright.codegen.config import Config
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product.kernel import prepare
+from variants import changed, cta_tile, field, variant
+
+SLICES = "32x16x64,thread=4x4,lanes_m=8,stages=2,slices=2,fragments=double"
+CONFIGS = {
+    "slices, fragments double": SLICES,
+    "three stages, splits": "32x16x32,thread=4x4,lanes_m=8,stages=3,split_k=3",
+    "two lanes along m": "16x64x64,thread=4x4,lanes_m=2,stages=2,slices=4,split_k=2",
+    "four lanes along m, shared": "64x64x32,thread=8x8,lanes_m=4,stages=2,shared=1",
+    "sixteen lanes along m, cooperative reduction": "32x16x32,thread=2x4,lanes_m=16,stages=2,split_k=32",
+    "packed": "32x32x32,thread=4x4,lanes_m=8,stages=2,pack_a=1,pack_b=1",
+    "L2 prefetch": "16x32x64,thread=4x4,lanes_m=4,stages=2,slices=4,l2_prefetch=1",
+}  # fmt: skip
+
+
+def config_for(text: str, dtype: str, trans: str, edge: str = "bounds") -> Config:
+    config, wide = variant(f"simt:{text}", edge=edge), 4 if dtype == "float" else 2
+    k_inner_a = int(trans[0] == "n" and not field(config, "pack_a"))
+    k_inner_b = int(trans[1] == "t" and not field(config, "pack_b"))
+    accumulators = field(config, "thread_m") * field(config, "thread_n") // field(config, "slices")
+    vec_c = 1 if k_inner_b else min(wide, accumulators, field(config, "thread_n"))
+    return changed(
+        config, load="tma", vec_a=wide, vec_b=wide, vec_c=vec_c, k_inner_a=k_inner_a, k_inner_b=k_inner_b
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_edge_grid(name: str, turn: int) -> None:
+    """Each transpose in one type, in the other one where tests marked slow run too."""
+    device, first = QuickDevice(), list(CONFIGS).index(name) + turn
+    pairs = [(("float", "double")[(first + place) % 2], trans) for place, trans in enumerate(TRANS)]
+    tile = cta_tile(config_for(CONFIGS[name], *pairs[0]))
+    wanted = [(Problem.parse("x".join(map(str, tile)), *pair), config_for(CONFIGS[name], *pair)) for pair in pairs]
+    compile_together(wanted)
+    for problem, config in wanted:
+        kernel = prepare(device, problem, config)
+        # Stored rows are whole vectors; sides that are no rows may have any length.
+        free = (not problem.trans_a, problem.trans_b, problem.trans_a and not problem.trans_b)
+        steps = [1 if each else 4 for each in free]
+        sizes = product(*((s, t - s, t, t + s, 2 * t + s) for t, s in zip(tile, steps)))
+        check_sizes([kernel], itertools.islice(sizes, wanted.index((problem, config)), None, 4), (0, 4, 8))
+        assert kernel._twin is None
+        for alpha, beta in SCALARS:
+            check(prepare(device, sized(problem, tile[0] + 4, 4, 0), config), alpha, beta, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_exact_edges(dtype: str) -> None:
+    wanted = []
+    for trans in TRANS:
+        config = config_for(SLICES, dtype, trans, edge="exact")
+        tile_m, tile_n, tile_k = cta_tile(config)
+        wanted.append((Problem.parse(f"{2 * tile_m}x{tile_n}x{5 * tile_k}", dtype, trans), config))
+    compile_together(wanted)
+    for each, (alpha, beta) in product(wanted, SCALARS):
+        check(prepare(HostDevice(), *each), alpha, beta, 4)
+
+
+def test_rows_that_are_not_aligned_are_served_by_the_scalar_kernel() -> None:
+    kernel = prepare(HostDevice(), Problem.parse("36x16x200"), config_for(SLICES, "float", "nn"))
+    check(kernel, -0.5, 2.0, 3)
+    assert kernel._twin is not None
+    assert kernel._twin.config.boxes(kernel.problem) == ()
+    check(kernel, -0.5, 2.0, 4)
+
+
+def test_every_run_gives_the_same_bits() -> None:
+    problem, by_tma = Problem.parse("36x16x400"), config_for(SLICES, "float", "nn")
+    by_thread = changed(by_tma, load="cp_async")
+    compile_together([(problem, by_tma), (problem, by_thread)])
+    kernels = [prepare(HostDevice(), problem, config) for config in (by_tma, by_thread)]
+    assert len({bits(kernel, 0.7) for kernel in (*kernels, kernels[0])}) == 1
+
+
+# ---- Planted faults --------------------------------------------------------------------------------------------
+
+SPLIT = "16x32x32,thread=4x4,lanes_m=4,stages=3,split_k=3"
+SHAPES = ((68, 36, 140), (64, 32, 384), (4, 4, 4))
+"""Several CTAs with ragged edges and tiles of k, whole tiles, and one vector."""
+FAULTS = (
+    ("first tile not waited for", "if (tiles > 0) filled[0].wait(0);", "", SLICES),
+    ("next tile not waited for", "if (more) filled[stage].wait(parity);", "", SLICES),
+    ("waited for a tile beyond the last", "if (more) filled", "filled", SLICES),
+    ("stage not given back", "if (threadIdx.x % 32 == 0) emptied[stage].arrive();", "", SLICES),
+    ("stage given back by each lane", "if (threadIdx.x % 32 == 0) emptied[stage].arrive();",
+     "emptied[stage].arrive();", SLICES),
+    ("stage filled while it is read", "emptied[stage].wait(parity);  // by all warps", "", SLICES),
+    ("fewer bytes expected", "expect(STAGE * sizeof(T))", "expect(TileA::SIZE * sizeof(T))", SLICES),
+    ("parity not flipped", "parity ^= 1;\n        }\n        reading", "}\n        reading", SLICES),
+    ("producer's parity not flipped", "stage = 0;\n                parity ^= 1;", "stage = 0;", SLICES),
+    ("producer begins with the other parity", "unsigned parity = 1;", "unsigned parity = 0;", SLICES),
+    ("the same tile again", "int(k_begin) + each * BLOCK_K", "int(k_begin)", SLICES),
+    ("operands exchanged", "map_b, int(col0)", "map_a, int(col0)", SLICES),
+    ("pieces not swapped back", "k % PITCH ^ (first + lane) % 8 * WIDE", "k % PITCH", SLICES),
+    ("row's pieces swapped as in another", "(step ^ i * LANES % 8 * WIDE) ^ p", "step ^ p", SPLIT),
+    ("only the first steps of rows", "row < BLOCK_K; row += PITCH", "row < PITCH; row += PITCH", SLICES),
+    ("slices read the same", "const TileA a(shared, warp_m, lane_m(lane), slice_k())",
+     "const TileA a(shared, warp_m, lane_m(lane), 0)", SLICES),
+    ("split begins at 0", "int(k_begin) + each", "each", SPLIT),
+    ("producer stays for the CTA's barriers", "tilewright_host::leave_barriers();", "", SLICES),
+    ("barriers lie in a stage", "shared + STAGES * STAGE)", "shared + STAGES * STAGE - 64)", SLICES),
+    ("more arrivals awaited", "emptied[stage].init(THREADS / 32)", "emptied[stage].init(THREADS / 32 + 1)", SLICES),
+    ("barriers not made before they are used", "#endif\n    }\n    __syncthreads();", "#endif\n    }",
+     SLICES),
+)  # fmt: skip
+
+
+def planted_in(dtypes: tuple[str, str]) -> list[Planted]:
+    """Each fault in one of the types, in turn."""
+    return [
+        Planted(name, config_for(text, dtype, "nn"), old, new, dtype, "nn", SHAPES)
+        for (name, old, new, text), dtype in zip(FAULTS, itertools.cycle(dtypes))
+    ]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
+    planted = planted_in(("float", "double"))
+    for text, trans, dtype in product((SLICES, SPLIT), TRANS, ("float", "double")):
+        config = config_for(text, dtype, trans)
+        planted.append(Planted(f"unfaulted {text} {trans} {dtype}", config, "", "", dtype, trans, SHAPES))
+    assert_caught(planted[part::PARTS], tmp_path)
+
+
+@pytest.mark.slow
+def test_every_fault_is_caught_in_the_other_type_too(tmp_path: Path) -> None:
+    assert_caught(planted_in(("double", "float")), tmp_path)

@@ -1,0 +1,59 @@
+"""Single rules of the policies: where packing, L2 prefetch and rasterisation are worth trying."""
+
+from typing import Any
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.families import family_named, parse
+from tilewright.codegen.problem import Problem
+from tilewright.tuner.search.legal import may_hold
+from tilewright.tuner.search.policies import policy_of
+from tilewright.tuner.search.policies.blocked import L2_PREFETCH_PAYS, RASTER_PAYS
+
+
+def tried(problem: Problem, family: str, **values: Any) -> bool:
+    """Whether advice has nothing against some values, whatever the others are."""
+    return may_hold(problem, ARCHES["sm_90a"], family_named(family), policy_of(family).advice, values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "trans", "packs"),
+    [
+        ("2047", "float", "nn", {(0, 0), (1, 1)}),  # rows that are not aligned, used often
+        ("4096", "float", "nn", {(0, 0), (1, 0)}),  # A has to be transposed
+        ("4096", "float", "tn", {(0, 0)}),
+        ("1023x769x511", "float", "nn", {(0, 0)}),
+        ("1024x768x512", "float", "nn", {(0, 0)}),
+    ],
+)
+def test_operands_are_packed_that_are_not_aligned_or_must_be_transposed_and_are_used_often(
+    shape: str, dtype: str, trans: str, packs: set[tuple[int, int]]
+) -> None:
+    problem, ways = Problem.parse(shape, dtype, trans), ((a, b) for a in (0, 1) for b in (0, 1))
+    assert {(a, b) for a, b in ways if tried(problem, "simt", pack_a=bool(a), pack_b=bool(b))} == packs
+
+
+@pytest.mark.parametrize(
+    ("shape", "arch", "some"), [("512", "sm_90a", True), ("2048", "sm_90a", False), ("512", "sm_80", False)]
+)
+def test_short_products_whose_ctas_all_run_at_once_prefetch_to_l2(shape: str, arch: str, some: bool) -> None:
+    config = parse("simt:64x64x16,l2_prefetch")
+    assert all(rule.holds(Problem.parse(shape), config, ARCHES[arch]) for rule in L2_PREFETCH_PAYS) == some
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "groups"),
+    [
+        ("1024x1024x64", "double", {1}),  # 256 tiles, and caches hold all of A and B
+        ("128x12288x4096", "double", {1, 4}),  # 384 tiles: two that share 2 MB of B would else run far apart
+        ("8192x64x4096", "double", {1}),  # one column of tiles
+        ("256x32768x4096", "float", {4}),  # 2048 tiles in 4 rows
+        ("8192x8192x64", "float", {4, 8, 16}),
+    ],
+)
+def test_tiles_are_rasterised_in_groups_where_it_can_make_a_difference(
+    shape: str, dtype: str, groups: set[int]
+) -> None:
+    problem, arch = Problem.parse(shape, dtype), ARCHES["sm_90a"]
+    configs = {group: parse(f"dmma:64x64x16,raster={group}") for group in (1, 4, 8, 16)}
+    assert {group for group, config in configs.items() if RASTER_PAYS.holds(problem, config, arch)} == groups

@@ -1,0 +1,81 @@
+"""Space files, and the space that a search gets of them."""
+
+import random
+from pathlib import Path
+
+import pytest
+from search_spaces import H200, settled
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import Problem
+from tilewright.tuner.search.candidates import candidates, config_of, read_spaces, values_of
+
+
+def test_every_family_has_a_space() -> None:
+    assert {choices.family for choices in read_spaces()} == set(families())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("family = 'nave'", "family must be one of naive"),
+        ("family = 'naive'", "needs a table"),
+        ("family = 'naive'\n[parameters]\nblock_q = [1]", "block_q"),
+        ("family = 'naive'\n[parameters]\nblock_m = [3]", "block_m must be one of"),
+        ("family = 'naive'\n[parameters]\nblock_m = 8", "block_m must be a list"),
+        ("family = ", "mine.toml"),
+    ],
+)
+def test_space_files_are_checked(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        read_spaces(tmp_path)
+    assert str(caught.value).startswith("mine.toml: ")
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [("16x4096x512", "float"), ("4096x4096x64", "double"), ("3000", "double")])
+def test_points_and_configs_are_two_names_of_one_thing(shape: str, dtype: str) -> None:
+    problem = Problem.parse(shape, dtype)
+    found = candidates(problem, H200, settled(*families()))
+    assert len(set(found.configs)) == len(found.configs) == len(found.space)
+    for config in random.Random(1).sample(found.configs, 300):
+        point = found.point_of(config)
+        assert point is not None
+        assert found.config_at(point) is config
+        assert config_of(dict(found.space.values(point))) == config
+        assert serves(config, problem, H200.arch)
+
+
+def test_ways_to_share_out_the_work_are_three_numbers() -> None:
+    for text, shares in (
+        ("dmma:64x64x16", (1, 0, 1)),
+        ("dmma:64x64x16,split_k=4", (4, 0, 1)),
+        ("dmma:64x64x16,stream_k=2", (1, 2, 1)),
+        ("dmma:64x64x16,persistent=4", (1, 0, 4)),
+    ):
+        values = values_of(parse(text))
+        assert tuple(values[name] for name in ("split_k", "stream_k", "persistent")) == shares
+        assert not {"mode", "parts"} & set(values)
+        assert config_of(values) == parse(text)
+    space = candidates(Problem.parse("512"), H200, settled("simt", "tiled", block_m=(64,))).space
+    (split,) = (dimension for dimension in space.dimensions if dimension.name == "split_k")
+    assert split.ordered
+    assert split.choices[:2] == ("absent", 1)
+
+
+def test_known_configs_are_candidates_whatever_is_advised() -> None:
+    problem, known = Problem.parse("512"), parse("simt:16x16x16,thread=2x2,lanes_m=8,fragments=single")
+    spaces = settled("simt", block_m=(64,), block_n=(64,))
+    without: tuple[Config, ...] = candidates(problem, H200, spaces).configs
+    found = candidates(problem, H200, spaces, (known, without[0]))
+    assert known not in without
+    assert found.configs == (*without, known)
+    assert found.point_of(known) is not None
+    assert candidates(problem, H200, spaces).point_of(known) is None
+
+
+def test_nothing_that_serves_is_an_error_with_its_reasons() -> None:
+    with pytest.raises(ConfigError, match="no config serves 512x512x512 float nn on sm_90a: the tensor cores"):
+        candidates(Problem.parse("512"), H200, settled("dmma"))

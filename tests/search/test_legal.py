@@ -1,0 +1,62 @@
+"""Listing a space without walking through it finds what walking through it finds."""
+
+import math
+import random
+from itertools import product
+
+import pytest
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.legality import Rule, rules_of
+from tilewright.codegen.problem import Problem
+from tilewright.tuner.search.legal import legal_configs, may_hold
+from tilewright.tuner.search.policies import policy_of
+
+ARCH = ARCHES["sm_90a"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("text", "shape", "dtype"), [
+    ("naive:8x32", "300x200x100", "float"), ("tiled:16,edge=exact", "256", "double"),
+    ("simt:64x128x16,slices=2,slice_barriers,vec=1x4x4,interleave=2,edge=exact", "1024", "float"),
+    ("simt:32x64x64,lanes_m=4,slices=8,vec=4x4x4,split_k=64,edge=exact", "64x64x65536", "float"),
+    ("dmma:64x128x16,warp=32x32,stages=4,vec=2x2x2", "1000", "double"),
+    ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,vec_large=4,resident_k=4096,min_ctas=2,edge=exact",
+     "1x4096x4096", "float"),
+])  # fmt: skip
+def test_what_is_found_is_what_breaks_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:
+    base, problem = parse(text), Problem.parse(shape, dtype)
+    kind, policy, rng = type(base), policy_of(base.family), random.Random(seed)
+    values = {leaf.name: [base.get(leaf.name)] for leaf in kind.leaves()}
+    for leaf in rng.sample(kind.leaves(), min(9, len(kind.leaves()))):
+        values[leaf.name] += rng.sample([each for each in leaf.choices if each != values[leaf.name][0]], 1)
+    rules = (*rules_of(kind), *policy.advice)
+    every = (kind.build(dict(zip(values, chosen))) for chosen in product(*values.values()))
+    wanted = {config for config in every if all(rule.holds(problem, config, ARCH) for rule in rules)}
+    found, pruned = legal_configs(problem, ARCH, kind, values, policy.advice, policy.first)
+    assert len(found) == len(wanted)
+    assert set(found) == wanted
+    assert sum(pruned.values()) + len(found) == math.prod(map(len, values.values()))
+
+
+def test_a_rule_may_ask_for_more_values_later() -> None:
+    """It looks at the last value, or at the first one too, by what the last one is."""
+    kind, problem = families()["tiled"], Problem.parse("256")
+    values = {"tile_width": (8, 16, 32), "skew": (0, 1), "unroll": (1, 2)}
+    rule = Rule("{c.tile.unroll} is 1 or the tile 8", lambda p, c, a: c.tile.unroll == 1 or c.tile.tile_width == 8)
+    whole, _ = legal_configs(problem, ARCH, kind, values)
+    found, pruned = legal_configs(problem, ARCH, kind, values, [rule])
+    assert found == [c for c in whole if c.get("unroll") == 1 or c.get("tile_width") == 8]
+    assert pruned == {rule.title: len(whole) - len(found)} != {rule.title: 0}
+
+
+def test_a_rule_that_asks_for_nothing_leaves_nothing() -> None:
+    kind, never = families()["tiled"], Rule("never", lambda p, c, a: False)
+    found, pruned = legal_configs(Problem.parse("256"), ARCH, kind, {"tile_width": (8, 16)}, [never])
+    assert (found, pruned["never"]) == ([], 2)
+
+
+def test_few_values_may_hold_until_a_rule_says_no() -> None:
+    kind, problem = families()["tiled"], Problem.parse("256")
+    assert may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32})
+    assert not may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32, "tile_width": 16})

@@ -1,0 +1,69 @@
+"""What runs where nothing was tuned."""
+
+import pytest
+from search_spaces import H200, on
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.tuner.search.nearest import distance, fitted, nearest
+
+ARCH = ARCHES["sm_90a"]
+EDGES = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
+
+
+def test_distance_counts_doublings() -> None:
+    assert distance(Problem(64, 64, 64), Problem(128, 32, 64)) == 2
+    assert distance(Problem(0, 1, 1), Problem(1, 1, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "vectors", "edge"),
+    [("1024", (1, 4, 4), "exact"), ("1022", (1, 2, 2), "bounds"), ("1023", (1, 1, 1), "bounds")],
+)
+def test_a_config_is_fitted_with_the_widest_vectors(shape: str, vectors: tuple[int, ...], edge: str) -> None:
+    fit = fitted(parse("simt:64x64x16,lanes_m=4"), Problem.parse(shape), ARCH, EDGES)
+    assert fit is not None
+    assert (tuple(fit.get(f"vec_{each}") for each in "abc"), fit.edge) == (vectors, edge)
+
+
+def test_what_is_for_odd_rows_is_reset_where_rows_are_aligned() -> None:
+    config = parse("simt:64x64x16,lanes_m=4,pack_a,pack_b,shared")
+    odd, even = (fitted(config, Problem.parse(shape), ARCH, (Edge.BOUNDS,)) for shape in ("2047", "1024"))
+    assert odd is not None
+    assert even is not None
+    assert [(each.packs, each.get("shared")) for each in (odd, even)] == [((True, True), True), ((False, False), False)]
+
+
+def test_what_cannot_serve_is_not_fitted() -> None:
+    assert fitted(parse("dmma:64x64x16"), Problem.parse("512"), ARCH, EDGES) is None
+
+
+def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
+    return Record(problem, device, config, Status.OK, "", Measurement((1.0,), 1.0, 0.0), Accuracy(0.5, 0, 0))
+
+
+def test_the_nearest_shape_of_the_device_comes_first() -> None:
+    near, far = parse("simt:64x64x16,lanes_m=4,edge=exact"), parse("simt:128x64x16")
+    records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
+    found = nearest(Problem.parse("514"), H200, records)
+    assert found is not None
+    assert (found.origin, found.record) == ("nearest 512x512x512", records[1])
+    assert (found.config.cta_tile, found.config.edge) == (near.cta_tile, "bounds")
+
+
+def test_elsewhere_the_model_takes_its_choice_of_all_records_but_not_for_processors() -> None:
+    small, large = parse("simt:16x16x16,thread=2x2,fragments=single"), parse("simt:128x128x16,lanes_m=4")
+    records = tuple(record(Problem.parse("4096"), config, "nvidia-x") for config in (small, large))
+    found = nearest(Problem.parse("4096"), H200, records)
+    assert found is not None
+    assert (found.origin, found.record, found.config.cta_tile) == (
+        "estimated, from 4096x4096x4096",
+        None,
+        (128, 128, 16),
+    )
+    assert nearest(Problem.parse("4096"), on("host"), records) is None
+    assert nearest(Problem(0, 4, 4), H200, records) is None
+    assert nearest(Problem.parse("4096", "double"), H200, records) is None

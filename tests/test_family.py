@@ -1,0 +1,90 @@
+"""A family is added by a module, a template and a policy: a copy of `tiled` under another name, tried from tuning to
+the library, without another line changed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tilewright
+
+ROOT = Path(tilewright.__file__).parent
+FOLDERS = ("cli", "codegen", "configs", "runtime", "templates", "tuner", "benchmarks/suites")
+
+PROGRAM = """
+import json, sys, tilewright
+from pathlib import Path
+store, out = map(Path, sys.argv[1:])
+found = tilewright.tune(tilewright.Problem(40, 24, 56), device="host", trials=40, seconds=60, store=store,
+                        isolation=False, spaces=Path("spaces"), keep=2)
+kernel = tilewright.load(40, 24, 56, device="host", store=store)
+import numpy as np
+a, b = np.random.default_rng(1).random((40, 56), np.float32), np.random.default_rng(2).random((56, 24), np.float32)
+error = float(abs(kernel(a, b) - a @ b).max())
+files = tilewright.emit(kernel.problem, kernel.config, kernel.device.arch, "squares").write(out)
+print(json.dumps({"best": str(found.best.config), "loaded": str(kernel.config), "origin": kernel.origin, "error": error,
+                  "files": [file.name for file in files]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with a family more, in a folder of its own."""
+    home = tmp_path_factory.mktemp("package")
+    package = home / "tilewright"
+    package.mkdir()
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ROOT.glob("*.py"):
+        shutil.copy(file, package)
+    for path, texts in {
+        "codegen/families/tiled.py": (("tiled", "squared"), ("Tiled", "Squared"), ("order = 1", "order = 9")),
+        "templates/tiled.cu.jinja": (),
+        "tuner/search/policies/tiled.py": (("tiled", "squared"), ("Tiled", "Squared")),
+    }.items():
+        text = (ROOT / path).read_text()
+        for old, new in texts:
+            assert old in text
+            text = text.replace(old, new)
+        (package / path.replace("tiled", "squared")).write_text(text)
+    return home
+
+
+def run(package: Path, *command: str, folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_family_of_three_files_is_tuned_kept_loaded_and_emitted(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "spaces").mkdir()
+    space = 'family = "squared"\n[parameters]\ntile_width = [8, 16]\nunroll = [8]\n'
+    (tmp_path / "spaces" / "mine.toml").write_text(space)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    told = json.loads(run(package, "program.py", "store", "out", folder=tmp_path).splitlines()[-1])
+    assert told["best"].startswith("squared:")
+    assert told["loaded"] == told["best"]
+    assert told["origin"] == "exact"
+    assert told["error"] < 1e-4
+    assert told["files"] == ["squares.cu", "squares.h"]
+    assert "gemm_squared_f32_nn" in (tmp_path / "out" / "squares.cu").read_text()
+    shown = run(package, "-m", "tilewright", "show", "--store", "store", "--dtype", "float", folder=tmp_path)
+    assert "squared:" in shown
+
+
+def test_it_is_searched_with_the_others_where_no_space_is_named(package: Path, tmp_path: Path) -> None:
+    program = """
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.detect import choose
+from tilewright.tuner.search.candidates import candidates, read_spaces
+found = candidates(Problem(40, 24, 56), choose("host").info, read_spaces(None))
+print(*sorted({config.family for config in found.configs}))
+"""
+    (tmp_path / "program.py").write_text(program)
+    assert "squared" in run(package, "program.py", folder=tmp_path).split()

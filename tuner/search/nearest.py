@@ -1,0 +1,72 @@
+"""What to run where nothing was tuned: the config of a near shape, or the one that a model of the device prefers."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...codegen.arch import Arch
+from ...codegen.config import Config
+from ...codegen.leaf import Edge
+from ...codegen.legality import serves
+from ...codegen.problem import Problem
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.record import Record
+from ...runtime.store.store import Found
+from .legal import may_hold
+from .model import estimate_us
+from .policies import policy_of
+
+
+def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
+    """How to run a problem that was not tuned on a device, out of all records there are: as for the nearest shape of
+    the device, else, on a GPU, by the kernel of any record that a model of the device expects most of. None where no
+    record helps. This is the ranking that `Store.lookup` takes."""
+    near = [
+        record
+        for record in records
+        if record.device == info.key and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+    ]
+    for record in sorted(near, key=lambda record: distance(record.problem, problem)):
+        # Another shape may want other vectors, and guarded edges.
+        config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
+        if config is not None:
+            return Found(config, f"nearest {record.problem.shape}", record)
+    if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+        return None  # the model knows nothing of processors
+    found: dict[Config, Record] = {}
+    for record in records:
+        if record.problem.dtype is problem.dtype:
+            config = fitted(record.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
+            if config is not None:
+                found.setdefault(config, record)
+    best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
+    return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
+
+
+def distance(tuned: Problem, problem: Problem) -> float:
+    """How far apart two shapes are: doublings of m, of n and of k, added up."""
+    # A dimension of zero counts as one half: one doubling away from 1.
+    pairs = ((tuned.m, problem.m), (tuned.n, problem.n), (tuned.k, problem.k))
+    return sum(abs(math.log2(max(one, 0.5)) - math.log2(max(other, 0.5))) for one, other in pairs)
+
+
+def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]) -> Config | None:
+    """The config as it serves a problem: with the first of `edges` and the widest vectors that do.
+
+    The tiles stay. What it has for rows that are not aligned is reset where that is hopeless for the problem. None
+    where it cannot serve the problem.
+    """
+    kind = type(config)
+    policy = policy_of(kind.family)
+    reset: dict[str, Any] = {}
+    for name in policy.for_rows:
+        if not may_hold(problem, arch, kind, policy.advice, {name: config.get(name)}):
+            reset[name] = kind.leaf(name).default
+    choices = [kind.leaf(name).choices for name in kind.vectors]
+    widths = sorted(itertools.product(*choices), key=math.prod, reverse=True)
+    for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
+        fit = config.changed(edge=edge, **reset, **dict(zip(kind.vectors, chosen)))
+        if serves(fit, problem, arch):
+            return fit
+    return None

@@ -1,0 +1,225 @@
+"""What pays for families whose CTAs multiply tiles out of shared memory, whatever multiplies them."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ....codegen.arch import Arch
+from ....codegen.leaf import Edge, Mode
+from ....codegen.legality import Rule
+from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, widest
+from ....codegen.problem import DType, Problem
+from .policy import Policy
+
+SHALLOW = 32
+"""Tiles that cover more steps of k are deep. They are for results of few small tiles, where a CTA has little to do and
+waits for memory and barriers: more is on its way at a time then, and a barrier comes more seldom."""
+SHORT_K = 128
+"""Up to so many steps of k it counts how C is written."""
+_MOST_CTAS = 320
+"""CTAs of deep tiles at most."""
+_LARGEST = 32 * 64
+"""Elements of C that a CTA of deep tiles computes at most."""
+_BYTES_AHEAD = range(24 << 10, 104 << 10)
+"""What a CTA of deep tiles keeps on its way: an SM takes some 34 KB from memory while one copy lasts."""
+_ALL_RUN, _SOME_WAIT = 128, 512
+"""Up to so many tiles of C all run at a time, on a large device; beyond so many some surely wait."""
+_CACHED_BYTES = 1 << 25
+"""Matrices that large caches hold, so that the order of tiles makes no difference to memory."""
+_EVICTED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
+"""Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
+_INTERLEAVED_FLOPS = {DType.FLOAT: 1 << 29, DType.DOUBLE: 1 << 30}
+"""Shorter products have few tiles a CTA, and lose more by what each group of copies costs than they gain."""
+_PREFETCH_FLOPS = 1 << 30
+"""Products beyond take so long that what is gained before their first tiles no longer counts."""
+_AT_ONCE = 264
+"""CTAs that a large device runs at a time with two on each SM: later ones begin while others work, and have nothing to
+wait for before their tiles."""
+
+
+class Blocked(Policy):
+    """What such families have in common."""
+
+    for_rows: ClassVar[tuple[str, ...]] = ("shared",)
+    tile_sides = ("block_m", "block_n")
+    orders_tiles = frozenset(("block_m", "block_n", "vec_a", "vec_b", "vec_c", "edge"))
+    side_by_side = (
+        "mode", "parts", "slices", "fragments", "stages", "raster", "min_ctas", "interleave", "evict_first",
+    )  # fmt: skip
+
+    def typical(self, arch: Arch) -> Mapping[str, tuple[Any, ...]]:
+        return {
+            "block_k": (16, 32, 64),
+            "slices": (1, 4, 8),
+            "stages": (3,),
+            "fragments": tuple(Fragments),
+            "raster": (1, 4, 8),
+        }
+
+
+def tiles(problem: Problem, config: Any) -> int:
+    """Tiles of C, told from the sides of the block tile alone: rules that ask for little drop much."""
+    rows, cols = -(-problem.m // config.tile.block_m), -(-problem.n // config.tile.block_n)
+    return int(rows * cols)
+
+
+def nearly_square(ratio: int, m: int, n: int) -> bool:
+    """Whether the longer of two sides is at most so many times the shorter."""
+    return max(m, n) <= ratio * min(m, n)
+
+
+def is_deep(config: Any) -> bool:
+    """Whether tiles of A and B cover many steps of k."""
+    return bool(config.tile.block_k > SHALLOW)
+
+
+def few_small(problem: Problem, config: Any) -> bool:
+    """Whether a small block tile belongs to a result that has few: there deep tiles pay."""
+    return config.tile.block_m * config.tile.block_n <= _LARGEST and tiles(problem, config) <= _MOST_CTAS
+
+
+def much_ahead(problem: Problem, config: Any) -> bool:
+    """Whether deep tiles keep as much on its way as memory gives, with few barriers and work for every stage."""
+    depth, ahead = config.tile.block_k, config.pipeline.stages - 1
+    bytes_ahead = ahead * depth * (config.tile.block_m + config.tile.block_n) * problem.dtype.size_bytes
+    return (
+        bytes_ahead in _BYTES_AHEAD
+        and 8 <= depth // config.tile.slices <= 32
+        and config.threads >= 256
+        and config.launch.min_ctas == 1
+        and depth * ahead * config.split_ctas <= problem.k
+        and tiles(problem, config) * config.split_ctas <= _MOST_CTAS
+    )
+
+
+def cluster_fits(config: Any, arch: Arch) -> bool:
+    """Whether two CTAs that share a tile of C form a cluster where there are clusters, and no others do: larger ones
+    crowd on some SMs of a device and leave others idle."""
+    return bool(config.clustered == ("cluster" in arch.instructions and config.split_ctas == 2))
+
+
+def unaligned(problem: Problem, operand: str) -> bool:
+    """Whether stored rows of A or B allow no vectors of 16 bytes."""
+    return widest(problem, operand) * problem.dtype.size_bytes < WIDE_BYTES
+
+
+def narrow_operands(problem: Problem, config: Any) -> int:
+    """How many of A and B are copied in pieces of less than 16 bytes: those whose rows allow no more."""
+    return sum(not packed and unaligned(problem, operand) for operand, packed in zip("ab", config.packs))
+
+
+def _written(problem: Problem, least_bytes: int) -> bool:
+    return problem.k <= SHORT_K and problem.m * problem.n * problem.dtype.size_bytes >= least_bytes
+
+
+def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
+    rows, cols = -(-problem.m // config.tile.block_m), -(-problem.n // config.tile.block_n)
+    group = config.launch.raster
+    if rows == 1 or cols == 1 or rows * cols <= _ALL_RUN:
+        return bool(group == 1)
+    if rows * cols <= _SOME_WAIT:
+        return group == 1 or (group == 4 and problem.bytes > _CACHED_BYTES)
+    return bool(group == 4 or 4 < group < 2 * rows)
+
+
+SHAPES_PAY: tuple[Rule[Any], ...] = (
+    Rule(
+        "a block tile has at most 16 rows, or less than twice those of C",
+        lambda problem, config, arch: config.tile.block_m <= 16 or config.tile.block_m < 2 * problem.m,
+    ),
+    Rule(
+        "a block tile has at most 16 columns, or less than twice those of C",
+        lambda problem, config, arch: config.tile.block_n <= 16 or config.tile.block_n < 2 * problem.n,
+    ),
+    Rule(
+        "a block tile is at most four times as long as wide, unless C is narrow",
+        lambda problem, config, arch: (
+            min(problem.m, problem.n) <= 64 or nearly_square(4, config.tile.block_m, config.tile.block_n)
+        ),
+    ),
+)
+
+
+def splits_pay(most_tiles: int, least_k: int) -> tuple[Rule[Any], ...]:
+    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least."""
+    return (
+        Rule(
+            f"CTAs that share out k have {least_k} steps each",
+            lambda problem, config, arch: config.split_ctas == 1 or least_k * config.split_ctas <= problem.k,
+        ),
+        Rule(
+            f"CTAs share out k where there are at most {most_tiles} tiles, and each has a tile of k",
+            lambda problem, config, arch: (
+                config.split_ctas == 1
+                or (
+                    tiles(problem, config) <= most_tiles
+                    and tiles(problem, config) * config.split_ctas <= 1024
+                    and config.tile.block_k * config.split_ctas <= problem.k
+                )
+            ),
+        ),
+    )
+
+
+STREAMS_PAY: tuple[Rule[Any], ...] = (
+    Rule(
+        "stream-K has 256 steps of k at least: shorter parts cost more to add up than they gain",
+        lambda problem, config, arch: config.split.mode is not Mode.STREAM_K or problem.k >= 256,
+    ),
+    Rule(
+        "stream-K has one to three CTAs per SM, which shared memory lets run at a time",
+        lambda problem, config, arch: (
+            config.split.mode is not Mode.STREAM_K
+            or (
+                config.split.parts <= 3
+                and config.split.parts * config.smem_bytes(problem.dtype) <= arch.smem_per_sm_bytes
+            )
+        ),
+    ),
+    Rule(
+        "stream-K shares out large block tiles: small ones come out even by themselves",
+        lambda problem, config, arch: (
+            config.split.mode is not Mode.STREAM_K or config.tile.block_m * config.tile.block_n >= 96 * 64
+        ),
+    ),
+)
+EPILOGUES_PAY: tuple[Rule[Any], ...] = (
+    Rule(
+        # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
+        "accumulators pass through shared memory where rows of C allow no vectors, or much is written and little "
+        "computed",
+        lambda problem, config, arch: (
+            not config.epilogue.shared or widest(problem, "c") == 1 or _written(problem, _UNCACHED_BYTES)
+        ),
+    ),
+    Rule(
+        "evict-first stores are for a large C of few steps of k",
+        lambda problem, config, arch: not config.epilogue.evict_first or _written(problem, _EVICTED_BYTES),
+    ),
+)
+INTERLEAVE_PAYS: Rule[Any] = Rule(
+    "cp.async copies are interleaved with the multiply-adds of long products",
+    lambda problem, config, arch: config.pipeline.interleave == 1 or problem.flops >= _INTERLEAVED_FLOPS[problem.dtype],
+)
+L2_PREFETCH_PAYS: tuple[Rule[Any], ...] = (
+    Rule(
+        "L2 prefetch is for short products",
+        lambda problem, config, arch: not config.launch.l2_prefetch or problem.flops <= _PREFETCH_FLOPS,
+    ),
+    Rule(
+        "L2 prefetch is for kernels with PDL of which all CTAs run at once",
+        lambda problem, config, arch: (
+            not config.launch.l2_prefetch
+            or ("griddepcontrol" in arch.instructions and config.ctas(problem, 0) <= _AT_ONCE)
+        ),
+    ),
+)
+RASTER_PAYS: Rule[Any] = Rule(
+    "tiles are rasterised in groups where not all of them run at a time, and no more than there are", _raster_pays
+)
+EDGES_PAY: Rule[Any] = Rule(
+    "edges are exact where the tiles fit",
+    lambda problem, config, arch: (
+        (config.edge is Edge.EXACT)
+        == all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
+    ),
+)

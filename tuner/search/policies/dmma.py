@@ -1,0 +1,167 @@
+"""What searches try of the `dmma` family, and what the model has to know of it."""
+
+from typing import Any, ClassVar
+
+from ....codegen.arch import Arch
+from ....codegen.families.dmma import MOST_ACCUMULATORS, DmmaConfig
+from ....codegen.leaf import Mode
+from ....codegen.legality import Rule
+from ....codegen.mechanisms.operands import Fragments, widest
+from ....codegen.problem import Problem
+from . import blocked
+from .blocked import is_deep, nearly_square
+from .policy import Cost, Factors
+
+
+def _area_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    # The smaller a block tile, the more often A and B pass through the cache.
+    area = config.tile.block_m * config.tile.block_n
+    return area >= 128 * 64 or blocked.tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
+
+
+def _slices_pay(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    slices = config.tile.slices
+    return slices == 1 or (
+        config.threads <= 256
+        and (is_deep(config) or 64 * slices <= config.threads)
+        and blocked.tiles(problem, config) <= 512
+    )
+
+
+def _depth_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    if is_deep(config):
+        return blocked.few_small(problem, config) and blocked.much_ahead(problem, config)
+    return config.tile.slices <= 4 and config.pipeline.stages <= 5
+
+
+def _streams_plainly(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    if config.tile.accumulators < MOST_ACCUMULATORS or config.split.mode is not Mode.STREAM_K:
+        return True
+    plain = config.tile.block_k == 16 and not config.epilogue.shared
+    return plain and config.pipeline.vec_a == 2 and config.pipeline.vec_b == 2
+
+
+_ADVICE: tuple[Rule[DmmaConfig], ...] = (
+    Rule(
+        "the larger instructions run at twice the rate where the device has them",
+        lambda problem, config, arch: config.tile.mma_k != 4 or "dmma.m16n8" not in arch.instructions,
+    ),
+    Rule(
+        "a warp tile is at most twice as long as wide",
+        lambda problem, config, arch: nearly_square(2, config.tile.warp_m, config.tile.warp_n),
+    ),
+    *blocked.SHAPES_PAY,
+    Rule(
+        "a CTA has 64 to 256 threads, or as many as its block tile allows",
+        lambda problem, config, arch: config.threads <= 256 and (config.threads >= 64 or config.tile.slices == 1),
+    ),
+    Rule(
+        "A is copied in vectors as wide as its rows allow",
+        lambda problem, config, arch: config.pipeline.vec_a == widest(problem, "a"),
+    ),
+    Rule(
+        "B is copied in vectors as wide as its rows allow",
+        lambda problem, config, arch: config.pipeline.vec_b == widest(problem, "b"),
+    ),
+    Rule(
+        "C is stored in vectors as wide as its rows allow",
+        lambda problem, config, arch: config.epilogue.vec_c == widest(problem, "c"),
+    ),
+    Rule("small block tiles are for results that have few of them", _area_pays),
+    Rule(
+        "large block tiles have large warp tiles, which read less for each product",
+        lambda problem, config, arch: (
+            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32
+        ),
+    ),
+    Rule(
+        "two stages are enough only with 32 steps of k each",
+        lambda problem, config, arch: config.pipeline.stages != 2 or config.tile.block_k == 32,
+    ),
+    Rule(
+        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for split-K",
+        lambda problem, config, arch: config.tile.accumulators < MOST_ACCUMULATORS or config.split_ctas == 1,
+    ),
+    Rule(
+        "tiles of more than 32 steps of k are for small block tiles of a result that has few, with much on its way and "
+        "few barriers; others have at most 4 slices",
+        _depth_pays,
+    ),
+    Rule("warps share out k where there are few tiles", _slices_pay),
+    *blocked.splits_pay(most_tiles=128, least_k=32),
+    *blocked.STREAMS_PAY,
+    Rule(
+        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K with deep tiles, a "
+        "shared-memory epilogue or copies of single elements",
+        _streams_plainly,
+    ),
+    Rule(
+        "two CTAs that share a tile of C form a cluster, more do not",
+        lambda problem, config, arch: blocked.cluster_fits(config, arch),
+    ),
+    blocked.RASTER_PAYS,
+    Rule(
+        # Without being held to it the compiler may take all the registers that one CTA can have.
+        "the compiler is held to fewer registers only where CTAs are small",
+        lambda problem, config, arch: (
+            config.launch.min_ctas == 1
+            or (config.threads * config.launch.min_ctas <= 512 and config.tile.accumulators >= 16)
+        ),
+    ),
+    *blocked.EPILOGUES_PAY,
+    *blocked.L2_PREFETCH_PAYS,
+    Rule(
+        # Longer loops over k leave little before and after them; CTAs that end in any order fill a device better then.
+        "persistent CTAs are for products of few steps of k",
+        lambda problem, config, arch: config.split.mode is not Mode.PERSISTENT or problem.k <= blocked.SHORT_K,
+    ),
+    Rule(
+        "persistent CTAs compute 2 or 4 tiles of C where 256 CTAs are left, one of two on an SM writes while the other "
+        "works, and start their copies together",
+        lambda problem, config, arch: (
+            config.split.mode is not Mode.PERSISTENT
+            or (config.split.parts in (2, 4) and config.ctas(problem, 0) >= 256 and config.pipeline.interleave == 1)
+        ),
+    ),
+    blocked.INTERLEAVE_PAYS,
+    Rule(
+        "copies are interleaved up to sm_90, where that was measured: for later devices the compiler runs out of "
+        "registers",
+        lambda problem, config, arch: config.pipeline.interleave == 1 or arch.capability < (10, 0),
+    ),
+    blocked.EDGES_PAY,
+)
+
+
+class _Dmma(blocked.Blocked):
+    advice = _ADVICE
+    first = (
+        "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "vec_a", "vec_b", "vec_c", "fragments",
+        "slices", "mode", "parts", "reduce", "raster", "min_ctas",
+    )  # fmt: skip
+    orders_tiles = blocked.Blocked.orders_tiles | {"warp_m", "warp_n"}
+    # Fitted to what 18 tunings in double measured on H200s: 9,199 variants (2026-11-22, CUDA 13.0); interleave to 34
+    # tunings more. They say that small warp tiles cost less than the model thinks.
+    factors: ClassVar[Factors] = {
+        ("warp_m", "warp_n"): {
+            (16, 8): 0.975, (16, 16): 0.956, (16, 32): 0.983, (32, 16): 0.975,
+            (32, 32): 1.004, (32, 64): 1.031, (48, 32): 1.049, (64, 32): 1.031,
+        },
+        ("block_k",): {(16,): 0.963, (32,): 1.004, (64,): 1.035},
+        ("stages",): {(2,): 1.017, (3,): 0.992, (4,): 0.987, (5,): 1.003},
+        ("fragments",): {("ahead",): 1.021, ("double",): 0.979},
+        ("interleave",): {(1,): 1.009, (2,): 0.991, (4,): 0.999},
+    }  # fmt: skip
+
+    def cost(self, problem: Problem, config: Any) -> Cost:
+        tile = config.tile
+        return Cost(
+            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
+            smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
+            ahead=config.pipeline.stages - 1,
+            fragments_ahead=(Fragments.SINGLE, Fragments.AHEAD, Fragments.DOUBLE).index(config.pipeline.fragments),
+            narrow=blocked.narrow_operands(problem, config),
+        )
+
+
+POLICY = _Dmma()
