@@ -147,7 +147,7 @@ def sample() -> list[Row]:
     for shape in ("777", "33x2000x4000"):
         add(4, [each for each in of(shape) if each.tile.non_power_of_two])
     copied = [parse(text) for text, dtype, trans in rows if (dtype, trans) == ("float", "nn")]
-    copied = [each for each in copied if each.pipeline.load == "cp_async" and each.split_ctas == 1]  # as long products
+    copied = [each for each in copied if each.pipeline.load == "cp_async"]
     rows += [(str(changed(each, interleave=groups)), "float", "nn") for groups, each in zip((2, 4) * 3, copied)]
     rows += [(str(variant(f"simt:{text}")), dtype, "nn") for text, dtype in ENDINGS]
     found = [(*row, target) for row, target in itertools.product(rows, TARGETS)]

@@ -120,5 +120,6 @@ def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
     # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
     # a thread of 128 accumulators for sm_100.
     if full and (config.split_ctas > 1 or config.stream_ctas_per_sm or config.pipeline.interleave > 1):
-        return 16
+        both = config.split_ctas > 1 and config.pipeline.interleave > 1 and target == "sm_80"
+        return 56 if both else 16
     return 8 if target == "sm_100" and config.tile.accumulators >= 128 else 0
