@@ -75,17 +75,22 @@ def test_the_compiler_keeps_it_there(text: str) -> None:
         assert waits[0] < next(number for number, line in enumerate(lines) if touches.search(line))
 
 
-@pytest.mark.parametrize(("trans", "tiles"), [
-    ("nn", (r"BLOCK_M, .*>\(A \+ row0 \* lda", r"BLOCK_N>\(B \+ col0")),
-    ("tt", (r"BLOCK_M>\(A \+ row0", r"BLOCK_N, .*>\(B \+ col0 \* ldb")),
+@pytest.mark.parametrize(("trans", "whole", "split"), [
+    ("nn", (r"BLOCK_M, .*>\(A \+ row0 \* lda,", r"BLOCK_N>\(B \+ col0,"),
+     (r"BLOCK_M, .*>\(A \+ row0 \* lda \+ k_begin,", r"BLOCK_N>\(B \+ k_begin \* ldb \+ col0,")),
+    ("tt", (r"BLOCK_M>\(A \+ row0,", r"BLOCK_N, .*>\(B \+ col0 \* ldb,"),
+     (r"BLOCK_M>\(A \+ k_begin \* lda \+ row0,", r"BLOCK_N, .*>\(B \+ col0 \* ldb \+ k_begin,")),
 ])  # fmt: skip
 @pytest.mark.parametrize("family", ["simt", "dmma"])
-def test_it_prefetches_tiles_before_it_waits(family: str, trans: str, tiles: tuple[str, str]) -> None:
+def test_it_prefetches_tiles_before_it_waits(
+    family: str, trans: str, whole: tuple[str, str], split: tuple[str, str]
+) -> None:
     problem, config = Problem.parse("1024x768x512", "double", trans), variant(f"{family}:l2_prefetch=1")
-    before, _, after = BODY.findall(render(problem, config, ARCH).code)[0].partition("griddepcontrol_wait();")
-    for tile in tiles:
-        assert re.search(rf"prefetch_tile<.*{tile}", before)
-    assert "prefetch_tile<" not in after
+    for each, tiles in ((config, whole), (changed(config, mode="split_k", parts=2), split)):
+        before, _, after = BODY.findall(render(problem, each, ARCH).code)[0].partition("griddepcontrol_wait();")
+        for tile in tiles:
+            assert re.search(rf"prefetch_tile<.*{tile}", before)
+        assert "prefetch_tile<" not in after
     assert "prefetch" not in render(problem, changed(config, l2_prefetch=0), ARCH).code
 
 
