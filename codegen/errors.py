@@ -45,6 +45,10 @@ class DeviceFaultError(LaunchError):
     """A kernel left the device in error: nothing more can run on it in this process."""
 
 
+class CaptureError(LaunchError):
+    """A stream is captured into a graph, and something would have to be compiled or allocated first."""
+
+
 class StoreError(TilewrightError, RuntimeError):
     """The store cannot be read or written."""
 

@@ -44,14 +44,17 @@ class DType(enum.Enum):
 
     @classmethod
     def parse(cls, name: object) -> "DType":
-        """The dtype called `name`: float, float32, f32, double, float64 or f64, or a DType.
+        """The dtype called `name`: float, float32, f32, double, float64 or f64, a DType, or the type of that name of
+        NumPy, CuPy or torch.
 
-        Raises ArgumentTypeError (a TypeError) for anything else.
+        Raises ArgumentTypeError (a TypeError) for anything else, Python's own `float` among it, which is a double.
         """
         if isinstance(name, cls):
             return name
+        # np.float32 has a __name__; NumPy's dtypes tell byte order in their text, torch's begin with their library.
+        text = name.__name__ if isinstance(name, type) and name is not float else str(name).removeprefix("torch.")
         for dtype in cls:
-            if name in (dtype.value, dtype.code, dtype.numpy_name):
+            if text in (dtype.value, dtype.code, dtype.numpy_name):
                 return dtype
         raise ArgumentTypeError(f"dtype must be float or double, got {name!r}")
 

@@ -3,7 +3,7 @@
 import ctypes
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import cupy
-import numpy as np
 from cupy.cuda import nvrtc
 from cupy_backends.cuda.api import driver
 from cupy_backends.cuda.api.driver import CUDADriverError
@@ -23,7 +22,7 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
-from .driver import DriverLaunch, driver_launches, encoded_map, pdl_works
+from .driver import DriverLaunch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
 from .protocol import Binary, DeviceInfo, Operand
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
@@ -41,10 +40,14 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except (CUDADriverError, CUDARuntimeError) as error:
-        kind = LaunchError if error.status in _RESOURCE_ERRORS else DeviceFaultError
-        raise kind(f"{what}: {error}") from error
+        raise _error(what, error) from error
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise LaunchError(f"{what}: {error}") from error
+
+
+def _error(what: str, error: Any) -> LaunchError:
+    kind = LaunchError if error.status in _RESOURCE_ERRORS else DeviceFaultError
+    return kind(f"{what}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +150,31 @@ def _module(binary: Binary) -> Any:
 class CudaFunction:
     """A loaded kernel."""
 
-    def __init__(self, module: Any, name: str, by_driver: bool = False, pdl: bool = False) -> None:
+    def __init__(self, module: Any, name: str, pdl: bool, enter: Callable[[], None]) -> None:
         self.name = name
-        self._module = module
+        self._module, self._pdl, self._enter = module, pdl, enter
         self._function = module.get_function(name)
-        self._by_driver = DriverLaunch(self._function.ptr, pdl) if by_driver else None
+        load_now(self._function.ptr)
         self._smem_allowed = 0
 
-    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+    def bound(self, launch: LaunchConfig, codes: str) -> "CudaLaunch":
         smem = launch.dynamic_smem_bytes
-        with _translated(f"launching {self.name}"):
+        with _translated(f"preparing {self.name}"):
             if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
-            if self._by_driver is None:
-                self._function(launch.grid, launch.block, arguments, smem)
-            elif status := self._by_driver(launch, arguments, _current_stream()):
-                raise CUDADriverError(status)
+        return CudaLaunch(self, launch, codes)
+
+
+class CudaLaunch(DriverLaunch):
+    """A kernel on one grid."""
+
+    def __init__(self, function: CudaFunction, launch: LaunchConfig, codes: str) -> None:
+        super().__init__(function._function.ptr, launch, codes, function._pdl, function._enter)
+        self._owner = function  # its module stays loaded
+
+    def failed(self, status: int) -> LaunchError:
+        return _error(f"launching {self._owner.name}", CUDADriverError(status))
 
 
 def _current_stream() -> int:
@@ -186,12 +197,13 @@ class CudaDevice:
 
     def load(self, binary: Binary, name: str) -> CudaFunction:
         with self._device, _translated(f"loading {name}"):
-            return CudaFunction(_module(binary), name, self._by_driver, self._pdl)
+            check(driver_launches(), "the driver is older than CUDA 11.8: install a later one", DeviceError)
+            return CudaFunction(_module(binary), name, self._pdl, self._enter)
 
-    @cached_property
-    def _by_driver(self) -> bool:
-        """Whether kernels are launched with attributes, or with tensor maps as arguments, which CuPy does not do."""
-        return bool({"griddepcontrol", "tma"} & self.info.arch.instructions) and driver_launches()
+    def _enter(self) -> None:
+        """Make the context this thread's; the runtime's device is what a thread begins with."""
+        self._device.use()
+        cupy.cuda.runtime.free(0)
 
     @cached_property
     def _pdl(self) -> bool:
@@ -199,29 +211,44 @@ class CudaDevice:
         able = "griddepcontrol" in self.info.arch.instructions
         return able and pdl_works(cupy.cuda.runtime.driverGetVersion())
 
-    def allocate(self, nbytes: int) -> CudaBuffer:
+    def is_current(self) -> bool:
+        return bool(cupy.cuda.runtime.getDevice() == self._device.id)
+
+    def allocate(self, nbytes: int, stream: int | None = None) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
         with self._device:
-            return CudaBuffer(nbytes)
+            if stream is None or stream == _current_stream():
+                return CudaBuffer(nbytes)
+            with cupy.cuda.ExternalStream(stream):
+                return CudaBuffer(nbytes)
+
+    def zero(self, buffer: CudaBuffer, nbytes: int, stream: int) -> None:
+        with self._device, _translated("clearing"):
+            cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         with self._device, _translated("copying from the device"):
             copied: NDArray[Any] = cupy.asnumpy(array)
             return copied
 
-    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+    def copy_2d(
+        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
+    ) -> None:
         kind = cupy.cuda.runtime.memcpyDeviceToDevice
         with self._device, _translated("copying"):
-            cupy.cuda.runtime.memcpy2DAsync(
-                target, target_pitch, source, source_pitch, width, rows, kind, self.stream()
-            )
+            cupy.cuda.runtime.memcpy2DAsync(target, target_pitch, source, source_pitch, width, rows, kind, stream)
 
-    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
-        with self._device:
-            return encoded_map(operand.pointer, operand.rows, operand.cols, operand.ld, dtype, box)
+    def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
+        return encoded_map(pointer, rows, cols, ld, dtype, box)
 
     def stream(self) -> int:
         return _current_stream()
+
+    def capturing(self, stream: int) -> bool:
+        return bool(cupy.cuda.runtime.streamIsCapturing(stream))
+
+    def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
+        return graph_identity(stream) if capturing else 0, stream_identity(stream)
 
     def synchronize(self) -> None:
         with self._device, _translated("running"):
@@ -235,9 +262,9 @@ class CudaDevice:
     def _stopwatch(self) -> Stopwatch:
         source, launch = KernelSource(HOLD_NAME, HOLD), LaunchConfig((1, 1, 1), (1, 1, 1))
         with tempfile.TemporaryDirectory() as folder:
-            hold = CudaFunction(_module(self.compiler.build(source, folder)), HOLD_NAME)
+            hold = self.load(self.compiler.build(source, folder), HOLD_NAME).bound(launch, "Q")
         return Stopwatch(
-            lambda us: hold.launch(launch, (np.uint64(us * 1e3),)),
+            lambda us: hold(_current_stream(), int(us * 1e3)),
             cupy.cuda.Event(),
             cupy.cuda.Event(),
             lambda start, end: float(cupy.cuda.get_elapsed_time(start, end)) * 1e3,

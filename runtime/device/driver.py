@@ -2,25 +2,20 @@
 
 import ctypes
 import os
-import struct
-import threading
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache
 from typing import Any
-
-import numpy as np
 
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType
 from ...codegen.source import LaunchConfig, TensorBox
+from .parameters import MAP_BYTES, ParameterBlock, in_range
 
 _LEAST_DRIVER = 12030
 """From CUDA 12.3 on such launches can be captured into a graph."""
 _PDL = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
-_MOST_ARGUMENT_BYTES = 4096
-"""What every device takes."""
-_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_MAP_ALIGNMENT = 64  # of a CUtensorMap
 _MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
 _NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
 _PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
@@ -60,11 +55,10 @@ def pdl_works(driver_version: int) -> bool:
     return driver_version >= _LEAST_DRIVER and driver_launches()
 
 
-@lru_cache(maxsize=1024)
-def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> np.void:
+def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
     """The CUtensorMap of a stored matrix: `rows` rows of `cols` elements, `ld` elements apart, of which a copy brings
     a box. Raises LaunchError where the driver refuses it."""
-    raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+    raw = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
     start = -ctypes.addressof(raw) % _MAP_ALIGNMENT
     status: int = _driver().cuTensorMapEncodeTiled(
         ctypes.byref(raw, start), _MAP_TYPES[dtype], ctypes.c_uint32(2), ctypes.c_void_p(pointer),
@@ -73,64 +67,64 @@ def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: 
         0, _SWIZZLE_128B if box.swizzled else _NO_SWIZZLE, _PROMOTED_128B, 0,
     )  # fmt: skip
     check(status == 0, f"cuTensorMapEncodeTiled returned {status} for {rows} rows of {cols}, {ld} apart", LaunchError)
-    return np.void(raw.raw[start : start + _MAP_BYTES])
-
-
-def _listed(arguments: Sequence[np.generic], to: Any) -> Any:
-    """Copies the arguments to a buffer, and lists where they are: where tensor maps come to lie among a kernel's
-    arguments is for the driver to know."""
-    starts = range(0, len(arguments) * _MAP_BYTES, _MAP_BYTES)
-    for start, argument in zip(starts, arguments):
-        to[start : start + argument.nbytes] = argument.tobytes()
-    first = ctypes.addressof(to)
-    return (ctypes.c_void_p * len(arguments))(*[first + start for start in starts])
-
-
-class _Prepared(threading.local):
-    """What the driver is given, for each thread its own: it reads all of it before a call returns."""
-
-    def __init__(self, pdl: bool) -> None:
-        self.launch: LaunchConfig | None = None
-        self.attributes = int(pdl)
-        self.config = _Config()
-        self.attribute = _Attribute(_PDL, 0, 1)
-        self.arguments = ctypes.create_string_buffer(_MOST_ARGUMENT_BYTES)
-        self.size = ctypes.c_size_t()
-        self.extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER, ctypes.addressof(self.arguments), _BUFFER_SIZE, ctypes.addressof(self.size), _END
-        )
-        self.by_reference = ctypes.byref(self.config)
-
-    def set(self, launch: LaunchConfig) -> None:
-        """Take another grid and block."""
-        self.launch = launch
-        attributes = ctypes.pointer(self.attribute)
-        fields = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, self.attributes)
-        ctypes.pointer(self.config)[0] = fields
+    return raw.raw[start : start + MAP_BYTES]
 
 
 class DriverLaunch:
-    """Launches of one kernel. Where it waits by itself for those before it, it starts before they end (PDL)."""
+    """Launches of one kernel on one grid, each with arguments of its own.
 
-    def __init__(self, function: int, pdl: bool) -> None:
-        """`function` is a CUfunction of the current context."""
-        self._function = ctypes.c_void_p(function)
+    Where the kernel waits by itself for those before it, it starts before they end (PDL). Not safe between threads:
+    who calls it holds a lock.
+    """
+
+    def __init__(self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None]) -> None:
+        """`function` is a CUfunction, `codes` are those of ParameterBlock; `enter` makes its context the thread's."""
+        self._block = ParameterBlock(codes)
+        self._attribute = _Attribute(_PDL, 0, 1)
+        attributes = ctypes.pointer(self._attribute)
+        self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
+        self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
+        self._fill, self._stream, self._enter = self._block.fill, 0, enter
         self._launch = _driver().cuLaunchKernelEx
-        self._prepared = _Prepared(pdl)
 
-    def __call__(self, launch: LaunchConfig, arguments: Sequence[np.generic], stream: int) -> int:
-        """Put it on a stream. Returns a CUresult: 0 where it is queued."""
-        prepared = self._prepared
-        if prepared.launch is not launch:
-            prepared.set(launch)
-        prepared.config.stream = stream
-        given: tuple[Any, Any]
-        if arguments and arguments[-1].dtype.char == "V":  # a tensor map
-            given = _listed(arguments, prepared.arguments), None
-        else:
-            layout = "@" + "".join([argument.dtype.char for argument in arguments])  # as C lays out a struct
-            struct.pack_into(layout, prepared.arguments, 0, *arguments)
-            prepared.size.value = struct.calcsize(layout)
-            given = None, prepared.extra
-        status: int = self._launch(prepared.by_reference, self._function, *given)
-        return status
+    def __call__(self, stream: int, *values: object) -> None:
+        """Put it on a stream. Raises LaunchError."""
+        try:
+            self._fill(*values)
+        except OverflowError:
+            self._fill(*in_range(values))
+        if stream != self._stream:
+            self._config.stream = self._stream = stream
+        status = self._launch(*self._given)
+        if status == _NO_CONTEXT:  # the first call of a thread
+            self._enter()
+            status = self._launch(*self._given)
+        if status:
+            raise self.failed(status)
+
+    def failed(self, status: int) -> LaunchError:
+        """What a CUresult that is not 0 is raised as."""
+        return LaunchError(f"the driver returned status {status}")
+
+
+def load_now(function: int) -> None:
+    """Have a CUfunction in place before its first launch: while a stream is captured it could not be loaded."""
+    if hasattr(_driver(), "cuFuncLoad"):  # from CUDA 12.4 on; drivers before it load with the module or the first look
+        _driver().cuFuncLoad(ctypes.c_void_p(function))
+
+
+def stream_identity(stream: int) -> int:
+    """A number for a stream that no other has had, as its handle may. Raises LaunchError."""
+    identity = ctypes.c_uint64()
+    status = _driver().cuStreamGetId(ctypes.c_void_p(stream), ctypes.byref(identity))
+    check(status == 0, f"cuStreamGetId returned {status}", LaunchError)
+    return identity.value
+
+
+def graph_identity(stream: int) -> int:
+    """A number for the graph that a stream is captured into. Raises LaunchError."""
+    capturing, graph = ctypes.c_int(), ctypes.c_uint64()
+    given = ctypes.c_void_p(stream), ctypes.byref(capturing), ctypes.byref(graph), None, None, None
+    status = _driver().cuStreamGetCaptureInfo_v2(*given)
+    check(status == 0, f"cuStreamGetCaptureInfo returned {status}", LaunchError)
+    return graph.value

@@ -1,7 +1,6 @@
 """The processor as a device: the emitted text itself, compiled by the system's C++ compiler."""
 
 import ctypes
-import itertools
 import mmap
 import os
 import struct
@@ -9,7 +8,7 @@ import threading
 import time
 import weakref
 from _ctypes import dlclose
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -22,13 +21,12 @@ from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
+from .parameters import ParameterBlock, in_range
 from .protocol import Binary, DeviceInfo, Operand
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PAGE = mmap.PAGESIZE
-_SLOT_BYTES = 64
-"""Each argument of a launch begins at a multiple of this, which keeps every type aligned."""
 
 
 class HostBuffer:
@@ -83,38 +81,46 @@ class HostFunction:
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
         weakref.finalize(self, _unload, library._handle, file)
         try:
-            self._entry = getattr(library, f"{name}_on_host")
+            self.entry = getattr(library, f"{name}_on_host")
         except AttributeError as error:
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
-        self._entry.restype = ctypes.c_char_p
-        self._name = name
-        self._lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
+        self.entry.restype = ctypes.c_char_p
+        self.name = name
+        self.lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
 
-    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
+    def bound(self, launch: LaunchConfig, codes: str) -> "HostLaunch":
         self._check(launch)
-        how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
-        count = len(arguments)
-        slots = (-(-argument.nbytes // _SLOT_BYTES) * _SLOT_BYTES for argument in arguments)
-        starts = list(itertools.accumulate(slots, initial=0))
-        memory = ctypes.create_string_buffer(starts[-1] + _SLOT_BYTES)
-        first = -(-ctypes.addressof(memory) // _SLOT_BYTES) * _SLOT_BYTES
-        for start, argument in zip(starts, arguments):
-            ctypes.memmove(first + start, argument.tobytes(), argument.nbytes)
-        pointers = (ctypes.c_void_p * count)(*(first + start for start in starts[:-1]))
-        sizes = (ctypes.c_uint64 * count)(*(argument.nbytes for argument in arguments))
-        with self._lock:
-            failure = self._entry(ctypes.byref(how), pointers, sizes, ctypes.c_uint64(count))
-            if failure is not None:
-                raise LaunchError(f"{self._name}: {failure.decode(errors='replace')}")
+        return HostLaunch(self, launch, codes)
 
     def _check(self, launch: LaunchConfig) -> None:
         for what, sizes, limits in (("grid", launch.grid, _MAX_GRID), ("block", launch.block, _MAX_BLOCK)):
             good = len(sizes) == 3 and all(1 <= size <= limit for size, limit in zip(sizes, limits, strict=True))
-            check(good, f"{self._name}: {what} must lie within 1 and {limits}, got {sizes}", LaunchError)
+            check(good, f"{self.name}: {what} must lie within 1 and {limits}, got {sizes}", LaunchError)
         threads = launch.threads
-        check(threads <= 1024, f"{self._name}: a block has at most 1024 threads, got {threads}", LaunchError)
+        check(threads <= 1024, f"{self.name}: a block has at most 1024 threads, got {threads}", LaunchError)
         smem = launch.dynamic_smem_bytes
-        check(0 <= smem <= 2**20, f"{self._name}: {smem} bytes of dynamic shared memory", LaunchError)
+        check(0 <= smem <= 2**20, f"{self.name}: {smem} bytes of dynamic shared memory", LaunchError)
+
+
+class HostLaunch:
+    """A kernel on one grid."""
+
+    def __init__(self, function: HostFunction, launch: LaunchConfig, codes: str) -> None:
+        self._function = function
+        self._how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
+        self._block = ParameterBlock(codes)
+
+    def __call__(self, stream: int, *values: object) -> None:
+        try:
+            self._block.fill(*values)
+        except OverflowError:
+            self._block.fill(*in_range(values))
+        function, block = self._function, self._block
+        count = ctypes.c_uint64(block.count)
+        with function.lock:
+            failure = function.entry(ctypes.byref(self._how), block.pointers, block.sizes, count)
+            if failure is not None:
+                raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")
 
 
 class HostDevice:
@@ -137,20 +143,27 @@ class HostDevice:
     def load(self, binary: Binary, name: str) -> HostFunction:
         return HostFunction(binary, name)
 
-    def allocate(self, nbytes: int) -> HostBuffer:
+    def is_current(self) -> bool:
+        return True
+
+    def allocate(self, nbytes: int, stream: int | None = None) -> HostBuffer:
         """Memory between guard pages, filled with NaN; aligned to 16 bytes so that its end lies at the second."""
         return HostBuffer(nbytes, self._alignment)
+
+    def zero(self, buffer: HostBuffer, nbytes: int, stream: int) -> None:
+        ctypes.memset(buffer.pointer, 0, nbytes)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         return np.array(array)
 
-    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
+    def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
         """`TensorMap` of tma.h."""
         size, swizzled = dtype.size_bytes, int(box.swizzled)
-        sizes = (operand.rows, operand.cols, box.rows, box.cols, size, swizzled)
-        return np.void(struct.pack("=QQ6I88x", operand.pointer, operand.ld * size, *sizes))
+        return struct.pack("=QQ6I88x", pointer, ld * size, rows, cols, box.rows, box.cols, size, swizzled)
 
-    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
+    def copy_2d(
+        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
+    ) -> None:
         if width and rows:
             _strided(target, np.uint8, (rows, width), target_pitch)[:] = _strided(
                 source, np.uint8, (rows, width), source_pitch
@@ -158,6 +171,12 @@ class HostDevice:
 
     def stream(self) -> int:
         return 0
+
+    def capturing(self, stream: int) -> bool:
+        return False
+
+    def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
+        return 0, 0
 
     def synchronize(self) -> None:
         """Nothing to wait for: a launch returns when the kernel has ended."""

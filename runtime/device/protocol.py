@@ -2,12 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ...codegen.arch import Arch, arch_named
@@ -106,11 +105,18 @@ class Buffer(Protocol):
         """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
 
 
-class Function(Protocol):
-    """A kernel that is ready to be launched."""
+class Launcher(Protocol):
+    """A kernel on one grid. Not safe between threads: who calls it holds a lock."""
 
-    def launch(self, launch: LaunchConfig, arguments: Sequence[np.generic]) -> None:
-        """Put it on the caller's current stream; pointers are uint64. Raises LaunchError."""
+    def __call__(self, stream: int, *values: object) -> None:
+        """Put it on a stream with these arguments, addresses as integers. Raises LaunchError."""
+
+
+class Function(Protocol):
+    """A kernel that is loaded."""
+
+    def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
+        """The kernel on a grid; `codes` tell its arguments, as ParameterBlock has them. Raises LaunchError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +157,41 @@ class Device(Protocol):
     def load(self, binary: Binary, name: str) -> Function:
         """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """Memory aligned to 16 bytes at least, contents undefined. Raises LaunchError if there is too little."""
+    def is_current(self) -> bool:
+        """Whether it is the array library's current device in this thread."""
+
+    def allocate(self, nbytes: int, stream: int | None = None) -> Buffer:
+        """Memory aligned to 16 bytes at least, contents undefined, for use on a stream, by default the current one.
+
+        Raises LaunchError if there is too little.
+        """
+
+    def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
+        """Clear the first bytes of a buffer, on a stream."""
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
 
-    def copy_2d(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int) -> None:
-        """Copy `rows` rows of `width` bytes inside the device, on the current stream. Pitches are bytes."""
+    def copy_2d(
+        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
+    ) -> None:
+        """Copy `rows` rows of `width` bytes inside the device, on a stream. Pitches are bytes."""
 
-    def tensor_map(self, operand: Operand, dtype: DType, box: TensorBox) -> np.void:
-        """128 bytes that tell tensor copies where an operand is and what they bring of it at a time, as an argument.
+    def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
+        """128 bytes that tell TMA copies where a stored matrix is and what they bring of it at a time, as an argument.
 
         Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
         """
 
     def stream(self) -> int:
         """Handle of the caller's current stream; 0 where there are no streams."""
+
+    def capturing(self, stream: int) -> bool:
+        """Whether what is put on a stream now becomes part of a graph."""
+
+    def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
+        """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream; neither is
+        ever used again, as a handle may be. Raises LaunchError."""
 
     def synchronize(self) -> None:
         """Wait for the current stream. Raises LaunchError for an error that a kernel left."""

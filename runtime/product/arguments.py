@@ -1,106 +1,101 @@
 """What a product is called with, checked before anything is rendered, compiled or launched."""
 
 import numbers
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
-from ...codegen.problem import INT_MAX, DType, Problem
+from ...codegen.problem import INT_MAX, Problem
 from ..device.protocol import Operand
+from .arrays import View, kind_of
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Arguments that passed every check; nothing was rendered, compiled or allocated for them."""
+def asked(a: View, b: View) -> Problem:
+    """The product that two arrays ask for, which are used as they lie, transposed or not.
 
-    place: str
-    """Where the arrays are: `host` or `cuda:N`."""
-    a: Operand
-    """A as stored; its owner is the array."""
-    b: Operand
-    """B as stored."""
-    c: Operand | None
-    """None where the result is a new array."""
-    alpha: float
-    """Factor of the product."""
-    beta: float
-    """Factor of what C held."""
-
-
-def asked(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> tuple[Problem, Call]:
-    """The product that two arrays ask for, which are used as they lie, transposed or not. Raises what `Gemm` does."""
-    for name, array in (("a", a), ("b", b)):
-        _place(name, array)
-        check(array.ndim == 2, f"{name} must be two-dimensional, got shape {array.shape}", ShapeError)
-    (m, depth), (rows, n) = a.shape, b.shape
-    check(depth == rows, f"inner dimensions differ: a is {m}x{depth}, b is {rows}x{n}", ShapeError)
-    dtype = _dtype("a", a)
-    check(_dtype("b", b) is dtype, f"a is {a.dtype} and b is {b.dtype}: cast one of them first", ArgumentTypeError)
-    stored_a, trans_a = _untransposed(a)
-    stored_b, trans_b = _untransposed(b)
-    problem = Problem(m, n, depth, dtype, trans_a, trans_b)
-    return problem, checked(problem, stored_a, stored_b, out, alpha, beta)
+    Raises ShapeError and ArgumentTypeError.
+    """
+    for name, view in (("a", a), ("b", b)):
+        rank = len(view.shape)
+        advice = f": use {name}[None, :] or {name}[:, None]" if rank == 1 else ""
+        if rank > 2:
+            advice = ": a stack of products is not served in one call; loop over its matrices"
+        check(rank == 2, f"{name} must be two-dimensional, got shape {view.shape}{advice}", ShapeError)
+    (m, k), (rows, n) = a.shape, b.shape
+    check(k == rows, f"inner dimensions differ: a is {m}x{k}, b is {rows}x{n}", ShapeError)
+    if a.dtype is not b.dtype:
+        names = a.dtype.numpy_name, b.dtype.numpy_name
+        raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
+    return Problem(m, n, k, a.dtype, transposed(a), transposed(b))
 
 
-def checked(problem: Problem, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Call:
-    """The call that the arguments make; a and b as stored. Raises what `Gemm` does."""
-    arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    places = {name: _place(name, array) for name, array in arrays.items()}
-    shapes = {"a": problem.stored_a, "b": problem.stored_b, "out": (problem.m, problem.n)}
-    for name, array in arrays.items():
-        if places[name] != places["a"]:
-            raise DeviceMismatchError(f"a is on {places['a']}, {name} on {places[name]}")
-        rows, cols = shapes[name]
-        check(tuple(array.shape) == (rows, cols), f"{name} must be {rows}x{cols}, got shape {array.shape}", ShapeError)
-        if _dtype(name, array) is not problem.dtype:
-            wanted = problem.dtype.numpy_name
-            raise ArgumentTypeError(f"{name} must be {wanted}, got {array.dtype}: it is never cast silently")
-    alpha, beta = _number("alpha", alpha), _number("beta", beta)
-    a_operand, b_operand = operand_of("a", a, problem.trans_a), operand_of("b", b, problem.trans_b)
-    c_operand = None
-    if out is None:
-        check(beta == 0, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
-    else:
-        # CuPy's arrays have no such flag: all can be written.
-        check(getattr(out.flags, "writeable", True), "out is read-only", LayoutError)
-        c_operand = operand_of("out", out, False)
-        for name, operand in (("a", a_operand), ("b", b_operand)):
-            apart = not _overlap(operand, c_operand, problem)
-            check(apart, f"out overlaps {name}: give it memory of its own", LayoutError)
-    return Call(places["a"], a_operand, b_operand, c_operand, alpha, beta)
-
-
-def _place(name: str, array: Any) -> str:
-    """Whose memory an array lies in: `host` or `cuda:N`. Raises ArgumentTypeError."""
-    if isinstance(array, np.ndarray):
-        return "host"
-    index = getattr(getattr(array, "device", None), "id", None)  # CuPy's way; other libraries spell it otherwise
-    if not hasattr(type(array), "__cuda_array_interface__") or not isinstance(index, int):
-        raise ArgumentTypeError(f"{name} must be a NumPy or CuPy array, got {type(array).__name__}")
-    return f"cuda:{index}"
-
-
-def _dtype(name: str, array: Any) -> DType:
-    for known in DType:
-        # Equality of dtypes includes the byte order.
-        if array.dtype == np.dtype(known.numpy_name):
-            return known
-    raise ArgumentTypeError(f"{name} must be float32 or float64 in native byte order, got {array.dtype.str}")
-
-
-def _untransposed(array: Any) -> tuple[Any, bool]:
-    """The array, or its transpose where that is what lies row by row in memory, and whether it was."""
-    size = array.dtype.itemsize
-    row, col = array.strides
+def transposed(view: View) -> bool:
+    """Whether it is the transpose of an array that lies row by row."""
+    size = view.dtype.size_bytes
+    row, col = view.strides
     # One row whose elements lie apart is a column of a wider matrix, whatever its other stride.
-    if array.shape[1] > 1 and col != size and (row == size or array.shape[0] == 1):
-        return array.T, True
-    return array, False
+    return view.shape[1] > 1 and col != size and (row == size or view.shape[0] == 1)
 
 
-def _number(name: str, value: Any) -> float:
+def turned(view: View) -> View:
+    """The view's transpose."""
+    return View(view.pointer, view.shape[::-1], view.strides[::-1], view.dtype, view.place, view.writable)
+
+
+def lds_of(problem: Problem, a: View, b: View, out: View | None) -> tuple[int, int, int]:
+    """Leading dimensions of A and B, as stored, and of C, in elements; for a new C its columns.
+
+    Raises ShapeError, ArgumentTypeError, DeviceMismatchError and LayoutError.
+    """
+    views = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    shapes = {"a": problem.stored_a, "b": problem.stored_b, "out": (problem.m, problem.n)}
+    lds = [leading(name, _checked(name, view, shapes[name], a, problem)) for name, view in views.items()]
+    if out is None:
+        return lds[0], lds[1], max(1, problem.n)
+    check(out.writable, "out is read-only", LayoutError)
+    c = Operand(out.pointer, problem.m, problem.n, lds[2], False, None)
+    for name, view, ld in (("a", a, lds[0]), ("b", b, lds[1])):
+        rows, cols = view.shape
+        meets = overlap(Operand(view.pointer, rows, cols, ld, False, None), c, problem.dtype.size_bytes)
+        check(not meets, f"out overlaps {name}: give it memory of its own", LayoutError)
+    return lds[0], lds[1], lds[2]
+
+
+def _checked(name: str, view: View, shape: tuple[int, int], a: View, problem: Problem) -> View:
+    if view.place != a.place:
+        raise DeviceMismatchError(f"a is on {a.place}, {name} on {view.place}")
+    check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
+    if view.dtype is not problem.dtype:
+        wanted, got = problem.dtype.numpy_name, view.dtype.numpy_name
+        raise ArgumentTypeError(f"{name} must be {wanted}, got {got}: it is never cast silently")
+    return view
+
+
+def leading(name: str, view: View) -> int:
+    """The leading dimension of a matrix. Raises LayoutError where it does not lie row by row."""
+    rows, cols = view.shape
+    if not rows or not cols:
+        return max(1, cols)  # nothing of it is read
+    size = view.dtype.size_bytes
+    row, col = view.strides
+    advice = "make it contiguous first, or pass copy='if-needed'"
+    if cols > 1 and col != size:
+        text = f"{name} must have its columns side by side: the stride along a row is {col} bytes, not {size}"
+        raise LayoutError(f"{text}; {advice}")
+    ld = cols
+    if rows > 1:
+        ld = row // size
+        if row % size or not cols <= ld <= INT_MAX:
+            text = f"{name} must have rows at least {cols} elements apart, got a stride of {row} bytes"
+            raise LayoutError(f"{text}; {advice}")
+    if view.pointer % size:
+        raise LayoutError(f"{name} starts at address {view.pointer:#x}, which is not a multiple of {size}; {advice}")
+    return ld
+
+
+def number(name: str, value: Any) -> float:
+    """A factor as a float. Raises ArgumentTypeError."""
     if not isinstance(value, numbers.Real):
         raise ArgumentTypeError(f"{name} must be a real number, got {value!r}")
     try:
@@ -110,34 +105,18 @@ def _number(name: str, value: Any) -> float:
 
 
 def operand_of(name: str, array: Any, trans: bool) -> Operand:
-    """How an array lies in memory. Raises LayoutError where it does not lie row by row."""
-    rows, cols = array.shape
-    if not rows or not cols:
-        return Operand(0, rows, cols, max(1, cols), trans, array)  # nothing of it is read
-    size = array.dtype.itemsize
-    row, col = array.strides
-    if cols > 1 and col != size:
-        raise LayoutError(
-            f"{name} must have its columns side by side: the stride along a row is {col} bytes, not {size}; "
-            "make it contiguous first"
-        )
-    ld = cols
-    if rows > 1:
-        ld = row // size
-        if row % size or not cols <= ld <= INT_MAX:
-            raise LayoutError(f"{name} must have rows at least {cols} elements apart, got a stride of {row} bytes")
-    interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
-    pointer = int(interface["data"][0])
-    if pointer % size:
-        raise LayoutError(f"{name} starts at address {pointer:#x}, which is not a multiple of {size}")
-    return Operand(pointer, rows, cols, ld, trans, array)
+    """A NumPy or CuPy array as `Kernel.launch` takes it. Raises LayoutError where it does not lie row by row."""
+    kind = kind_of(array)
+    assert kind is not None
+    view = kind.view(name, array)
+    rows, cols = view.shape
+    return Operand(view.pointer, rows, cols, leading(name, view), trans, array)
 
 
-def _overlap(one: Operand, other: Operand, problem: Problem) -> bool:
+def overlap(one: Operand, other: Operand, size: int) -> bool:
     """Whether two matrices share bytes; rows that only interleave do not."""
     if one.rows > other.rows:
         one, other = other, one
-    size = problem.dtype.size_bytes
     if not one.rows * one.cols * other.rows * other.cols:
         return False
     (one_pitch, one_width), (other_pitch, other_width) = ((o.ld * size, o.cols * size) for o in (one, other))

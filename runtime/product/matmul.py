@@ -1,17 +1,17 @@
-"""Matrix products of NumPy and CuPy arrays by tuned kernels."""
+"""Matrix products of NumPy, CuPy and torch arrays by tuned kernels."""
 
 import threading
 import warnings
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...codegen.config import Config
 from ...codegen.emit import Emitted, emit
-from ...codegen.errors import DeviceMismatchError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
@@ -19,18 +19,48 @@ from ..device.detect import choose, compiler_for, open_device
 from ..device.protocol import Device, DeviceInfo
 from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
-from .arguments import Call, asked, checked, operand_of
+from .arguments import asked, lds_of, turned
+from .arrays import Kind, View, kind_of
 from .kernel import Kernel, prepare
+from .plan import Kept, Plan, first_call
 
 _MAX_KERNELS = 256
-"""Kernels that `matmul` keeps ready; each holds a library or module open, so past this the oldest goes."""
+"""Kernels that `matmul` keeps ready; each holds a library or module open, so past this the least used goes."""
+_MAX_PLANS = 64
+"""Plans kept for one kernel: layouts of arrays that it was called with."""
+
+
+class _Plans:
+    """Plans by all that they depend on. Reading needs no lock."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, Plan] = {}
+        self._keys: dict[int, list[Hashable]] = {}
+
+    def find(self, key: Hashable) -> Plan | None:
+        return self._plans.get(key)
+
+    def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
+        """Add one, under the caller's lock."""
+        keys = self._keys.setdefault(id(kept), [])
+        if len(keys) >= _MAX_PLANS:
+            self.drop(kept)
+            keys = self._keys.setdefault(id(kept), [])
+        keys.append(key)
+        self._plans[key] = plan
+
+    def drop(self, kept: Kept) -> None:
+        """Forget those of a kernel, under the caller's lock."""
+        for key in self._keys.pop(id(kept), ()):
+            self._plans.pop(key, None)
 
 
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. See `Library.load`."""
 
     def __init__(self, kernel: Kernel, origin: str) -> None:
-        self._kernel = kernel
+        self._kept = Kept(kernel)
+        self._plans, self._lock = _Plans(), threading.Lock()
         self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
         self.config: Config = kernel.config
@@ -54,19 +84,41 @@ class Gemm:
     def __repr__(self) -> str:
         return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({self.origin})>"
 
-    def __call__(self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def __call__(
+        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, copy: str = "never"
+    ) -> Any:
         """alpha * op(a) * op(b) + beta * out, in `out` if given, else in a new array of a's kind.
 
-        a and b are NumPy or CuPy arrays of the problem's dtype, of the stored shapes: a is m x k, or k x m if
-        the kernel was loaded with trans_a; b is k x n, or n x k with trans_b. Rows may be padded: any positive
-        leading dimension is used as it is. CuPy arrays: the work is put on CuPy's current stream and the call
-        returns at once. NumPy arrays on a GPU are copied in and the result out.
+        a and b are arrays of the problem's dtype, of the stored shapes: a is m x k, or k x m if the kernel was loaded
+        with trans_a; b is k x n, or n x k with trans_b. They are NumPy's, CuPy's or torch's, or anything with
+        `__cuda_array_interface__` or `__dlpack__`. Rows may be padded: any positive leading dimension is used as it
+        is. Where arrays lie on a GPU the work is put on the current stream of their library, and the call returns at
+        once; from the processor's memory they are copied to the kernel's GPU and the result out. copy="if-needed"
+        copies arrays with strides that no kernel takes. What autograd tracks is refused: use `tilewright.matmul`.
 
         Raises ArgumentTypeError (a TypeError), ShapeError (also where beta is not 0 and there is no out),
         LayoutError (also where out is read-only or overlaps an operand) and DeviceMismatchError, which are
-        ValueErrors, and LaunchError.
+        ValueErrors, LaunchError, and CaptureError where a graph being captured would need memory or a kernel.
         """
-        return _run(self._kernel, checked(self.problem, a, b, out, alpha, beta))
+        kind = kind_of(a)
+        key = None if kind is None else kind.key(a, b, out)
+        plan = None if key is None else self._plans.find(key)
+        if plan is None:
+            return first_call(a, b, out, alpha, beta, copy, self._plan, _cupy)
+        if plan.tracks is not None and plan.tracks(a, b, out):
+            raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
+        return plan(a, b, out, alpha, beta)
+
+    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
+        device = self._kept.kernel.device
+        lds = lds_of(self.problem, a, b, out)
+        if a.place not in ("host", device.info.selector):
+            raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {device.info.selector}")
+        plan = Plan(self._kept, kind, a.place, lds)
+        if key is not None:
+            with self._lock:
+                self._plans.keep(key, self._kept, plan)
+        return plan
 
 
 def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) -> Gemm:
@@ -99,12 +151,25 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the library holds on the devices."""
+
+    kernels: int
+    """Kernels that are loaded, those of `load` that are in use among them."""
+    bytes: int
+    """Their machine code and the memory that their launches work in."""
+
+
 class Library:
     """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
 
-    def __init__(self, ranking: Ranking) -> None:
-        self._ranking = ranking
-        self._kernels: dict[tuple[Problem, str], Kernel] = {}
+    def __init__(self, ranking: Ranking, differentiable: Callable[[Any, Any, float], Any]) -> None:
+        """`differentiable` multiplies tensors that torch's autograd tracks."""
+        self._ranking, self._differentiable = ranking, differentiable
+        self._kernels: dict[tuple[Problem, str], Kept] = {}
+        self._plans = _Plans()
+        self._loaded: weakref.WeakSet[Kernel] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def load(
@@ -122,39 +187,145 @@ class Library:
         """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else estimated
         from what was tuned for other devices and transposes, else the default.
 
-        m, n, k are rows of C, columns of C and inner dimension; dtype is float or double. `.origin` says which it was.
-        A record made by another version of generator, driver or compiler is checked against the reference first.
+        m, n, k are rows of C, columns of C and inner dimension; dtype is float or double, or a type of that name of
+        NumPy, CuPy or torch. `.origin` says which it was. A record made by another version of generator, driver or
+        compiler is checked against the reference first. A graph in which the kernel was captured needs it: keep it.
         Raises ArgumentTypeError, ShapeError, ConfigError, DeviceError, CompileError, StoreError or LaunchError.
         """
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
         opened = _open(device)
-        return load_on(opened, problem, Store(Path(store) if store is not None else None), self._ranking)
+        gemm = load_on(opened, problem, Store(_folder(store)), self._ranking)
+        self._loaded.add(gemm._kept.kernel)
+        return gemm
 
     def matmul(
-        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None
-    ) -> Any:
+        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None,
+        copy: str = "never",
+    ) -> Any:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes.
 
-        a is m x k and b k x n, both NumPy or both CuPy, both float32 or both float64; views with padded rows and
-        transposed views are used where they lie. The result is m x n, in `out` if given. device is auto, cuda, cuda:N
-        or host for NumPy arrays; CuPy arrays run where they are. The kernel of a shape is looked up and compiled once.
+        a is m x k and b k x n, both float32 or both float64, both NumPy's, CuPy's or torch's, or anything with
+        `__cuda_array_interface__` or `__dlpack__`; views with padded rows and transposed views are used where they
+        lie. The result is m x n, in `out` if given, else a new array of a's kind. Arrays on a GPU are worked on there,
+        on the current stream of their library. device is auto, cuda, cuda:N or host for those in the processor's
+        memory. The kernel of a shape is looked up and compiled once. copy="if-needed" copies arrays with strides that
+        no kernel takes (reversed, stepped, broadcast). torch's autograd sees a product of tensors that it tracks.
 
         Raises as `Gemm` and `load` do.
         """
-        problem, call = asked(a, b, out, alpha, beta)
-        return _run(self._kernel(problem, _selector(call.place, device)), call)
+        kind = kind_of(a)
+        key = None if kind is None else kind.key(a, b, out)
+        plan = None if key is None else self._plans.find((device, key))
+        if plan is None:
+            return self.product(a, b, out, alpha, beta, device, copy, track=True)
+        if plan.tracks is not None and plan.tracks(a, b, out):
+            return self._tracked(a, b, out, alpha, beta)
+        return plan(a, b, out, alpha, beta)
 
-    def _kernel(self, problem: Problem, selector: str) -> Kernel:
+    def product(
+        self, a: Any, b: Any, out: Any, alpha: float, beta: float, device: str | None, copy: str, track: bool = False
+    ) -> Any:
+        """What `matmul` does; without `track` autograd does not see it."""
+        kind = kind_of(a)
+        key = None if kind is None else kind.key(a, b, out)
+        if track and kind is not None and key is not None and kind.tracked(a, b, out):
+            return self._tracked(a, b, out, alpha, beta)
+        plan = None if key is None else self._plans.find((device, key))
+        if plan is not None:
+            return plan(a, b, out, alpha, beta)
+
+        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
+            problem = asked(a, b)
+            stored_a = turned(a) if problem.trans_a else a
+            stored_b = turned(b) if problem.trans_b else b
+            lds = lds_of(problem, stored_a, stored_b, out)
+            kept = self._kept(problem, _selector(a.place, device), kind)
+            plan = Plan(kept, kind, a.place, lds)
+            if key is not None:
+                with self._lock:
+                    self._plans.keep((device, key), kept, plan)
+            return plan
+
+        return first_call(a, b, out, alpha, beta, copy, planned, _cupy, transposes=True)
+
+    def prepare(
+        self,
+        *shapes: str | tuple[int, int, int] | Problem,
+        dtype: object = "float",
+        trans: str = "nn",
+        device: str = "auto",
+        graphs: int = 1,
+    ) -> None:
+        """Make all ready for `matmul` of these shapes, so that a CUDA graph may be captured.
+
+        A shape is `"1024x768x512"`, (m, n, k) or a Problem, which has a dtype and transposes of its own; `trans` is nn,
+        nt, tn or tt. While a graph is captured nothing is compiled or allocated. `graphs` of them can then be captured
+        with each shape: kernels that need memory to work in get some of their own in each graph, held until `clear`.
+        Raises as `load` does.
+        """
+        check(
+            isinstance(graphs, int) and graphs >= 0, f"graphs must be a whole number, got {graphs!r}", ArgumentTypeError
+        )
+        opened = _open(device)
+        for shape in shapes:
+            if isinstance(shape, str):
+                problem = Problem.parse(shape, dtype, trans)
+            elif isinstance(shape, Problem):
+                problem = shape
+            else:
+                check(
+                    isinstance(shape, tuple) and len(shape) == 3,
+                    f"a shape must be 'MxNxK', (m, n, k) or a Problem, got {shape!r}", ArgumentTypeError,
+                )  # fmt: skip
+                one = Problem.parse("1", dtype, trans)
+                problem = replace(one, m=shape[0], n=shape[1], k=shape[2])
+            with opened.entered():
+                self._kept(problem, opened.info.selector, None).kernel.prepare_graphs(graphs)
+
+    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+        """A product that torch's autograd knows of."""
+        text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
+        check(out is None and beta == 0, text, ArgumentTypeError)
+        return self._differentiable(a, b, alpha)
+
+    def memory(self) -> Memory:
+        """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
+        kernels = list(self._loaded)
+        return Memory(len(kernels), sum(kernel.nbytes for kernel in kernels))
+
+    def clear(self) -> None:
+        """Let the kernels of `matmul` go, and free the memory that those of `load` work in.
+
+        Graphs in which they were captured must not be launched any more.
+        """
+        with self._lock:
+            self._kernels.clear()
+            self._plans = _Plans()
+        for kernel in list(self._loaded):
+            kernel.release()
+
+    def _kept(self, problem: Problem, selector: str, kind: Kind | None) -> Kept:
         found = self._kernels.get((problem, selector))
         if found is None:
             with self._lock:
                 found = self._kernels.get((problem, selector))
                 if found is None:
-                    found = load_on(_open(selector), problem, Store(), self._ranking)._kernel
-                    if len(self._kernels) >= _MAX_KERNELS:
-                        del self._kernels[next(iter(self._kernels))]
-                    self._kernels[problem, selector] = found
+                    found = self._kernels[problem, selector] = self._new(problem, selector, kind)
         return found
+
+    def _new(self, problem: Problem, selector: str, kind: Kind | None) -> Kept:
+        device = _open(selector)
+        if kind is not None and not device.info.arch.is_host:
+            with device.entered():
+                capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
+            text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
+            check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
+        kept = load_on(device, problem, Store(), self._ranking)._kept
+        self._loaded.add(kept.kernel)
+        free = [key for key, each in self._kernels.items() if not each.captured]
+        if len(self._kernels) >= _MAX_KERNELS and free:
+            self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
+        return kept
 
 
 @cache
@@ -165,37 +336,18 @@ def _open(selector: str) -> Device:
     return open_device(choice.info) if choice.info.selector == selector else _open(choice.info.selector)
 
 
+def _cupy() -> Any:
+    return _open("cuda").xp
+
+
+def _folder(store: Path | str | None) -> Path | None:
+    check(store is None or isinstance(store, Path | str), f"store must be a path, got {store!r}", ArgumentTypeError)
+    return None if store is None else Path(store)
+
+
 def _selector(place: str, device: str | None) -> str:
     if place == "host":
         return "auto" if device is None else device
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
         raise DeviceMismatchError(f"the arrays are on {place}, device is {device!r}")
     return place
-
-
-def _run(kernel: Kernel, call: Call) -> Any:
-    device, problem = kernel.device, kernel.problem
-    if call.place not in ("host", device.info.selector):
-        raise DeviceMismatchError(f"a, b and out are on {call.place}, the kernel on {device.info.selector}")
-    with device.entered():
-        xp = np if call.place == "host" else device.xp
-        result = call.c.owner if call.c else xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
-        c = call.c or operand_of("out", result, False)
-        if problem.m and problem.n:
-            if device.info.arch.is_host or call.place != "host":
-                kernel.launch(call.a, call.b, c, call.alpha, call.beta)
-            else:
-                _through_device(kernel, call, result)
-    return result
-
-
-def _through_device(kernel: Kernel, call: Call, result: Any) -> None:
-    """NumPy arrays on a GPU: copied in, launched, copied out."""
-    xp = kernel.device.xp
-    inside = []
-    for operand in (call.a, call.b):
-        copied = xp.asarray(operand.owner, order="C")
-        inside.append(replace(operand, pointer=int(copied.data.ptr), ld=max(1, operand.cols), owner=copied))
-    c = xp.asarray(result, order="C") if call.beta != 0 else xp.empty(result.shape, result.dtype)
-    kernel.launch(inside[0], inside[1], operand_of("out", c, False), call.alpha, call.beta)
-    result[...] = kernel.device.to_numpy(c)

@@ -1,8 +1,9 @@
 """What the library says to bad arguments: which error, naming the argument and its value, before any work."""
 
 import re
+import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tilewright.codegen.errors import (
     LayoutError,
     ShapeError,
 )
+from tilewright.runtime.product import arrays as arrays_module
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 
@@ -30,15 +32,19 @@ windows = np.lib.stride_tricks.sliding_window_view
 class GpuArray:
     """What tells a CuPy array of another device, as far as the checks look."""
 
-    ndim, dtype = 2, np.dtype(F32)
+    dtype = np.dtype(F32)
 
     def __init__(self, index: int, shape: tuple[int, int] = (4, 6)) -> None:
-        self.device = SimpleNamespace(id=index)
+        self.data = SimpleNamespace(ptr=4096, device_id=index)
         self.shape, self.strides = shape, (4 * shape[1], 4)
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"data": (4096, False), "shape": self.shape, "strides": None, "typestr": "<f4", "version": 3}
+
+@pytest.fixture
+def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GpuArray is what CuPy's arrays are, whether CuPy is here or not."""
+    module = SimpleNamespace(ndarray=GpuArray, cuda=SimpleNamespace(get_current_stream=None))
+    monkeypatch.setitem(sys.modules, "cupy", cast(Any, module))
+    monkeypatch.setattr(arrays_module, "_kinds", dict(arrays_module._kinds))
 
 
 def read_only(shape: tuple[int, int]) -> Any:
@@ -62,7 +68,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr(tilewright._library, "_kernels", {})
+    tilewright.clear()
     monkeypatch.setattr(matmul_module, "_open", fail)
     monkeypatch.setattr(kernel_module, "render", fail)
     monkeypatch.setattr(kernel_module, "compile_cached", fail)
@@ -78,9 +84,18 @@ SHAPES: dict[str, Case] = {
     "beta without out": (A, B, {"beta": 0.5}, ShapeError, "beta is 0.5, so out must be given"),
 }
 TYPES: dict[str, Case] = {
-    "a list": ([[1.0]], B, {}, ArgumentTypeError, "a must be a NumPy or CuPy array, got list"),
-    "nothing": (A, None, {}, ArgumentTypeError, "b must be a NumPy or CuPy array, got NoneType"),
-    "list as out": (A, B, {"out": [0.0]}, ArgumentTypeError, "out must be a NumPy or CuPy array, got list"),
+    "a list": ([[1.0]], B, {}, ArgumentTypeError, "a must be a NumPy, CuPy or torch array, got list"),
+    "nothing": (A, None, {}, ArgumentTypeError, "b must be a NumPy, CuPy or torch array, got NoneType"),
+    "a masked array": (np.ma.masked_equal(A, 0), B, {}, ArgumentTypeError, "a is a masked array, whose mask would be"),
+    "a matrix": (
+        A,
+        B.view(np.matrix),
+        {},
+        ArgumentTypeError,
+        "b must be a NumPy, CuPy or torch array, got its subclass matrix",
+    ),
+    "how to copy": (A, B, {"copy": True}, ArgumentTypeError, "copy must be 'never' or 'if-needed', got True"),
+    "list as out": (A, B, {"out": [0.0]}, ArgumentTypeError, "out must be a NumPy, CuPy or torch array, got list"),
     "mixed": (A, B.astype(F64), {}, ArgumentTypeError, "a is float32 and b is float64"),
     "integers": (A.astype("<i8"), B, {}, ArgumentTypeError, f"a {NATIVE}, got <i8"),
     "half": (A, B.astype("<f2"), {}, ArgumentTypeError, f"b {NATIVE}, got <f2"),
@@ -141,7 +156,7 @@ def test_out_beside_an_operand_in_one_array_is_no_overlap(rows: slice) -> None:
     assert (out == 6).all()
 
 
-@pytest.mark.usefixtures("no_work")
+@pytest.mark.usefixtures("no_work", "fake_cupy")
 class TestArraysOfAnotherDevice:
     """Arrays that say they lie on a GPU; nothing of them is touched."""
 
@@ -159,13 +174,8 @@ class TestArraysOfAnotherDevice:
         with pytest.raises(DeviceMismatchError, match=f"the arrays are on cuda:1, device is '{device}'"):
             tilewright.matmul(GpuArray(1), GpuArray(1, (6, 5)), device=device)
 
-    def test_gpu_arrays_of_other_libraries(self) -> None:
-        stranger = GpuArray(0)
-        stranger.device = SimpleNamespace(index=0)  # as torch has it
-        with pytest.raises(ArgumentTypeError, match="a must be a NumPy or CuPy array, got GpuArray"):
-            tilewright.matmul(stranger, B)
 
-
+@pytest.mark.usefixtures("fake_cupy")
 def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
     kernel = tilewright.load(4, 5, 6, device="host")
     with pytest.raises(DeviceMismatchError, match="a, b and out are on cuda:0, the kernel on host"):
@@ -181,6 +191,8 @@ def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
         ((1, 2.0, 3), {}, ArgumentTypeError, "n must be an integer, got 2.0"),
         (("1", 2, 3), {}, ArgumentTypeError, "m must be an integer, got '1'"),
         ((1, 2, 3), {"dtype": "half"}, ArgumentTypeError, "dtype must be float or double, got 'half'"),
+        ((1, 2, 3), {"dtype": float}, ArgumentTypeError, "dtype must be float or double, got <class 'float'>"),
+        ((1, 2, 3), {"store": 5}, ArgumentTypeError, "store must be a path, got 5"),
         ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
         ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
         ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 CTAs"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launches import launch
 from planted import PARTS, Planted, assert_caught
 from products import (
     SCALARS,
@@ -182,8 +183,8 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     for probe, (_, block_k, _) in zip(probes, product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)), strict=True):
         reads = block_k // 4
         memory = device.allocate(32 * reads * 8)
-        launch = LaunchConfig((1, 1, 1), (32, 1, 1))
-        device.load(binary, probe.name).launch(launch, [np.uint64(memory.pointer)])
+        how = LaunchConfig((1, 1, 1), (32, 1, 1))
+        launch(device.load(binary, probe.name), how, [np.uint64(memory.pointer)])
         places = memory.array("float64", (32, reads)).astype(int)
         assert len(set(places.ravel())) == 32 * reads
         # Elements of 8 bytes: half a warp reads at a time, from 32 banks of 4 bytes.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launches import launch
 from numpy.typing import NDArray
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
@@ -29,7 +30,7 @@ def _floats(device: HostDevice, count: int) -> tuple[HostBuffer, NDArray[Any]]:
 
 def _run(function: HostFunction, grid: int, block: int, *arguments: HostBuffer | np.generic) -> None:
     values = [np.uint64(a.pointer) if isinstance(a, HostBuffer) else a for a in arguments]
-    function.launch(LaunchConfig((grid, 1, 1), (block, 1, 1)), values)
+    launch(function, LaunchConfig((grid, 1, 1), (block, 1, 1)), values)
 
 
 # Groups of `count` threads turn their parts round at barriers of their own, the last ones most often.

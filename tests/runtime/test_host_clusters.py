@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launches import launch
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
 from tilewright.runtime.device.host import HostDevice, HostFunction
@@ -41,7 +42,7 @@ def gather(function: HostFunction, how: int, blocks: int = 8) -> np.ndarray:
     device = HostDevice()
     buffer = device.allocate(blocks * 4 * 64 * 2 * 4)
     config = LaunchConfig((blocks, 1, 1), (64, 1, 1), 64 * 4)
-    function.launch(config, [np.uint64(buffer.pointer), np.int32(how)])
+    launch(function, config, [np.uint64(buffer.pointer), np.int32(how)])
     return np.array(buffer.array("float32", (blocks, 4, 64, 2)))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launches import launch
 from numpy.typing import NDArray
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
@@ -32,7 +33,7 @@ def _floats(device: HostDevice, count: int) -> tuple[HostBuffer, NDArray[Any]]:
 
 def _run(function: HostFunction, grid: int, block: int, *arguments: HostBuffer | np.generic, dynamic: int = 0) -> None:
     values = [np.uint64(a.pointer) if isinstance(a, HostBuffer) else a for a in arguments]
-    function.launch(LaunchConfig((grid, 1, 1), (block, 1, 1), dynamic), values)
+    launch(function, LaunchConfig((grid, 1, 1), (block, 1, 1), dynamic), values)
 
 
 # ---- Launches --------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ extern "C" __global__ void kernel(float* out)
 def test_every_thread_of_every_block_runs_once(device: HostDevice, tmp_path: Path) -> None:
     buffer, out = _floats(device, 30 * 24)
     out[:] = 0
-    _build(device, tmp_path, INDICES).launch(LaunchConfig((2, 3, 5), (4, 3, 2)), [np.uint64(buffer.pointer)])
+    launch(_build(device, tmp_path, INDICES), LaunchConfig((2, 3, 5), (4, 3, 2)), [np.uint64(buffer.pointer)])
     assert out.tolist() == [block * 100 + rank for block in range(30) for rank in range(24)]
 
 
@@ -69,7 +70,7 @@ def test_limits_of_a_launch(
 ) -> None:
     function = _build(device, tmp_path, INDICES)
     with pytest.raises(LaunchError, match=message):
-        function.launch(LaunchConfig(grid, block), [np.uint64(0)])
+        launch(function, LaunchConfig(grid, block), [np.uint64(0)])
 
 
 def test_arguments_must_be_those_of_the_kernel(device: HostDevice, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
-from tilewright.runtime.device.host import HostDevice, HostFunction
+from tilewright.runtime.device.host import HostDevice, HostLaunch
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.store.record import Record
@@ -27,11 +27,10 @@ EXACT = "tiled:tile_width=8,edge=exact"
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
+def kernels() -> dict[Any, Any]:
     """No kernels kept from another test, whose store was another."""
-    kept: dict[Any, Any] = {}
-    monkeypatch.setattr(tilewright._library, "_kernels", kept)
-    return kept
+    tilewright.clear()
+    return tilewright._library._kernels
 
 
 def stored(shape: str, text: str, versions: tuple[tuple[str, str], ...] | None = None) -> Record:
@@ -124,7 +123,7 @@ class TestSecondCall:
         counted("compile", kernel_module, "compile_cached")
         counted("load", HostDevice, "load")
         counted("allocate", HostDevice, "allocate")
-        counted("launch", HostFunction, "launch")
+        counted("launch", HostLaunch, "__call__")
         return lambda: dict(counts)
 
     @pytest.mark.parametrize("text", ["tiled", PAD])

@@ -8,9 +8,9 @@ import pytest
 import tilewright
 from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
-from tilewright.runtime.device.protocol import Operand
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.kernel import Kernel
+from tilewright.runtime.product.plan import Kept
 
 DTYPES = ("float32", "float64")
 
@@ -21,11 +21,10 @@ def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArra
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Kernel]:
+def kernels() -> dict[Any, Kept]:
     """No kernels kept from another test, whose store was another."""
-    kept: dict[Any, Kernel] = {}
-    monkeypatch.setattr(tilewright._library, "_kernels", kept)
-    return kept
+    tilewright.clear()
+    return tilewright._library._kernels
 
 
 class Products:
@@ -134,23 +133,22 @@ class TestHost(Products):
     device = "host"
 
     def test_a_view_is_used_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[Operand] = []
-        launch = Kernel.launch
+        seen: list[tuple[int, ...]] = []
+        run = Kernel.run
 
-        def spy(kernel: Kernel, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-            seen.extend((a, b, c))
-            launch(kernel, a, b, c, alpha, beta)
+        def spy(kernel: Kernel, stream: int, capturing: bool, *given: Any) -> None:
+            seen.append(given[:6])
+            run(kernel, stream, capturing, *given)
 
-        monkeypatch.setattr(Kernel, "launch", spy)
+        monkeypatch.setattr(Kernel, "run", spy)
         x, y, z = whole(30, 40), whole(50, 60), whole(30, 60)
         a, b, out = x.T[4:20, 3:18], y[2:17, 1:24], z[5:21, 7:30]
         self.product(a, b, out=out)
-        assert [operand.pointer for operand in seen] == [array.ctypes.data for array in (a, b, out)]
-        assert [(o.rows, o.cols, o.ld, o.trans) for o in seen] == [
-            (15, 16, 40, True), (15, 23, 60, False), (16, 23, 60, False),
-        ]  # fmt: skip
+        pointers = [array.ctypes.data for array in (a, b, out)]
+        assert seen == [(pointers[0], 40, pointers[1], 60, pointers[2], 60)]
+        assert np.array_equal(out, a @ b)
 
-    def test_threads_get_their_own_results(self, kernels: dict[Any, Kernel]) -> None:
+    def test_threads_get_their_own_results(self, kernels: dict[Any, Kept]) -> None:
         shapes = [(20 + i % 3, 24, 16 + i % 2) for i in range(8)]
         wrong: list[object] = []
 
@@ -172,7 +170,7 @@ class TestHost(Products):
         assert wrong == []
         assert len(kernels) == len(set(shapes))
 
-    def test_kernels_kept_ready_are_bounded(self, kernels: dict[Any, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kernels_kept_ready_are_bounded(self, kernels: dict[Any, Kept], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 2)
         for m in (3, 4, 5, 3):
             a, b = whole(m, 4), whole(4, 5)
@@ -237,12 +235,12 @@ class TestCupy(Products):
         assert wanted.any()
 
     def test_a_view_is_used_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[Operand] = []
-        monkeypatch.setattr(Kernel, "launch", lambda kernel, *operands: seen.extend(operands[:3]))
+        seen: list[int] = []
+        monkeypatch.setattr(Kernel, "run", lambda kernel, stream, capturing, *given: seen.extend(given[:6:2]))
         x, y = self.put(whole(30, 40)), self.put(whole(50, 60))
         a, b = x.T[4:20, 3:18], y[2:17, 1:24]
         out = tilewright.matmul(a, b)
-        assert [operand.pointer for operand in seen] == [array.data.ptr for array in (a, b, out)]
+        assert seen == [array.data.ptr for array in (a, b, out)]
 
     def test_arrays_of_another_place_are_refused(self) -> None:
         a, b = whole(4, 5), whole(5, 6)

@@ -3,6 +3,7 @@
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from planted import Planted, assert_caught
 from products import SCALARS, TRANS, QuickDevice, check, sized
@@ -37,8 +38,10 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
     kernel = prepare(HostDevice(), Problem.parse("33x34x35"), variant(CONFIGS["splits, slices"][1]))
     for seed in range(3):
         check(kernel, 1, 0, 0, seed)
-    (buffer,) = kernel._copies.values()
-    assert buffer.nbytes == 4 * 35 * (64 + 64) + 128
+    assert kernel._scratch is not None
+    ((workspace, copies),) = kernel._scratch._streams.values()
+    assert copies.nbytes == 4 * 35 * (64 + 64) + 128
+    assert kernel.nbytes == len(kernel.binary.image) + workspace.nbytes + copies.nbytes
 
 
 @pytest.mark.parametrize("shape", ["33x34x35", "33x34x0"])
@@ -51,7 +54,9 @@ def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
     nothing = Operand(0, problem.m, problem.k, max(1, problem.k), False, c)
     other = Operand(0, problem.k, problem.n, problem.n, False, c)
     kernel.launch(nothing, other, Operand(c.pointer, problem.m, problem.n, problem.n, False, c), 0.0, 0.5)
-    assert not kernel._copies
+    assert kernel._scratch is not None
+    for buffers in kernel._scratch._streams.values():
+        assert np.isnan(buffers[-1].array("float32", (buffers[-1].nbytes // 4,))).all()  # as it came
     assert (c.array("float32", (problem.m, problem.n)) == 1).all()
 
 

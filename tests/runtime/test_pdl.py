@@ -1,8 +1,9 @@
 """Programmatic dependent launch (PDL): the driver's structures, and on a GPU products that need each other."""
 
 import ctypes
+import math
+import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def _offset(reference: Any) -> int:
 class FakeDriver:
     """cuLaunchKernelEx that reads what it is given as C would."""
 
-    def __init__(self, status: int = 0) -> None:
-        self.status, self.seen = status, []
+    def __init__(self, status: int | list[int] = 0) -> None:
+        self.status, self.seen = status, list[Any]()
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
         self.cuLaunchKernelEx = kind(self._launch)  # the driver's name
         self.cuTensorMapEncodeTiled = self._encode
@@ -67,16 +68,11 @@ class FakeDriver:
         self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in given])
         return self.status
 
-    def _launch(self, config: int, function: int, parameters: int | None, extra: int) -> int:
+    def _launch(self, config: int, function: int, parameters: int, extra: int | None) -> int:
+        assert extra is None
         given = launch._Config.from_address(config)
-        if parameters:  # each argument by its address: here four
-            listed = (ctypes.c_void_p * 4).from_address(parameters)
-            sizes = (8, 4, 128, 128)
-            self.seen.append([ctypes.string_at(at, size) for at, size in zip(listed, sizes)])
-            return self.status
-        pointer, address, size, where, end = (ctypes.c_void_p * 5).from_address(extra)
-        assert (pointer, size, end, parameters) == (1, 2, None, None)  # CU_LAUNCH_PARAM_*
         attribute = given.attributes[0]
+        listed = (ctypes.c_void_p * len(SIZES)).from_address(parameters)
         self.seen.append(
             {
                 "function": function,
@@ -85,45 +81,51 @@ class FakeDriver:
                 "smem": given.smem_bytes,
                 "stream": given.stream or 0,
                 "attributes": (given.count, attribute.id, attribute.value),
-                "arguments": ctypes.string_at(address, ctypes.c_size_t.from_address(where).value),
+                "arguments": [ctypes.string_at(at, size) for at, size in zip(listed, SIZES)],
             }
         )
-        return self.status
+        return self.status.pop(0) if isinstance(self.status, list) else self.status
 
 
-ARGUMENTS = (np.uint64(1 << 40), np.int32(-3), np.uint64(7), np.int32(5), np.float64(0.5), np.int32(1))
-PACKED = (  # as C lays out struct { uint64_t; int; uint64_t; int; double; int; }
-    (1 << 40).to_bytes(8, "little") + b"\xfd\xff\xff\xff" + bytes(4) + (7).to_bytes(8, "little")
-    + (5).to_bytes(4, "little") + bytes(4) + bytes(6) + b"\xe0\x3f" + (1).to_bytes(4, "little")
-)  # fmt: skip
+CODES, SIZES = "Qifdm", (8, 4, 4, 8, 128)
+VALUES = (1 << 40, -3, 0.5, 1e300, b"MAP!" * 32)
+PACKED = [(1 << 40).to_bytes(8, "little"), b"\xfd\xff\xff\xff", b"\0\0\0\x3f", struct.pack("<d", 1e300), b"MAP!" * 32]
+ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
+
+
+def never() -> None:
+    pytest.fail("the context was there")
 
 
 class TestLaunch:
     def test_the_driver_gets_what_was_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver()
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        call = launch.DriverLaunch(4711, pdl=True)
-        first, second = LaunchConfig((10, 2, 3), (128, 1, 1), 1000), LaunchConfig((4, 1, 1), (32, 2, 1))
-        assert call(first, ARGUMENTS, 99) == 0
-        assert call(second, ARGUMENTS[:2], 0) == 0
-        assert call(first, ARGUMENTS, 98) == 0
-        assert [(seen["grid"], seen["block"], seen["smem"], seen["stream"]) for seen in driver.seen] == [
-            ((10, 2, 3), (128, 1, 1), 1000, 99),
-            ((4, 1, 1), (32, 2, 1), 0, 0),
-            ((10, 2, 3), (128, 1, 1), 1000, 98),
-        ]
-        assert {seen["function"] for seen in driver.seen} == {4711}
-        assert {seen["attributes"] for seen in driver.seen} == {(1, 6, 1)}
-        assert driver.seen[0]["arguments"] == driver.seen[2]["arguments"] == PACKED
-        assert driver.seen[1]["arguments"] == PACKED[:12]
+        call = launch.DriverLaunch(4711, LaunchConfig((10, 2, 3), (128, 1, 1), 1000), CODES, pdl=True, enter=never)
+        for stream in (99, 0, 98):
+            call(stream, *VALUES)
+        assert [seen["stream"] for seen in driver.seen] == [99, 0, 98]
+        for seen in driver.seen:
+            assert (seen["grid"], seen["block"], seen["smem"]) == ((10, 2, 3), (128, 1, 1), 1000)
+            assert (seen["function"], seen["attributes"]) == (4711, (1, 6, 1))
+            assert seen["arguments"] == PACKED
 
-    def test_tensor_maps_go_beside_the_other_arguments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_float_past_its_range_is_infinite(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver()
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        maps = [np.void(bytes([mark]) * 128) for mark in (1, 2)]
-        arguments = (np.uint64(1 << 40), np.int32(-3), *maps)
-        assert launch.DriverLaunch(1, pdl=False)(LaunchConfig((1, 1, 1), (32, 1, 1)), arguments, 0) == 0
-        assert driver.seen == [[each.tobytes() for each in arguments]]
+        launch.DriverLaunch(1, ONE, CODES, pdl=False, enter=never)(0, 1, 2, -1e300, 0.5, bytes(128))
+        assert driver.seen[0]["arguments"][2:4] == [struct.pack("<f", -math.inf), struct.pack("<d", 0.5)]
+        assert driver.seen[0]["attributes"][0] == 0
+
+    def test_a_thread_without_a_context_gets_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = FakeDriver(status=[201, 0, 201, 201])
+        monkeypatch.setattr(launch, "_driver", lambda: driver)
+        entered: list[int] = []
+        call = launch.DriverLaunch(1, ONE, CODES, pdl=False, enter=lambda: entered.append(1))
+        call(0, *VALUES)
+        assert entered == [1]
+        with pytest.raises(LaunchError, match="201"):
+            call(0, *VALUES)
 
     @pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
     def test_a_tensor_map_tells_rows_and_box(
@@ -131,38 +133,20 @@ class TestLaunch:
     ) -> None:
         driver = FakeDriver()
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        launch.encoded_map.cache_clear()
         for swizzled in (False, True):
             made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
-            assert made.tobytes() == b"MAP!" * 32
+            assert made == b"MAP!" * 32
             asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
             assert driver.seen.pop() == asked
-        launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, True))
-        assert driver.seen == []
         driver.status = 1
         with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
             launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
-        launch.encoded_map.cache_clear()
 
-    def test_threads_do_not_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = FakeDriver()
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        call = launch.DriverLaunch(1, pdl=True)
-
-        def launches(number: int) -> None:
-            for _ in range(200):
-                call(LaunchConfig((number, 1, 1), (32, 1, 1)), (np.uint64(number),), number)
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(launches, range(1, 5)))
-        assert len(driver.seen) == 800
-        for seen in driver.seen:
-            assert seen["grid"][0] == seen["stream"] == int.from_bytes(seen["arguments"], "little")
-
-    def test_a_status_is_handed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_status_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = FakeDriver(status=701)
         monkeypatch.setattr(launch, "_driver", lambda: driver)
-        assert launch.DriverLaunch(1, pdl=True)(LaunchConfig((1, 1, 1), (1, 1, 1)), (), 0) == 701
+        with pytest.raises(LaunchError, match="701"):
+            launch.DriverLaunch(1, ONE, CODES, pdl=True, enter=never)(0, *VALUES)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,368 @@
+"""What a product costs the caller: the processor's time of a call, and many products end to end, on an NVIDIA GPU.
+
+    python benchmarks/calls.py
+    python benchmarks/calls.py --races --output calls.json
+
+tilewright is timed beside CuPy and torch in one process. With --races, threads call it all at once and every result is
+checked. Needs CuPy and torch for CUDA; --output is benchmarks/results/<device>/calls.json where it is not given.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import random
+import sys
+import timeit
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any, TypeVar
+
+import cupy
+import numpy as np
+import tilewright
+import tilewright.torch
+import torch
+from tilewright.codegen.config import Config
+from tilewright.codegen.leaf import Mode
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.device.detect import choose, compiler_for, open_device
+from tilewright.runtime.device.host_info import host_info
+from tilewright.runtime.device.protocol import Device, DeviceInfo, Operand
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
+
+ROUNDS = 7
+CALLS, FEWER_CALLS = 400, 100
+SLOW_US = 20.0
+"""A product that takes longer, back to back, is called fewer times in a batch: about 1,000 launches can wait."""
+SHAPES = ("128", "512", "1000", "16x4096x4096", "333x500x700")
+KINDS = ("pack", "split_k", "stream_k", "tma")
+MIXED = "64 100 128 256 300 512 777 1024 64x1024x256 333x500x700 1024x768x512 96x640x1024".split()
+PRODUCTS = 1000
+RACE_CALLS = 10_000
+SWITCH_SECONDS = 1e-5
+"""How soon another thread gets its turn while threads race; Python's own 5 ms would hide much."""
+TARGETS = {
+    "load-cupy": ("cupy", 0.5),
+    "load-torch": ("torch", 1.0),
+    "matmul-cupy": ("cupy", 0.75),
+    "matmul-torch": ("torch", 1.3),
+    "op-torch": ("direct_new", 1.6),
+}
+"""For each path what its time is divided by, and how much that may be."""
+WHOLE_TARGETS = {"eager": 1.15, "captured": 1.3}
+"""How many times as fast as a rival many products have to be."""
+GIVEN, NEW = "call(a, b, out=c)", "call(a, b)"
+METHOD = (
+    f"calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} calls ({FEWER_CALLS} "
+    f"where a product takes more than {SLOW_US:.0f} us back to back, so that the launch queue does not fill; `calls` "
+    "of a row), `out` given but for op-torch, torch_new_us and direct_new_us; the GPU is idle before each batch; "
+    "batches of all paths and rivals of a shape alternate in random order in one process. End to end: wall time of "
+    f"{PRODUCTS} float products of {len(MIXED)} shapes in a shuffled order, `out` given, waited for once; {ROUNDS} "
+    "repetitions, alternating; captured: the same products as one CUDA graph, launched and waited for. cupy.matmul "
+    "cannot be captured where its rival is called cuBLAS: then cuBLAS is captured by its own interface, with a "
+    "workspace allocated once. Operands are small whole numbers, so that every contender's result is checked exactly "
+    "before it is timed. Garbage collection and TF32 are off. GPU 0, legacy default stream but for captures"
+)
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """One product in CuPy arrays and in torch tensors."""
+
+    problem: Problem
+    cupy: tuple[Any, Any, Any]
+    """a, b and out."""
+    torch: tuple[Any, Any, Any]
+    """The same."""
+    expected: Any
+    """The right result, exactly, as a NumPy array."""
+
+
+def arrays_of(problem: Problem, rng: np.random.Generator) -> Arrays:
+    """Operands whose products and sums are whole numbers without rounding."""
+    m, n, k = problem.m, problem.n, problem.k
+    a, b = (rng.integers(-3, 4, size).astype(problem.dtype.numpy_name) for size in ((m, k), (k, n)))
+    c = np.zeros((m, n), a.dtype)
+    on_torch = (torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda(), torch.from_numpy(c).cuda())
+    return Arrays(problem, (cupy.asarray(a), cupy.asarray(b), cupy.asarray(c)), on_torch, a @ b)
+
+
+def wait() -> None:
+    """Until the GPU is idle."""
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+def prove(name: str, run: Callable[[], Any], outs: Iterable[tuple[Any, Any]]) -> None:
+    """Run once, and compare each array that it writes with what is right there."""
+    outs = tuple(outs)
+    for out, _ in outs:
+        out[...] = math.nan
+    run()
+    wait()
+    for out, expected in outs:
+        found = cupy.asnumpy(out) if isinstance(out, cupy.ndarray) else out.cpu().numpy()
+        if not np.array_equal(found, expected):
+            raise RuntimeError(f"{name}: wrong result")
+
+
+def alternated(contenders: Mapping[Key, Callable[[], float]]) -> dict[Key, list[float]]:
+    """Times of each, in rounds in which each has its turn, in random order."""
+    times: dict[Key, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name in random.sample(list(contenders), len(contenders)):
+            times[name].append(contenders[name]())
+    return times
+
+
+def timed(code: str, repeats: int, names: dict[str, Any]) -> float:
+    """Seconds of one repeat, begun with the GPU idle. Timer turns garbage collection off."""
+    wait()
+    return timeit.Timer(code, globals=names).timeit(repeats) / repeats
+
+
+# --- calls
+
+
+def kind_of(config: Config, problem: Problem) -> str:
+    """Which of KINDS a config is of, joined by `+`; `plain` where it is of none."""
+    found = {"split_k": config.split.mode is Mode.SPLIT_K, "stream_k": config.split.mode is Mode.STREAM_K}
+    found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem))}
+    return "+".join(kind for kind in KINDS if found[kind]) or "plain"
+
+
+def smallest_of_kinds(device_key: str) -> list[Problem]:
+    """Of each of KINDS the float product with the least work among the records that ship for a device."""
+    _, shipped = Store(Path("no-such-folder").absolute()).layers(device_key)
+    wanted = [each for each in shipped if (each.problem.dtype, each.problem.trans) == (DType.FLOAT, "nn")]
+    found = []
+    for kind in KINDS:
+        some = [each.problem for each in wanted if kind in kind_of(each.config, each.problem).split("+")]
+        found += [min(some, key=lambda problem: problem.flops)] if some else []
+    return found
+
+
+def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """A row for each path of one product."""
+    arrays, gemm = arrays_of(problem, rng), tilewright.load(problem.m, problem.n, problem.k, dtype=problem.dtype.value)
+    paths: dict[str, tuple[str, Any, tuple[Any, Any, Any]]] = {
+        "load-cupy": (GIVEN, gemm, arrays.cupy),
+        "matmul-cupy": (GIVEN, tilewright.matmul, arrays.cupy),
+        "load-torch": (GIVEN, gemm, arrays.torch),
+        "matmul-torch": (GIVEN, tilewright.matmul, arrays.torch),
+        "op-torch": (NEW, torch.ops.tilewright.matmul, arrays.torch),
+        "cupy": (GIVEN, cupy.matmul, arrays.cupy),
+        "torch": (GIVEN, torch.mm, arrays.torch),
+        "torch_new": (NEW, torch.mm, arrays.torch),
+        "direct_new": (NEW, tilewright.matmul, arrays.torch),
+    }
+    contenders, whole_us = {}, {}
+    for name, (code, call, (a, b, c)) in paths.items():
+        names = {"call": call, "a": a, "b": b, "c": c, "wait": wait}
+        given, new = partial(call, a, b, out=c), lambda call=call, a=a, b=b, c=c: c.copy_(call(a, b))
+        prove(f"{problem} {name}", given if code == GIVEN else new, [(c, arrays.expected)])
+        whole_us[name] = timed(f"for _ in range(50): {code}\nwait()", 2, names) / 50 * 1e6
+        contenders[name] = partial(timed, code, names=names)
+    slowest = max(whole_us["load-cupy"], whole_us["torch"])
+    calls = FEWER_CALLS if slowest > SLOW_US else CALLS
+    times = alternated({name: partial(each, calls) for name, each in contenders.items()})
+    us = {name: round(min(each) * 1e6, 3) for name, each in times.items()}
+    facts = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
+    facts |= {"kind": kind_of(gemm.config, problem), "origin": gemm.origin, "config": str(gemm.config)}
+    rows = []
+    for path, (rival, _) in TARGETS.items():
+        row = {**facts, "path": path, "calls": calls, "back_to_back_us": round(slowest, 2), "our_us": us[path]}
+        row |= {"cupy_us": us["cupy"], "torch_us": us["torch"]}
+        if path == "op-torch":
+            row |= {"torch_new_us": us["torch_new"], "direct_new_us": us["direct_new"]}
+        rows.append({**row, "ratio": round(us[path] / us[rival], 4)})
+    print(f"{problem!s:<28} {facts['kind']:<9}", *(f"{us[name]:6.2f}" for name in paths), flush=True)
+    return rows
+
+
+# --- end to end
+
+
+def end_to_end(device: Device, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Many products in a row, eager and captured, of CuPy arrays and of torch tensors."""
+    each = [arrays_of(Problem.parse(shape), rng) for shape in MIXED]
+    order = random.sample((each * PRODUCTS)[:PRODUCTS], PRODUCTS)
+    eager, captured = {}, {}
+    for name, call in {"cupy": cupy.matmul, "torch": torch.mm}.items():
+        work = [getattr(one, name) for one in order]
+        eager[name, "our"], eager[name, "rival"] = (partial(_all, f, work) for f in (tilewright.matmul, call))
+    names = {"cupy": "cupy.matmul", "torch": "torch.mm"}
+    rows = _raced("eager", eager, each, names)
+    for key, run in eager.items():
+        tilewright.prepare(*(one.problem.shape for one in each), dtype="float")  # memory for a graph
+        try:
+            captured[key] = (_torch_graph if key[0] == "torch" else _cupy_graph)(run)
+        except NotImplementedError:
+            names["cupy"] = "cuBLAS"
+            captured[key] = _cupy_graph(_cublas(device, each, order))
+    return rows + _raced("captured", captured, each, names)
+
+
+def _all(call: Callable[..., Any], work: list[tuple[Any, Any, Any]]) -> None:
+    for a, b, c in work:
+        call(a, b, out=c)
+
+
+def _raced(
+    how: str, runs: Mapping[tuple[str, str], Callable[[], Any]], each: list[Arrays], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    for key, run in runs.items():
+        prove(f"{how}, {key}", run, [(getattr(one, key[0])[2], one.expected) for one in each])
+    given = {key: {"run": run, "wait": wait} for key, run in runs.items()}
+    times = alternated({key: partial(timed, "run()\nwait()", 1, names) for key, names in given.items()})
+    rows = []
+    for name, rival in names.items():
+        row: dict[str, Any] = {"how": how, "arrays": name, "rival": rival, "products": PRODUCTS}
+        for measure, of in (("min", min), ("median", median)):
+            ours, theirs = (of(times[name, whose]) * 1e3 for whose in ("our", "rival"))
+            row |= {f"our_ms_{measure}": round(ours, 4), f"rival_ms_{measure}": round(theirs, 4)}
+            row[f"ratio_{measure}"] = round(theirs / ours, 4)
+        rows.append(row)
+    return rows
+
+
+def _cupy_graph(run: Callable[[], Any]) -> Callable[[], Any]:
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        run()
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            run()
+        finally:
+            graph = stream.end_capture()
+    return partial(graph.launch, stream)
+
+
+def _torch_graph(run: Callable[[], Any]) -> Callable[[], Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay  # type: ignore[no-any-return]
+
+
+def _cublas(device: Device, each: list[Arrays], order: list[Arrays]) -> Callable[[], None]:
+    launches = {}
+    for one in each:
+        operands = (Operand(int(x.data.ptr), *x.shape, x.shape[1], False, x) for x in one.cupy)
+        launches[one.problem] = partial(device.vendor(one.problem), *operands, 1.0, 0.0)
+    return lambda: [launches[one.problem]() for one in order] and None
+
+
+# --- races
+
+
+def races(problems: list[Problem]) -> list[dict[str, Any]]:
+    """Threads that call at once on one GPU, and on two where there are two; nothing is ready when they begin."""
+    rows, before = [], sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    for places in ([0, 0, 0, 0], [0, 1])[: min(2, cupy.cuda.runtime.getDeviceCount())]:
+        tilewright.clear()
+        with ThreadPoolExecutor(len(places)) as pool:
+            tasks = [pool.submit(_called, place, seed, problems) for seed, place in enumerate(places)]
+        errors = [f"{type(e).__name__}: {e}" for task in tasks if (e := task.exception()) is not None]
+        wrong = sum(task.result() for task in tasks if task.exception() is None)
+        rows.append({"threads": len(places), "devices": len(set(places)), "calls_each": RACE_CALLS, "wrong": wrong})
+        rows[-1] |= {"errors": errors, "shapes": [problem.shape for problem in problems]}
+    sys.setswitchinterval(before)
+    return rows
+
+
+def _called(place: int, seed: int, problems: list[Problem]) -> int:
+    """Calls with a result that is not right in every element, of one thread on a stream of its own."""
+    rng = np.random.default_rng(seed)
+    with cupy.cuda.Device(place), cupy.cuda.Stream(non_blocking=True) as stream:
+        sets = []
+        for problem in problems:
+            a, b = (cupy.asarray(rng.integers(-3, 4, s), "float32") for s in (problem.stored_a, problem.stored_b))
+            sets.append((a, b, cupy.empty((problem.m, problem.n), "float32"), cupy.matmul(a, b)))
+        wrong = cupy.zeros((), "int64")
+        for pick in rng.integers(len(sets), size=RACE_CALLS).tolist():
+            a, b, c, expected = sets[pick]
+            c.fill(math.nan)
+            tilewright.matmul(a, b, out=c)
+            wrong += (c != expected).any()
+        stream.synchronize()
+        return int(wrong)
+
+
+# --- what came of it
+
+
+def summary(rows: list[dict[str, Any]], whole: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric mean and worst ratio of each path, and the ratios end to end, each with its target."""
+    found: list[dict[str, Any]] = []
+    for path, (rival, most) in TARGETS.items():
+        some = [row for row in rows if row["path"] == path]
+        mean, worst = geometric_mean(row["ratio"] for row in some), max(some, key=lambda row: row["ratio"])
+        at = f"{worst['m']}x{worst['n']}x{worst['k']} {worst['dtype']}"
+        found.append({"what": path, "against": rival, "mean": round(mean, 4), "worst": worst["ratio"], "worst_at": at})
+        found[-1] |= {"target": f"<= {most}", "met": mean <= most, "worst_met": worst["ratio"] <= most}
+    for row in whole:
+        least, mean, worst = WHOLE_TARGETS[row["how"]], row["ratio_median"], min(row["ratio_median"], row["ratio_min"])
+        found.append({"what": f"{row['how']}, {row['arrays']}", "against": row["rival"], "mean": mean, "worst": worst})
+        found[-1] |= {"worst_at": "of medians, minima", "target": f">= {least}"}
+        found[-1] |= {"met": mean >= least, "worst_met": worst >= least}
+    return found
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """The summary in at most 80 columns."""
+    text = [f"{'':<15} {'against':<11} {'mean':>6} {'worst':>6} {'target':>7} {'met':>7}  worst at"]
+    for line in lines:
+        met = "yes" if line["met"] and line["worst_met"] else "mean" if line["met"] else "no"
+        head = f"{line['what']:<15} {line['against']:<11} {line['mean']:6.3f} {line['worst']:6.3f}"
+        text.append(f"{head} {line['target']:>7} {met:>7}  {line['worst_at']}")
+    return "\n".join(text)
+
+
+def versions(info: DeviceInfo) -> dict[str, str]:
+    """What was compared, and on what it ran."""
+    found = {"python": platform.python_version(), "numpy": np.__version__, "cupy": cupy.__version__}
+    found |= {"torch": torch.__version__, "tilewright": tilewright.__version__}
+    return found | dict(versions_of(info, compiler_for(info)))
+
+
+def main() -> None:
+    """Measure, print the summary and write calls.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, help="the JSON file")
+    parser.add_argument("--races", action="store_true", help="also let threads call at once, and check every result")
+    options = parser.parse_args()
+    info, rng = choose("cuda").info, np.random.default_rng(0)
+    random.seed(0)
+    kinds = smallest_of_kinds(info.key)
+    floats = dict.fromkeys([*(Problem.parse(shape) for shape in SHAPES), *kinds])
+    doubles = [Problem.parse(shape, "double") for shape in SHAPES]
+    print("us a call: load, matmul of CuPy; load, matmul, op of torch; CuPy; torch; torch new, matmul new")
+    rows = [row for problem in (*floats, *doubles) for row in call_rows(problem, rng)]
+    whole = end_to_end(open_device(info), rng)
+    lines = summary(rows, whole)
+    print(table(lines))
+    document = {"device": info.name, "driver": info.driver, "processor": host_info().name.removeprefix("host ")}
+    document |= {"versions": versions(info), "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    document |= {"method": METHOD, "summary": lines, "rows": rows, "end_to_end": {"shapes": MIXED, "rows": whole}}
+    if options.races:
+        document["races"] = races([*(Problem.parse(shape) for shape in MIXED), *kinds])
+        for row in document["races"]:
+            print(f"races, {row['threads']} threads, {row['devices']} devices: {row['wrong']} wrong", *row["errors"])
+    path = options.output or Path(__file__).parent / "results" / info.key / "calls.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The kinds of arrays that products are made of: NumPy's, CuPy's, torch's, and what can be turned into one of them.
+
+CuPy and torch are never imported here: who has an array of theirs has imported them.
+"""
+
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...codegen.errors import ArgumentTypeError, TilewrightError, check
+from ...codegen.problem import DType
+
+_WANTED = "must be a NumPy, CuPy or torch array"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array as it lies in memory."""
+
+    pointer: int
+    """Address of its first element."""
+    shape: tuple[int, ...]
+    """Its dimensions."""
+    strides: tuple[int, ...]
+    """Bytes from an element to the next along each dimension."""
+    dtype: DType
+    """Type of its elements."""
+    place: str
+    """Whose memory it is in: `host` or `cuda:N`."""
+    writable: bool = True
+    """Whether it may be written."""
+
+
+class Kind(Protocol):
+    """A library of arrays."""
+
+    autograd: bool
+    """Whether the library has one."""
+
+    def tracked(self, a: Any, b: Any, out: Any) -> bool:
+        """Whether autograd would have to know of a product of a and b in out."""
+
+    def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
+        """All of three arrays but their addresses; None where they are not all of this kind. `out` may be None."""
+
+    def view(self, name: str, array: Any) -> View:
+        """How an array lies. Raises ArgumentTypeError, which calls it `name`."""
+
+    def pointer(self, array: Any) -> int:
+        """Address of the first element."""
+
+    def stream(self, index: int) -> int:
+        """The library's current stream on a GPU."""
+
+    def empty(self, like: Any, rows: int, cols: int) -> Any:
+        """A new matrix of the type and in the memory of another."""
+
+    def copied(self, array: Any) -> Any:
+        """A copy that lies row by row."""
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy all elements."""
+
+    def numpy(self, array: Any) -> Any:
+        """An array in the processor's memory as NumPy sees it, not copied."""
+
+
+class _NumPy:
+    autograd = False
+
+    def tracked(self, a: Any, b: Any, out: Any) -> bool:
+        return False
+
+    def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
+        if type(b) is not np.ndarray:
+            return None
+        if out is None:
+            return a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype
+        if type(out) is not np.ndarray or not out.flags.writeable:
+            return None
+        return a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, out.shape, out.strides, out.dtype
+
+    def view(self, name: str, array: Any) -> View:
+        dtype = _dtype(name, array.dtype)
+        return View(self.pointer(array), array.shape, array.strides, dtype, "host", array.flags.writeable)
+
+    def pointer(self, array: Any) -> int:
+        return int(array.__array_interface__["data"][0])
+
+    def stream(self, index: int) -> int:
+        return 0
+
+    def empty(self, like: Any, rows: int, cols: int) -> Any:
+        return np.empty((rows, cols), like.dtype)
+
+    def copied(self, array: Any) -> Any:
+        return np.array(array, order="C")
+
+    def assign(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def numpy(self, array: Any) -> Any:
+        return array
+
+
+class _CuPy:
+    autograd = False
+
+    def tracked(self, a: Any, b: Any, out: Any) -> bool:
+        return False
+
+    def __init__(self, module: Any) -> None:
+        self._cupy, self._array = module, module.ndarray
+        self._current_stream = module.cuda.get_current_stream
+
+    def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
+        if type(b) is not self._array:
+            return None
+        place = a.data.device_id
+        if b.data.device_id != place:
+            return None
+        if out is None:
+            return place, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype
+        if type(out) is not self._array or out.data.device_id != place:
+            return None
+        return place, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, out.shape, out.strides, out.dtype
+
+    def view(self, name: str, array: Any) -> View:
+        dtype = _dtype(name, array.dtype)
+        return View(self.pointer(array), array.shape, array.strides, dtype, f"cuda:{array.data.device_id}")
+
+    def pointer(self, array: Any) -> int:
+        pointer: int = array.data.ptr
+        return pointer
+
+    def stream(self, index: int) -> int:
+        stream: int = self._current_stream().ptr
+        return stream
+
+    def empty(self, like: Any, rows: int, cols: int) -> Any:
+        return self._cupy.empty((rows, cols), like.dtype)
+
+    def copied(self, array: Any) -> Any:
+        with array.device:
+            return self._cupy.array(array, order="C")
+
+    def assign(self, target: Any, source: Any) -> None:
+        with target.device:
+            target[...] = source
+
+    def numpy(self, array: Any) -> Any:
+        raise AssertionError("CuPy's arrays lie on a GPU")
+
+
+class _Torch:
+    autograd = True
+
+    def __init__(self, module: Any) -> None:
+        self._torch, self._types = module, (module.Tensor, module.nn.Parameter)
+        self._size = {module.float32: 4, module.float64: 8}
+        self._current_stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
+
+    def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
+        place = a.get_device()
+        if type(b) not in self._types or b.get_device() != place or a.is_neg() or b.is_neg():
+            return None
+        if out is None:
+            return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+        if type(out) not in self._types or out.get_device() != place or out.is_neg():
+            return None
+        return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype
+
+    def view(self, name: str, array: Any) -> View:
+        layout, device = str(array.layout), array.device
+        check(layout == "torch.strided", f"{name} must be a dense tensor, got layout {layout}", ArgumentTypeError)
+        kind = device.type
+        check(kind in ("cpu", "cuda"), f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
+        check(not array.is_neg(), f"{name} is a negated view: pass {name}.resolve_neg()", ArgumentTypeError)
+        dtype = _dtype(name, array.dtype)
+        strides = tuple(step * dtype.size_bytes for step in array.stride())
+        place = "host" if kind == "cpu" else f"cuda:{device.index}"
+        return View(array.data_ptr(), tuple(array.shape), strides, dtype, place)
+
+    def pointer(self, array: Any) -> int:
+        pointer: int = array.data_ptr()
+        return pointer
+
+    def stream(self, index: int) -> int:
+        return self._current_stream(index)
+
+    def empty(self, like: Any, rows: int, cols: int) -> Any:
+        return self._torch.empty((rows, cols), dtype=like.dtype, device=like.device)
+
+    def copied(self, array: Any) -> Any:
+        return array.detach().clone(memory_format=self._torch.contiguous_format)
+
+    def assign(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def numpy(self, array: Any) -> Any:
+        return array.detach().numpy()
+
+    def tracked(self, a: Any, b: Any, out: Any) -> bool:
+        wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
+        return bool(wants and self._torch.is_grad_enabled())
+
+
+_kinds: dict[type, Kind] = {np.ndarray: _NumPy()}
+
+
+def kind_of(array: Any) -> Kind | None:
+    """The library of an array, None where it is none of these three."""
+    found = _kinds.get(type(array))
+    if found is None:
+        cupy: Any = sys.modules.get("cupy")
+        torch: Any = sys.modules.get("torch")
+        if type(array) is getattr(cupy, "ndarray", ()):
+            found = _kinds[type(array)] = _CuPy(cupy)
+        elif hasattr(torch, "nn") and type(array) in (torch.Tensor, torch.nn.Parameter):
+            found = _kinds[torch.Tensor] = _kinds[torch.nn.Parameter] = _Torch(torch)
+    return found
+
+
+def adopted(name: str, array: Any, gpu_library: Callable[[], Any]) -> Any:
+    """The array itself where its kind is known, else the same memory as a NumPy or CuPy array.
+
+    `gpu_library` gives CuPy. Raises ArgumentTypeError for what is no array, and for subclasses whose meaning would be
+    lost.
+    """
+    if kind_of(array) is not None:
+        return array
+    typename = type(array).__name__
+    if isinstance(array, np.memmap):
+        return array.view(np.ndarray)
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentTypeError(f"{name} is a masked array, whose mask would be lost: pass {name}.filled(...)")
+    if isinstance(array, np.ndarray):
+        raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: pass np.asarray({name})")
+    if isinstance(array, getattr(sys.modules.get("torch"), "Tensor", ())):
+        advice = f"pass {name}.as_subclass(torch.Tensor), or compile with torch.ops.tilewright.matmul"
+        raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: {advice}")
+    if isinstance(array, getattr(sys.modules.get("cupy"), "ndarray", ())):
+        raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: pass {name}.view(cupy.ndarray)")
+    try:
+        if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+            on_host = int(array.__dlpack_device__()[0]) in (1, 3)  # kDLCPU, kDLCUDAHost
+            return np.from_dlpack(array) if on_host else gpu_library().from_dlpack(array)
+        if hasattr(array, "__cuda_array_interface__"):
+            return gpu_library().asarray(array)
+    except TilewrightError:
+        raise
+    except Exception as error:  # whatever another library raises
+        raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {error}") from error
+    hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='float32') or another array"
+    raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
+
+
+def returned(like: Any, result: Any) -> Any:
+    """The result as an array of the library that `like` belongs to, where that can be asked."""
+    if kind_of(like) is not None or not hasattr(like, "__array_namespace__"):
+        return result
+    namespace = like.__array_namespace__()
+    return namespace.from_dlpack(result) if hasattr(namespace, "from_dlpack") else result
+
+
+def _dtype(name: str, dtype: Any) -> DType:
+    try:
+        return DType.parse(dtype)
+    except ArgumentTypeError as error:
+        text = getattr(dtype, "str", dtype)
+        raise ArgumentTypeError(f"{name} must be float32 or float64 in native byte order, got {text}") from error

@@ -1,0 +1,182 @@
+"""What is left to do of a call once its shapes, strides and types were seen before: addresses, factors, a launch."""
+
+import itertools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
+from ..device.protocol import Operand
+from .arguments import leading, number, overlap, transposed, turned
+from .arrays import Kind, View, adopted, kind_of, returned
+from .kernel import Kernel
+
+_turn = itertools.count().__next__
+
+
+class Kept:
+    """A kernel that is kept ready, and how it was used."""
+
+    __slots__ = ("captured", "kernel", "used")
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.used = _turn()
+        """Grows with every call: of all that are kept, the least was used longest ago."""
+        self.captured = False
+        """Whether a graph holds it: it must then stay loaded."""
+
+
+class Plan:
+    """One kernel for arrays of one kind, with one layout."""
+
+    __slots__ = (
+        "_device", "_index", "_kept", "_kind", "_lda", "_ldb", "_ldc", "_run", "_size", "_span_a", "_span_b", "_span_c",
+        "tracks",
+    )  # fmt: skip
+
+    def __init__(self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int]) -> None:
+        kernel = kept.kernel
+        self.tracks = kind.tracked if kind.autograd else None
+        """Whether autograd would have to know of a product of three arrays; None where it never has."""
+        self._kept, self._kind, self._run, self._device = kept, kind, kernel.run, kernel.device
+        self._index = None if place == "host" else int(place.partition(":")[2])
+        """Number of the arrays' GPU, None for the processor's memory."""
+        self._lda, self._ldb, self._ldc = lds
+        problem, self._size = kernel.problem, kernel.problem.dtype.size_bytes
+        shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+        self._span_a, self._span_b, self._span_c = (
+            ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
+        )
+
+    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """The product. Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError."""
+        if type(alpha) is not float:
+            alpha = number("alpha", alpha)
+        if type(beta) is not float:
+            beta = number("beta", beta)
+        device = self._device
+        if self._index is None:
+            if device.info.arch.is_host:
+                return self._here(0, False, a, b, out, alpha, beta)
+            with device.entered():
+                return self._through_device(a, b, out, alpha, beta)
+        if device.is_current():
+            stream = self._kind.stream(self._index)
+            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
+        with device.entered():
+            stream = self._kind.stream(self._index)
+            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
+
+    def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+        """Where the arrays are."""
+        pointer, kept = self._kind.pointer, self._kept
+        at_a, at_b = pointer(a), pointer(b)
+        if out is None:
+            out = self._made(a, beta)
+            at_c = pointer(out)
+        else:
+            at_c = pointer(out)
+            if (at_a < at_c + self._span_c and at_c < at_a + self._span_a) or (
+                at_b < at_c + self._span_c and at_c < at_b + self._span_b
+            ):
+                self._check_apart(at_a, at_b, at_c)
+        if (at_a | at_b | at_c) & (self._size - 1):
+            self._check_elements(at_a, at_b, at_c)
+        if capturing:
+            kept.captured = True
+        self._run(stream, capturing, at_a, self._lda, at_b, self._ldb, at_c, self._ldc, alpha, beta)
+        kept.used = _turn()
+        return out
+
+    def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+        """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
+        result = self._made(a, beta) if out is None else out
+        pointer = self._kind.pointer
+        if out is not None:
+            self._check_apart(pointer(a), pointer(b), pointer(out))
+        xp, problem = self._device.xp, self._kept.kernel.problem
+        inside = [xp.asarray(self._kind.numpy(array), order="C") for array in (a, b)]
+        seen = self._kind.numpy(result)
+        if not seen.size:
+            return result
+        c = xp.asarray(seen, order="C") if beta != 0 else xp.empty(seen.shape, seen.dtype)
+        at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
+        lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, seen.shape))
+        stream = self._device.stream()
+        self._run(stream, self._device.capturing(stream), at_a, lda, at_b, ldb, at_c, ldc, alpha, beta)
+        seen[...] = self._device.to_numpy(c)
+        self._kept.used = _turn()
+        return result
+
+    def _made(self, like: Any, beta: float) -> Any:
+        if beta != 0:
+            raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
+        problem = self._kept.kernel.problem
+        return self._kind.empty(like, problem.m, problem.n)
+
+    def _check_apart(self, at_a: int, at_b: int, at_c: int) -> None:
+        problem = self._kept.kernel.problem
+        c = Operand(at_c, problem.m, problem.n, self._ldc, False, None)
+        stored = ("a", at_a, problem.stored_a, self._lda), ("b", at_b, problem.stored_b, self._ldb)
+        for name, pointer, (rows, cols), ld in stored:
+            if overlap(Operand(pointer, rows, cols, ld, False, None), c, self._size):
+                raise LayoutError(f"out overlaps {name}: give it memory of its own")
+
+    def _check_elements(self, *pointers: int) -> None:
+        for name, pointer, span in zip(("a", "b", "out"), pointers, (self._span_a, self._span_b, self._span_c)):
+            if span and pointer % self._size:
+                text = f"{name} starts at address {pointer:#x}, which is not a multiple of {self._size}"
+                raise LayoutError(f"{text}; make it contiguous first, or pass copy='if-needed'")
+
+
+Planned = Callable[[Kind, Hashable | None, View, View, View | None], Plan]
+"""Makes the plan for three arrays; the key is None where it cannot be kept."""
+
+
+def first_call(
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, planned: Planned, gpu_library: Callable[[], Any],
+    transposes: bool = False,
+) -> Any:  # fmt: skip
+    """A product whose plan is not kept: the arrays are looked at, converted and copied where that is asked for.
+
+    `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed arrays are used as
+    they lie.
+    """
+    check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    alpha, beta = number("alpha", alpha), number("beta", beta)
+    check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
+    given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
+    arrays = {name: adopted(name, array, gpu_library) for name, array in given.items()}
+    views, kinds = dict[str, View](), dict[str, Kind]()
+    for name, array in arrays.items():
+        kind = kind_of(array)
+        assert kind is not None
+        kinds[name], views[name] = kind, kind.view(name, array)
+        if views[name].place != views["a"].place:
+            raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
+        same = kinds[name] is kinds["a"]
+        text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
+        check(same, text, ArgumentTypeError)
+    whole = arrays.get("out")
+    if copy == "if-needed":
+        for name, view in views.items():
+            if len(view.shape) == 2 and not _takes(name, view, transposes and name != "out"):
+                arrays[name] = kinds[name].copied(arrays[name])
+                views[name] = kinds[name].view(name, arrays[name])
+    kind, target = kinds["a"], arrays.get("out")
+    key = kind.key(arrays["a"], arrays["b"], target)
+    plan = planned(kind, key, views["a"], views["b"], views.get("out"))
+    result = plan(arrays["a"], arrays["b"], target, alpha, beta)
+    if out is None:
+        return returned(a, result)
+    if target is not whole:
+        kind.assign(whole, target)
+    return out
+
+
+def _takes(name: str, view: View, transposes: bool) -> bool:
+    try:
+        leading(name, turned(view) if transposes and transposed(view) else view)
+    except LayoutError:
+        return False
+    return True

@@ -1,0 +1,298 @@
+"""What is kept between calls: plans by layout, kernels by use, memory for streams and graphs; arrays of any kind."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from numpy.typing import NDArray
+from tilewright.codegen.errors import ArgumentTypeError, CaptureError, LayoutError, ShapeError
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product.kernel import Kernel
+from tilewright.runtime.product.plan import Plan
+from tilewright.runtime.product.scratch import Scratch
+
+
+def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArray[Any]:
+    return np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols)).astype(dtype)
+
+
+@pytest.fixture(autouse=True)
+def clear() -> None:
+    tilewright.clear()
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Every plan that is made."""
+    made: list[Plan] = []
+    make = Plan.__init__
+
+    def noted(self: Plan, *given: Any) -> None:
+        made.append(self)
+        make(self, *given)
+
+    monkeypatch.setattr(Plan, "__init__", noted)
+    return made
+
+
+def product(a: Any, b: Any, **options: Any) -> Any:
+    return tilewright.matmul(a, b, device="host", **options)
+
+
+class TestPlans:
+    def test_one_for_each_layout(self, planned: list[Plan]) -> None:
+        a, b, board = whole(20, 12), whole(12, 16), np.zeros((20, 30), "float32")
+        for _ in range(3):
+            assert np.array_equal(product(a, b), a @ b)
+            assert np.array_equal(product(a, b, out=board[:, 3:19]), a @ b)
+            assert np.array_equal(product(np.asfortranarray(a), b), a @ b)
+        assert len(planned) == 3
+        assert len(tilewright._library._kernels) == 2  # as stored, and A transposed
+
+    def test_what_a_plan_skips_is_checked_again(self) -> None:
+        """The arrays of a later call have the layout of the first, and faults of their own."""
+        a, b, out = whole(8, 8), whole(8, 8), np.zeros((8, 8), "float32")
+        product(a, b, out=out)
+        locked = np.zeros((8, 8), "float32")
+        locked.flags.writeable = False
+        askew = np.zeros(8 * 8 * 4 + 1, np.uint8)[1:].view("float32").reshape(8, 8)
+        for given, error, text in (
+            ((a, b, a), LayoutError, "out overlaps a"),
+            ((a, b, b), LayoutError, "out overlaps b"),
+            ((a, b, locked), LayoutError, "out is read-only"),
+            ((askew, b, out), LayoutError, "a starts at address"),
+            ((a, b, askew), LayoutError, "out starts at address"),
+            ((a.astype("float64"), b, out), ArgumentTypeError, "a is float64 and b is float32"),
+            ((a[:7], b, out), ShapeError, "out must be 7x8"),
+        ):
+            with pytest.raises(error, match=text):
+                product(*given[:2], out=given[2])
+        product(a, b)
+        with pytest.raises(ShapeError, match="beta is 2"):
+            product(a, b, beta=2)
+        with pytest.raises(ArgumentTypeError, match="alpha must be a real number, got None"):
+            product(a, b, alpha=None)
+        assert np.array_equal(product(a, b), a @ b)
+
+    def test_factors_past_the_range_of_float_are_infinite(self) -> None:
+        ones = np.ones((4, 4), "float32")
+        assert np.isposinf(product(ones, ones, alpha=1e300)).all()
+        assert np.isneginf(product(ones, ones, alpha=-1e300)).all()
+
+    def test_they_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(matmul_module, "_MAX_PLANS", 3)
+        board, b = whole(8, 60), whole(8, 8)
+        for width in range(8, 20):
+            a = np.ascontiguousarray(board[:, :width])[:, :8]
+            assert np.array_equal(product(a, b), a @ b)
+            assert len(tilewright._library._plans._plans) <= 3
+
+    def test_the_kernel_that_was_used_longest_ago_goes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 2)
+        b = whole(8, 8)
+        for m in (3, 4, 3, 5):
+            product(whole(m, 8), b)
+        assert sorted(problem.m for problem, _ in tilewright._library._kernels) == [3, 5]
+
+    def test_one_that_a_graph_holds_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 1)
+        b = whole(8, 8)
+        product(whole(3, 8), b)
+        next(iter(tilewright._library._kernels.values())).captured = True
+        product(whole(4, 8), b)
+        product(whole(5, 8), b)
+        assert 3 in (problem.m for problem, _ in tilewright._library._kernels)
+
+    def test_threads_with_differing_shapes(self) -> None:
+        wrong: list[object] = []
+
+        def work(seed: int) -> None:
+            try:
+                for turn in range(60):
+                    m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
+                    a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+                    if not np.array_equal(product(a, b), a @ b):
+                        wrong.append((seed, turn))
+            except Exception as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+class TestMemory:
+    def test_prepared_shapes_are_there_and_told(self, planned: list[Plan]) -> None:
+        before = tilewright.memory()
+        tilewright.prepare("9x10x11", (4, 5, 6), tilewright.Problem(3, 3, 3, "double"), device="host", trans="tn")
+        kernels = tilewright._library._kernels
+        assert [problem.trans for problem, _ in kernels] == ["tn", "tn", "nn"]
+        assert tilewright.memory().kernels >= before.kernels + 3
+        assert tilewright.memory().bytes > 0
+        held = list(kernels.values())
+        a, b = whole(11, 9), whole(11, 10)
+        assert np.array_equal(product(a.T, b), a.T @ b)
+        assert list(kernels.values()) == held
+        tilewright.clear()
+        assert not kernels
+        assert np.array_equal(product(a.T, b), a.T @ b)
+
+    @pytest.mark.parametrize("shape", [5, (1, 2), "1x2", None, (1.5, 2, 3)])
+    def test_shapes_that_are_none(self, shape: Any) -> None:
+        with pytest.raises((ArgumentTypeError, ShapeError)):
+            tilewright.prepare(shape, device="host")
+
+    def test_graphs_must_be_a_number(self) -> None:
+        with pytest.raises(ArgumentTypeError, match="graphs must be a whole number, got -1"):
+            tilewright.prepare("4x4x4", device="host", graphs=-1)
+
+    def test_each_stream_and_each_graph_has_its_own(self) -> None:
+        device = FakeGpu()
+        scratch = Scratch(device, (64, 32), 64)
+        first, second = scratch.at(1, False), scratch.at(2, False)
+        assert scratch.at(1, False) is first
+        assert first is not second
+        device.graph = 7
+        inside = scratch.at(1, True)
+        assert scratch.at(1, True) is inside
+        assert inside is not first
+        device.graph = 8
+        with pytest.raises(CaptureError, match=r"call tilewright.prepare\(shape, graphs=...\) before"):
+            scratch.at(1, True)
+        scratch.at(1, False)  # sets more aside
+        other = scratch.at(1, True)
+        assert other is not inside
+        assert scratch.nbytes == 96 * 4
+        assert all(not buffer.array("uint8", (64,)).any() for buffer, _ in (first, second, inside, other))
+        scratch.release()
+        assert scratch.nbytes == 0
+
+    def test_memory_of_streams_is_bounded(self) -> None:
+        scratch = Scratch(FakeGpu(), (64,), 0)
+        first = scratch.at(0, False)
+        for stream in range(1, 40):
+            scratch.at(0, False)
+            scratch.at(stream, False)
+        assert scratch.nbytes == 64 * 17
+        assert scratch.at(0, False) is first  # the others were used longer ago
+
+
+class FakeGpu(HostDevice):
+    """The host's memory, with graphs."""
+
+    graph = 0
+
+    @property
+    def info(self) -> Any:
+        from dataclasses import replace
+
+        from tilewright.codegen.arch import ARCHES
+
+        return replace(super().info, arch=ARCHES["sm_90a"])
+
+    def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
+        return self.graph if capturing else 0, stream
+
+
+class TestCopies:
+    @pytest.mark.parametrize("view", [
+        lambda x: x[::-1], lambda x: x[:, ::-1], lambda x: x[:, ::2], lambda x: np.broadcast_to(x[:1], x.shape),
+    ])  # fmt: skip
+    def test_strides_that_no_kernel_takes(self, view: Any) -> None:
+        x = whole(8, 8)
+        a = view(x)
+        b = whole(a.shape[1], 6)
+        with pytest.raises(LayoutError, match=r"pass copy='if-needed'"):
+            product(a, b)
+        for _ in range(2):
+            assert np.array_equal(product(a, b, copy="if-needed"), a @ b)
+
+    def test_out_too(self) -> None:
+        a, b, board = whole(6, 7), whole(7, 5), whole(12, 10)
+        wanted = board.copy()
+        wanted[::2, ::-2] = a @ b + 2 * board[::2, ::-2]
+        out = board[::2, ::-2]
+        assert product(a, b, out=out, beta=2, copy="if-needed") is out
+        assert np.array_equal(board, wanted)
+
+    def test_a_loaded_kernel_takes_transposed_views_so(self) -> None:
+        a, b = whole(7, 6), whole(7, 5)
+        kernel = tilewright.load(6, 5, 7, device="host")
+        with pytest.raises(LayoutError):
+            kernel(a.T, b)
+        assert np.array_equal(kernel(a.T, b, copy="if-needed"), a.T @ b)
+
+    def test_views_that_a_kernel_takes_are_not_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[int] = []
+        run = Kernel.run
+
+        def spy(kernel: Kernel, stream: int, capturing: bool, *given: Any) -> None:
+            seen.extend(given[:6:2])
+            run(kernel, stream, capturing, *given)
+
+        monkeypatch.setattr(Kernel, "run", spy)
+        a, b, out = whole(9, 8).T, whole(9, 20)[:, 3:9], np.zeros((8, 6), "float32")
+        product(a, b, out=out, copy="if-needed")
+        assert seen == [array.ctypes.data for array in (a, b, out)]
+
+
+class Exported:
+    """An array of another library, that others see through DLPack."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class WithNamespace(Exported):
+    def __array_namespace__(self) -> Any:
+        class Namespace:
+            from_dlpack = WithNamespace
+
+        return Namespace
+
+
+class TestOtherKinds:
+    def test_what_has_only_dlpack(self) -> None:
+        a, b = whole(6, 7), whole(7, 5)
+        got = product(Exported(a), Exported(b))
+        assert type(got) is np.ndarray
+        assert np.array_equal(got, a @ b)
+
+    def test_the_result_is_of_the_kind_of_a(self) -> None:
+        a, b = whole(6, 7), whole(7, 5)
+        got = product(WithNamespace(a), b)
+        assert type(got) is WithNamespace
+        assert np.array_equal(got.array, a @ b)
+
+    def test_it_may_be_the_target(self) -> None:
+        a, b, c = whole(6, 7), whole(7, 5), np.zeros((6, 5), "float32")
+        target = Exported(c)
+        assert product(a, b, out=target) is target
+        assert np.array_equal(c, a @ b)
+
+    def test_arrays_in_files(self, tmp_path: Path) -> None:
+        a, b = whole(6, 7), whole(7, 5)
+        mapped = np.memmap(tmp_path / "a", "float32", "w+", shape=a.shape)
+        mapped[...] = a
+        assert np.array_equal(product(mapped, b), a @ b)
+
+    @pytest.mark.parametrize("dtype", [np.float32, "float32", np.dtype("f4"), "float", "f32"])
+    def test_dtypes_by_their_names_and_types(self, dtype: Any) -> None:
+        assert tilewright.load(3, 4, 5, dtype=dtype, device="host").problem.dtype.size_bytes == 4
+
+
+def test_the_version() -> None:
+    assert tilewright.__version__.count(".") == 2
