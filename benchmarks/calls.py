@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any, TypeVar
+from typing import Any
 
 import cupy
 import numpy as np
@@ -33,45 +33,37 @@ from tilewright.codegen.leaf import Mode
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.host_info import host_info
-from tilewright.runtime.device.protocol import Device, DeviceInfo, Operand
+from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
 
-ROUNDS = 7
-CALLS, FEWER_CALLS = 400, 100
-SLOW_US = 20.0
-"""A product that takes longer, back to back, is called fewer times in a batch: about 1,000 launches can wait."""
+ROUNDS, CALLS, FEWER_CALLS, SLOW_US = 7, 400, 100, 20.0
+"""A product that takes longer than SLOW_US, back to back, is called fewer times in a batch: about 1,000 launches can wait."""
 SHAPES = ("128", "512", "1000", "16x4096x4096", "333x500x700")
 KINDS = ("pack", "split_k", "stream_k", "tma")
 MIXED = "64 100 128 256 300 512 777 1024 64x1024x256 333x500x700 1024x768x512 96x640x1024".split()
-PRODUCTS = 1000
-RACE_CALLS = 10_000
+PRODUCTS, RACE_CALLS = 1000, 10_000
 SWITCH_SECONDS = 1e-5
 """How soon another thread gets its turn while threads race; Python's own 5 ms would hide much."""
-TARGETS = {
-    "load-cupy": ("cupy", 0.5),
-    "load-torch": ("torch", 1.0),
-    "matmul-cupy": ("cupy", 0.75),
-    "matmul-torch": ("torch", 1.3),
-    "op-torch": ("direct_new", 1.6),
-}
+TARGETS = {"load-cupy": ("cupy", 0.5), "load-torch": ("torch", 1.0), "matmul-cupy": ("cupy", 0.75)}
+TARGETS |= {"matmul-torch": ("torch", 1.3), "op-torch": ("direct_new", 1.6)}
 """For each path what its time is divided by, and how much that may be."""
 WHOLE_TARGETS = {"eager": 1.15, "captured": 1.3}
 """How many times as fast as a rival many products have to be."""
 GIVEN, NEW = "call(a, b, out=c)", "call(a, b)"
 METHOD = (
-    f"calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} calls ({FEWER_CALLS} "
-    f"where a product takes more than {SLOW_US:.0f} us back to back, so that the launch queue does not fill; `calls` "
-    "of a row), `out` given but for op-torch, torch_new_us and direct_new_us; the GPU is idle before each batch; "
-    "batches of all paths and rivals of a shape alternate in random order in one process. End to end: wall time of "
-    f"{PRODUCTS} float products of {len(MIXED)} shapes in a shuffled order, `out` given, waited for once; {ROUNDS} "
-    "repetitions, alternating; captured: the same products as one CUDA graph, launched and waited for. cupy.matmul "
-    "cannot be captured where its rival is called cuBLAS: then cuBLAS is captured by its own interface, with a "
-    "workspace allocated once. Operands are small whole numbers, so that every contender's result is checked exactly "
-    "before it is timed. Garbage collection and TF32 are off. GPU 0, legacy default stream but for captures"
+    f"Calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} calls ({FEWER_CALLS} "
+    f"where a product takes more than {SLOW_US:.0f} us back to back, so that the launch queue does not fill), `out` "
+    "given but for op-torch, torch_new_us and direct_new_us; each batch begins with an idle GPU; batches of all paths "
+    "and rivals of a shape alternate in random order in one process. End to end: wall time of float products of "
+    f"{len(MIXED)} shapes in shuffled order, `out` given, waited for once, {ROUNDS} repetitions that alternate; "
+    "captured: the same as one CUDA graph; where the rival is called cuBLAS it is captured by its own interface, as "
+    "CuPy refuses, with a workspace allocated once. Operands are small whole numbers: every contender's result is "
+    "checked exactly before it is timed. No garbage collection, no TF32; GPU 0, default stream but in captures"
 )
-
-Key = TypeVar("Key")
+Run = Callable[[], Any]
+Side = tuple[str, str]
+"""Library whose arrays are used, and `our` or `rival`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +93,12 @@ def wait() -> None:
     cupy.cuda.runtime.deviceSynchronize()
 
 
-def prove(name: str, run: Callable[[], Any], outs: Iterable[tuple[Any, Any]]) -> None:
+def prove(name: str, run: Run, outs: Iterable[tuple[Any, Any]]) -> None:
     """Run once, and compare each array that it writes with what is right there."""
     outs = tuple(outs)
     for out, _ in outs:
         out[...] = math.nan
+    wait()  # the run may be on another stream
     run()
     wait()
     for out, expected in outs:
@@ -114,9 +107,9 @@ def prove(name: str, run: Callable[[], Any], outs: Iterable[tuple[Any, Any]]) ->
             raise RuntimeError(f"{name}: wrong result")
 
 
-def alternated(contenders: Mapping[Key, Callable[[], float]]) -> dict[Key, list[float]]:
+def alternated(contenders: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
     """Times of each, in rounds in which each has its turn, in random order."""
-    times: dict[Key, list[float]] = {name: [] for name in contenders}
+    times: dict[Any, list[float]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name in random.sample(list(contenders), len(contenders)):
             times[name].append(contenders[name]())
@@ -127,9 +120,6 @@ def timed(code: str, repeats: int, names: dict[str, Any]) -> float:
     """Seconds of one repeat, begun with the GPU idle. Timer turns garbage collection off."""
     wait()
     return timeit.Timer(code, globals=names).timeit(repeats) / repeats
-
-
-# --- calls
 
 
 def kind_of(config: Config, problem: Problem) -> str:
@@ -143,11 +133,9 @@ def smallest_of_kinds(device_key: str) -> list[Problem]:
     """Of each of KINDS the float product with the least work among the records that ship for a device."""
     _, shipped = Store(Path("no-such-folder").absolute()).layers(device_key)
     wanted = [each for each in shipped if (each.problem.dtype, each.problem.trans) == (DType.FLOAT, "nn")]
-    found = []
-    for kind in KINDS:
-        some = [each.problem for each in wanted if kind in kind_of(each.config, each.problem).split("+")]
-        found += [min(some, key=lambda problem: problem.flops)] if some else []
-    return found
+    wanted.sort(key=lambda each: each.problem.flops)
+    groups = ([each.problem for each in wanted if kind in kind_of(each.config, each.problem)] for kind in KINDS)
+    return [group[0] for group in groups if group]
 
 
 def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -184,11 +172,8 @@ def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]
         if path == "op-torch":
             row |= {"torch_new_us": us["torch_new"], "direct_new_us": us["direct_new"]}
         rows.append({**row, "ratio": round(us[path] / us[rival], 4)})
-    print(f"{problem!s:<28} {facts['kind']:<9}", *(f"{us[name]:6.2f}" for name in paths), flush=True)
+    print(f"{problem!s:<25}" + "".join(f"{us[name]:6.1f}" for name in paths), flush=True)
     return rows
-
-
-# --- end to end
 
 
 def end_to_end(device: Device, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -204,10 +189,12 @@ def end_to_end(device: Device, rng: np.random.Generator) -> list[dict[str, Any]]
     for key, run in eager.items():
         tilewright.prepare(*(one.problem.shape for one in each), dtype="float")  # memory for a graph
         try:
-            captured[key] = (_torch_graph if key[0] == "torch" else _cupy_graph)(run)
+            captured[key] = _captured(key[0], run)
         except NotImplementedError:
+            if key != ("cupy", "rival"):
+                raise
             names["cupy"] = "cuBLAS"
-            captured[key] = _cupy_graph(_cublas(device, each, order))
+            captured[key] = _captured(key[0], _cublas(device, each, order))
     return rows + _raced("captured", captured, each, names)
 
 
@@ -216,9 +203,7 @@ def _all(call: Callable[..., Any], work: list[tuple[Any, Any, Any]]) -> None:
         call(a, b, out=c)
 
 
-def _raced(
-    how: str, runs: Mapping[tuple[str, str], Callable[[], Any]], each: list[Arrays], names: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _raced(how: str, runs: Mapping[Side, Run], each: list[Arrays], names: Mapping[str, str]) -> list[dict[str, Any]]:
     for key, run in runs.items():
         prove(f"{how}, {key}", run, [(getattr(one, key[0])[2], one.expected) for one in each])
     given = {key: {"run": run, "wait": wait} for key, run in runs.items()}
@@ -234,9 +219,14 @@ def _raced(
     return rows
 
 
-def _cupy_graph(run: Callable[[], Any]) -> Callable[[], Any]:
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
+def _captured(name: str, run: Run) -> Run:
+    """What CuPy or torch replays of a run."""
+    if name == "torch":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return partial(graph.replay)
+    with (stream := cupy.cuda.Stream(non_blocking=True)):
         run()
         stream.synchronize()
         stream.begin_capture()
@@ -247,22 +237,13 @@ def _cupy_graph(run: Callable[[], Any]) -> Callable[[], Any]:
     return partial(graph.launch, stream)
 
 
-def _torch_graph(run: Callable[[], Any]) -> Callable[[], Any]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay  # type: ignore[no-any-return]
-
-
-def _cublas(device: Device, each: list[Arrays], order: list[Arrays]) -> Callable[[], None]:
+def _cublas(device: Device, each: list[Arrays], order: list[Arrays]) -> Run:
     launches = {}
     for one in each:
         operands = (Operand(int(x.data.ptr), *x.shape, x.shape[1], False, x) for x in one.cupy)
         launches[one.problem] = partial(device.vendor(one.problem), *operands, 1.0, 0.0)
-    return lambda: [launches[one.problem]() for one in order] and None
-
-
-# --- races
+    calls = [launches[one.problem] for one in order]
+    return lambda: [call() for call in calls]
 
 
 def races(problems: list[Problem]) -> list[dict[str, Any]]:
@@ -275,8 +256,9 @@ def races(problems: list[Problem]) -> list[dict[str, Any]]:
             tasks = [pool.submit(_called, place, seed, problems) for seed, place in enumerate(places)]
         errors = [f"{type(e).__name__}: {e}" for task in tasks if (e := task.exception()) is not None]
         wrong = sum(task.result() for task in tasks if task.exception() is None)
-        rows.append({"threads": len(places), "devices": len(set(places)), "calls_each": RACE_CALLS, "wrong": wrong})
-        rows[-1] |= {"errors": errors, "shapes": [problem.shape for problem in problems]}
+        row = {"threads": len(places), "devices": len(set(places)), "calls_each": RACE_CALLS, "wrong": wrong}
+        rows.append({**row, "errors": errors, "shapes": [problem.shape for problem in problems]})
+        print(f"races, {row['threads']} threads, {row['devices']} devices: {wrong} wrong", *errors)
     sys.setswitchinterval(before)
     return rows
 
@@ -299,41 +281,31 @@ def _called(place: int, seed: int, problems: list[Problem]) -> int:
         return int(wrong)
 
 
-# --- what came of it
-
-
 def summary(rows: list[dict[str, Any]], whole: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric mean and worst ratio of each path, and the ratios end to end, each with its target."""
-    found: list[dict[str, Any]] = []
+    """Geometric mean and worst ratio of each path, median and worst end to end, each with its target."""
+    found = []
     for path, (rival, most) in TARGETS.items():
         some = [row for row in rows if row["path"] == path]
         mean, worst = geometric_mean(row["ratio"] for row in some), max(some, key=lambda row: row["ratio"])
-        at = f"{worst['m']}x{worst['n']}x{worst['k']} {worst['dtype']}"
-        found.append({"what": path, "against": rival, "mean": round(mean, 4), "worst": worst["ratio"], "worst_at": at})
-        found[-1] |= {"target": f"<= {most}", "met": mean <= most, "worst_met": worst["ratio"] <= most}
+        line = {"what": path, "against": rival, "mean": round(mean, 4), "worst": worst["ratio"], "target": f"<= {most}"}
+        line |= {"met": mean <= most, "worst_met": worst["ratio"] <= most}
+        found.append({**line, "worst_at": f"{worst['m']}x{worst['n']}x{worst['k']} {worst['dtype']}"})
     for row in whole:
         least, mean, worst = WHOLE_TARGETS[row["how"]], row["ratio_median"], min(row["ratio_median"], row["ratio_min"])
-        found.append({"what": f"{row['how']}, {row['arrays']}", "against": row["rival"], "mean": mean, "worst": worst})
-        found[-1] |= {"worst_at": "of medians, minima", "target": f">= {least}"}
-        found[-1] |= {"met": mean >= least, "worst_met": worst >= least}
+        line = {"what": f"{row['how']}, {row['arrays']}", "against": row["rival"], "mean": mean, "worst": worst}
+        line |= {"target": f">= {least}", "met": mean >= least, "worst_met": worst >= least}
+        found.append({**line, "worst_at": "of medians, minima"})
     return found
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     """The summary in at most 80 columns."""
-    text = [f"{'':<15} {'against':<11} {'mean':>6} {'worst':>6} {'target':>7} {'met':>7}  worst at"]
+    text = f"{'':<15} {'against':<11} {'mean':>6} {'worst':>6} {'target':>7} {'met':>5}  worst at"
     for line in lines:
         met = "yes" if line["met"] and line["worst_met"] else "mean" if line["met"] else "no"
-        head = f"{line['what']:<15} {line['against']:<11} {line['mean']:6.3f} {line['worst']:6.3f}"
-        text.append(f"{head} {line['target']:>7} {met:>7}  {line['worst_at']}")
-    return "\n".join(text)
-
-
-def versions(info: DeviceInfo) -> dict[str, str]:
-    """What was compared, and on what it ran."""
-    found = {"python": platform.python_version(), "numpy": np.__version__, "cupy": cupy.__version__}
-    found |= {"torch": torch.__version__, "tilewright": tilewright.__version__}
-    return found | dict(versions_of(info, compiler_for(info)))
+        text += f"\n{line['what']:<15} {line['against']:<11} {line['mean']:6.3f} {line['worst']:6.3f}"
+        text += f" {line['target']:>7} {met:>5}  {line['worst_at']}"
+    return text
 
 
 def main() -> None:
@@ -347,21 +319,24 @@ def main() -> None:
     kinds = smallest_of_kinds(info.key)
     floats = dict.fromkeys([*(Problem.parse(shape) for shape in SHAPES), *kinds])
     doubles = [Problem.parse(shape, "double") for shape in SHAPES]
-    print("us a call: load, matmul of CuPy; load, matmul, op of torch; CuPy; torch; torch new, matmul new")
+    heads = "load matm | load matm   op |CuPy torch|torch matm"
+    print(f"{'microseconds a call':<26}| CuPy: ours | torch: ours    | out given | new\n{'':<29}{heads}")
     rows = [row for problem in (*floats, *doubles) for row in call_rows(problem, rng)]
     whole = end_to_end(open_device(info), rng)
     lines = summary(rows, whole)
     print(table(lines))
-    document = {"device": info.name, "driver": info.driver, "processor": host_info().name.removeprefix("host ")}
-    document |= {"versions": versions(info), "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    document: dict[str, Any] = {"device": info.name, "driver": info.driver, "processor": host_info().name[5:]}
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "cupy": cupy.__version__}
+    versions |= {"torch": torch.__version__, "tilewright": tilewright.__version__}
+    document["versions"] = versions | dict(versions_of(info, compiler_for(info)))
+    document["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     document |= {"method": METHOD, "summary": lines, "rows": rows, "end_to_end": {"shapes": MIXED, "rows": whole}}
-    if options.races:
-        document["races"] = races([*(Problem.parse(shape) for shape in MIXED), *kinds])
-        for row in document["races"]:
-            print(f"races, {row['threads']} threads, {row['devices']} devices: {row['wrong']} wrong", *row["errors"])
     path = options.output or Path(__file__).parent / "results" / info.key / "calls.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
+    if options.races:
+        document["races"] = races([*(Problem.parse(shape) for shape in MIXED), *kinds])
+        path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

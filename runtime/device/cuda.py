@@ -190,6 +190,8 @@ class CudaDevice:
         self.info = info
         self.compiler = NvrtcCompiler(info.arch.name)
         self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
+        self.current: Callable[[], int] = cupy.cuda.runtime.getDevice
+        self.capturing: Callable[[int], bool] = cupy.cuda.runtime.streamIsCapturing
 
     def entered(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = self._device
@@ -210,9 +212,6 @@ class CudaDevice:
         """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
         able = "griddepcontrol" in self.info.arch.instructions
         return able and pdl_works(cupy.cuda.runtime.driverGetVersion())
-
-    def is_current(self) -> bool:
-        return bool(cupy.cuda.runtime.getDevice() == self._device.id)
 
     def allocate(self, nbytes: int, stream: int | None = None) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
@@ -244,11 +243,9 @@ class CudaDevice:
     def stream(self) -> int:
         return _current_stream()
 
-    def capturing(self, stream: int) -> bool:
-        return bool(cupy.cuda.runtime.streamIsCapturing(stream))
-
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
-        return graph_identity(stream) if capturing else 0, stream_identity(stream)
+        # The driver tells no number of a stream that is captured; its handle stays while it is.
+        return (graph_identity(stream), stream) if capturing else (0, stream_identity(stream))
 
     def synchronize(self) -> None:
         with self._device, _translated("running"):

@@ -143,8 +143,8 @@ class HostDevice:
     def load(self, binary: Binary, name: str) -> HostFunction:
         return HostFunction(binary, name)
 
-    def is_current(self) -> bool:
-        return True
+    def current(self) -> int:
+        return 0
 
     def allocate(self, nbytes: int, stream: int | None = None) -> HostBuffer:
         """Memory between guard pages, filled with NaN; aligned to 16 bytes so that its end lies at the second."""

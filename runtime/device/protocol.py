@@ -157,8 +157,9 @@ class Device(Protocol):
     def load(self, binary: Binary, name: str) -> Function:
         """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
 
-    def is_current(self) -> bool:
-        """Whether it is the array library's current device in this thread."""
+    @property
+    def current(self) -> Callable[[], int]:
+        """Gives the number of the array library's current device in this thread."""
 
     def allocate(self, nbytes: int, stream: int | None = None) -> Buffer:
         """Memory aligned to 16 bytes at least, contents undefined, for use on a stream, by default the current one.
@@ -186,12 +187,13 @@ class Device(Protocol):
     def stream(self) -> int:
         """Handle of the caller's current stream; 0 where there are no streams."""
 
-    def capturing(self, stream: int) -> bool:
-        """Whether what is put on a stream now becomes part of a graph."""
+    @property
+    def capturing(self) -> Callable[[int], bool]:
+        """Tells of a stream whether what is put on it now becomes part of a graph."""
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
-        """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream; neither is
-        ever used again, as a handle may be. Raises LaunchError."""
+        """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. The pair is
+        never used again, as a handle may be. Raises LaunchError."""
 
     def synchronize(self) -> None:
         """Wait for the current stream. Raises LaunchError for an error that a kernel left."""

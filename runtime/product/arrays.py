@@ -6,6 +6,7 @@ CuPy and torch are never imported here: who has an array of theirs has imported 
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,11 +50,13 @@ class Kind(Protocol):
     def view(self, name: str, array: Any) -> View:
         """How an array lies. Raises ArgumentTypeError, which calls it `name`."""
 
-    def pointer(self, array: Any) -> int:
-        """Address of the first element."""
+    @property
+    def pointer(self) -> Callable[[Any], int]:
+        """Gives the address of an array's first element."""
 
-    def stream(self, index: int) -> int:
-        """The library's current stream on a GPU."""
+    @property
+    def stream(self) -> Callable[[int], int]:
+        """Gives the library's current stream on a GPU."""
 
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         """A new matrix of the type and in the memory of another."""
@@ -115,6 +118,7 @@ class _CuPy:
     def __init__(self, module: Any) -> None:
         self._cupy, self._array = module, module.ndarray
         self._current_stream = module.cuda.get_current_stream
+        self.pointer: Callable[[Any], int] = attrgetter("data.ptr")
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
         if type(b) is not self._array:
@@ -131,10 +135,6 @@ class _CuPy:
     def view(self, name: str, array: Any) -> View:
         dtype = _dtype(name, array.dtype)
         return View(self.pointer(array), array.shape, array.strides, dtype, f"cuda:{array.data.device_id}")
-
-    def pointer(self, array: Any) -> int:
-        pointer: int = array.data.ptr
-        return pointer
 
     def stream(self, index: int) -> int:
         stream: int = self._current_stream().ptr
@@ -160,8 +160,8 @@ class _Torch:
 
     def __init__(self, module: Any) -> None:
         self._torch, self._types = module, (module.Tensor, module.nn.Parameter)
-        self._size = {module.float32: 4, module.float64: 8}
-        self._current_stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
+        self.pointer: Callable[[Any], int] = module.Tensor.data_ptr
+        self.stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
         place = a.get_device()
@@ -184,13 +184,6 @@ class _Torch:
         place = "host" if kind == "cpu" else f"cuda:{device.index}"
         return View(array.data_ptr(), tuple(array.shape), strides, dtype, place)
 
-    def pointer(self, array: Any) -> int:
-        pointer: int = array.data_ptr()
-        return pointer
-
-    def stream(self, index: int) -> int:
-        return self._current_stream(index)
-
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return self._torch.empty((rows, cols), dtype=like.dtype, device=like.device)
 
@@ -208,19 +201,20 @@ class _Torch:
         return bool(wants and self._torch.is_grad_enabled())
 
 
-_kinds: dict[type, Kind] = {np.ndarray: _NumPy()}
+KINDS: dict[type, Kind] = {np.ndarray: _NumPy()}
+"""Kinds by the type of their arrays, those that were seen."""
 
 
 def kind_of(array: Any) -> Kind | None:
     """The library of an array, None where it is none of these three."""
-    found = _kinds.get(type(array))
+    found = KINDS.get(type(array))
     if found is None:
         cupy: Any = sys.modules.get("cupy")
         torch: Any = sys.modules.get("torch")
         if type(array) is getattr(cupy, "ndarray", ()):
-            found = _kinds[type(array)] = _CuPy(cupy)
+            found = KINDS[type(array)] = _CuPy(cupy)
         elif hasattr(torch, "nn") and type(array) in (torch.Tensor, torch.nn.Parameter):
-            found = _kinds[torch.Tensor] = _kinds[torch.nn.Parameter] = _Torch(torch)
+            found = KINDS[torch.Tensor] = KINDS[torch.nn.Parameter] = _Torch(torch)
     return found
 
 

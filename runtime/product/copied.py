@@ -1,6 +1,6 @@
 """Operands that a kernel reads from copies: packed to aligned rows of k, or padded to whole tiles."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...codegen.config import Config
 from ...codegen.problem import Problem
@@ -11,14 +11,8 @@ _FRAME_THREADS = 256
 _MOST_FRAME_CTAS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A matrix as a launch takes it."""
-
-    pointer: int
-    """Address of its first element."""
-    ld: int
-    """Leading dimension in elements."""
+Place = tuple[int, int]
+"""Address and leading dimension, in elements, of a matrix."""
 
 
 class Packing:
@@ -26,7 +20,8 @@ class Packing:
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         size, extents = problem.dtype.size_bytes, (problem.m, problem.n)
-        self._problem, self._packs = problem, config.packs
+        self._k, self._packs = problem.k, config.packs
+        self._sizes: tuple[int, ...] = problem.m, problem.n, problem.k
         self._lds = [packed_ld(extent, size) for extent in extents]
         self._bytes = [problem.k * ld * size for ld in self._lds]
         self.nbytes = sum(count for count, packs in zip(self._bytes, self._packs) if packs) + PACKED_BYTES
@@ -39,18 +34,21 @@ class Packing:
 
     def shape(self, which: int, stored: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of what the kernel reads of A or of B."""
-        return (self._problem.k, self._lds[which]) if self._packs[which] else stored
+        return (self._k, self._lds[which]) if self._packs[which] else stored
 
-    def run(self, stream: int, operands: tuple[Matrix, Matrix], memory: int) -> tuple[Matrix, Matrix]:
+    def run(self, stream: int, a: Place, b: Place, memory: int) -> tuple[Place, Place]:
         """Copy what is copied to `memory`, and give what the kernel reads. Raises LaunchError."""
-        at, read, values = memory + -memory % PACKED_BYTES, list(operands), list[int]()
-        for which, packs in enumerate(self._packs):
-            if packs:
-                read[which] = Matrix(at, self._lds[which])
-                values += [operands[which].pointer, operands[which].ld, at, self._lds[which]]
-                at += self._bytes[which]
-        self._launch(stream, *values, self._problem.m, self._problem.n, self._problem.k)
-        return read[0], read[1]
+        at, (packs_a, packs_b), values = memory + -memory % PACKED_BYTES, self._packs, self._sizes
+        if packs_b:
+            copy_b = at + (self._bytes[0] if packs_a else 0), self._lds[1]
+            values = (*b, *copy_b, *values)
+            b = copy_b
+        if packs_a:
+            copy_a = at, self._lds[0]
+            values = (*a, *copy_a, *values)
+            a = copy_a
+        self._launch(stream, *values)
+        return a, b
 
 
 class Padding:
@@ -74,24 +72,24 @@ class Padding:
             launch = LaunchConfig((max(1, ctas), 1, 1), (_FRAME_THREADS, 1, 1))
             self._frames.append(frame.bound(launch, "Qiiiii") if outside else None)
 
-    def matrices(self, memory: int) -> tuple[Matrix, Matrix, Matrix]:
+    def matrices(self, memory: int) -> tuple[Place, Place, Place]:
         """Where the copies of A, B and C lie in `memory`."""
         starts = memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
-        a, b, c = (Matrix(start, max(1, cols)) for start, (_, cols) in zip(starts, self._padded))
+        a, b, c = ((start, max(1, cols)) for start, (_, cols) in zip(starts, self._padded))
         return a, b, c
 
-    def fill(self, stream: int, which: int, matrix: Matrix, copy: Matrix) -> None:
+    def fill(self, stream: int, which: int, matrix: Place, copy: Place) -> None:
         """Copy A, B or C (0, 1 or 2) and zero the rest. Raises LaunchError."""
         rows, cols = self._given[which]
         self._copy(stream, matrix, copy, rows, cols)
         frame = self._frames[which]
         if frame is not None:
-            frame(stream, copy.pointer, copy.ld, rows, cols, *self._padded[which])
+            frame(stream, *copy, rows, cols, *self._padded[which])
 
-    def take(self, stream: int, copy: Matrix, matrix: Matrix) -> None:
+    def take(self, stream: int, copy: Place, matrix: Place) -> None:
         """Copy what was asked for out of the padded C."""
         self._copy(stream, copy, matrix, *self._given[2])
 
-    def _copy(self, stream: int, source: Matrix, target: Matrix, rows: int, cols: int) -> None:
-        pitches = target.pointer, target.ld * self._size, source.pointer, source.ld * self._size
+    def _copy(self, stream: int, source: Place, target: Place, rows: int, cols: int) -> None:
+        pitches = target[0], target[1] * self._size, source[0], source[1] * self._size
         self._device.copy_2d(stream, *pitches, cols * self._size, rows)

@@ -1,6 +1,7 @@
 """A compiled variant on a device, launched on matrices that lie in the device's memory."""
 
 import threading
+from collections.abc import Callable
 
 from ...codegen.config import Config
 from ...codegen.errors import CaptureError
@@ -9,12 +10,15 @@ from ...codegen.render import render
 from ...codegen.source import KernelSource
 from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
-from .copied import Matrix, Packing, Padding
+from .copied import Packing, Padding, Place
 from .scratch import Scratch
 
 _MOST_MAPS = 256
 """Tensor maps that a kernel keeps."""
 _NO_MAP = bytes(128)
+
+Run = Callable[[int, bool, int, int, int, float, float], None]
+"""A launch by stream, whether it is captured, addresses of A, B and C, alpha and beta."""
 
 
 class Kernel:
@@ -28,7 +32,8 @@ class Kernel:
         self.binary = binary
         self._lock = threading.Lock()  # the arguments have one place, and the launches of a product go together
         self._twin: Kernel | None = None
-        self._maps: dict[tuple[int, int, int], bytes] = {}
+        self._laid: dict[tuple[int, int, int], Run] = {}
+        self._maps: tuple[dict[Place, bytes], ...] = ({}, {})
         self._empty = not (problem.m and problem.n)
         size, sm_count = problem.dtype.size_bytes, device.info.sm_count
         self._multiples = tuple(multiple * size for multiple in config.alignment)
@@ -39,6 +44,7 @@ class Kernel:
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
         self._inner = self._padding.problem if self._padding else problem
         self._boxes = config.boxes(problem)
+        self._no_maps = (_NO_MAP,) * len(self._boxes)
         shapes = problem.stored_a, problem.stored_b
         self._read = tuple(self._packing.shape(i, each) if self._packing else each for i, each in enumerate(shapes))
         workspace = config.workspace_bytes(problem, sm_count)
@@ -61,32 +67,38 @@ class Kernel:
 
         The operands are as the problem says; nothing is checked here. Raises LaunchError.
         """
+        key = a.ld, b.ld, c.ld
+        run = self._laid.get(key)
+        if run is None:
+            run = self._laid[key] = self.laid(*key)
         stream = self.device.stream()
-        self.run(stream, self.device.capturing(stream), a.pointer, a.ld, b.pointer, b.ld, c.pointer, c.ld, alpha, beta)
+        run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
 
-    def run(
-        self, stream: int, capturing: bool, a: int, lda: int, b: int, ldb: int, c: int, ldc: int,
-        alpha: float, beta: float,
-    ) -> None:  # fmt: skip
-        """What `launch` does, by addresses and leading dimensions. `capturing` says whether the stream is.
+    def laid(self, lda: int, ldb: int, ldc: int) -> Run:
+        """The product of matrices with these leading dimensions: called with a stream, whether that is captured into a
+        graph, addresses of A, B and C, alpha and beta.
 
-        The device must be the current one. Raises LaunchError, and CaptureError where a graph would need memory or a
-        kernel that is not there.
+        The device must be the current one. Calling raises LaunchError, and CaptureError where a graph would need
+        memory or a kernel that is not there.
         """
         if self._empty:
-            return
-        size = self._size
-        if (a | b | c | lda * size | ldb * size | ldc * size) & (self._alignment - 1) and not self._aligned(
-            (a | lda * size, b | ldb * size, c | ldc * size)
-        ):
-            self._scalar(capturing).run(stream, capturing, a, lda, b, ldb, c, ldc, alpha, beta)
-            return
-        problem = self._inner
-        with self._lock:
-            if self._plain:
-                self._main(stream, a, lda, b, ldb, c, ldc, problem.m, problem.n, problem.k, alpha, beta)
-            else:
-                self._run(stream, capturing, Matrix(a, lda), Matrix(b, ldb), Matrix(c, ldc), alpha, beta)
+            return lambda *given: None
+        lock, main, more = self._lock, self._main, not self._plain
+        m, n, k = self._inner.m, self._inner.n, self._inner.k
+        mask = self._alignment - 1
+        askew = any(ld * self._size % multiple for ld, multiple in zip((lda, ldb, ldc), self._multiples))
+
+        def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+            if askew or ((a | b | c) & mask and not self._aligned(a, b, c)):
+                self._scalar(capturing).laid(lda, ldb, ldc)(stream, capturing, a, b, c, alpha, beta)
+                return
+            with lock:
+                if more:
+                    self._run(stream, capturing, (a, lda), (b, ldb), (c, ldc), alpha, beta)
+                else:
+                    main(stream, a, lda, b, ldb, c, ldc, m, n, k, alpha, beta)
+
+        return run
 
     def prepare_graphs(self, count: int) -> None:
         """Have memory ready for so many graphs that this kernel is captured in. Raises LaunchError."""
@@ -109,9 +121,9 @@ class Kernel:
         scratch = self._scratch.nbytes if not self._empty and self._scratch else 0
         return len(self.binary.image) + scratch + twin
 
-    def _aligned(self, starts: tuple[int, ...]) -> bool:
+    def _aligned(self, *pointers: int) -> bool:
         """Whether the kernel's vectors lie as they must; the problem's rows are as long as they must be."""
-        return not any(start & (multiple - 1) for start, multiple in zip(starts, self._multiples))
+        return not any(pointer % multiple for pointer, multiple in zip(pointers, self._multiples))
 
     def _scalar(self, capturing: bool) -> "Kernel":
         """The kernel for operands that do not lie aligned, compiled when first needed: most callers' do."""
@@ -122,38 +134,44 @@ class Kernel:
             self._twin = prepare(self.device, self.problem, self.config.scalar())
         return self._twin
 
-    def _run(self, stream: int, capturing: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
+    def _run(self, stream: int, capturing: bool, a: Place, b: Place, c: Place, alpha: float, beta: float) -> None:
         """A launch with what some kernels need: copies of operands, a workspace, tensor maps."""
         buffers = self._scratch.at(stream, capturing) if self._scratch else ()
-        problem, k, target = self._inner, self._inner.k, c
-        reads = alpha != 0 and k > 0
+        problem = self._inner
+        reads = alpha != 0 and problem.k > 0
         if self._padding:
-            copies = self._padding.matrices(buffers[-1].pointer)
-            for which, (matrix, needed) in enumerate(((a, reads), (b, reads), (c, beta != 0))):
-                if needed:
-                    self._padding.fill(stream, which, matrix, copies[which])
-            (a, b, c), k = copies, k if reads else 0
-        elif self._packing and reads:
-            a, b = self._packing.run(stream, (a, b), buffers[-1].pointer)
+            self._run_padded(self._padding, stream, buffers[-1].pointer, (a, b, c), reads, alpha, beta)
+            return
+        if self._packing and reads:
+            a, b = self._packing.run(stream, a, b, buffers[-1].pointer)
         more: tuple[object, ...] = (buffers[0].pointer, *self._stream_ctas) if self._workspace else ()
         if self._boxes:
-            mapped = zip(range(len(self._boxes)), (a, b))
-            more += tuple(self._map(which, matrix) if reads else _NO_MAP for which, matrix in mapped)
-        self._main(
-            stream, a.pointer, a.ld, b.pointer, b.ld, c.pointer, c.ld, problem.m, problem.n, k, alpha, beta, *more
-        )
-        if self._padding:
-            self._padding.take(stream, c, target)
+            more += (self._map(0, a), self._map(1, b))[: len(self._boxes)] if reads else self._no_maps
+        self._main(stream, *a, *b, *c, problem.m, problem.n, problem.k, alpha, beta, *more)
 
-    def _map(self, which: int, matrix: Matrix) -> bytes:
+    def _run_padded(
+        self, padding: Padding, stream: int, memory: int, given: tuple[Place, ...], reads: bool,
+        alpha: float, beta: float,
+    ) -> None:  # fmt: skip
+        """The exact kernel on copies of A, B and C that are multiples of its tile."""
+        copies, problem = padding.matrices(memory), self._inner
+        for which, needed in enumerate((reads, reads, beta != 0)):
+            if needed:
+                padding.fill(stream, which, given[which], copies[which])
+        (a, b, c), k = copies, problem.k if reads else 0
+        self._main(stream, *a, *b, *c, problem.m, problem.n, k, alpha, beta)
+        padding.take(stream, c, given[2])
+
+    def _map(self, which: int, place: Place) -> bytes:
         """The argument that tells TMA where A or B is."""
-        key = which, matrix.pointer, matrix.ld
-        found = self._maps.get(key)
+        maps = self._maps[which]
+        found = maps.get(place)
         if found is None:
-            if len(self._maps) >= _MOST_MAPS:
-                self._maps.clear()
-            given = matrix.pointer, *self._read[which], matrix.ld
-            found = self._maps[key] = self.device.tensor_map(*given, self.problem.dtype, self._boxes[which])
+            if len(maps) >= _MOST_MAPS:
+                maps.clear()
+            pointer, ld = place
+            given = pointer, *self._read[which], ld, self.problem.dtype, self._boxes[which]
+            found = maps[place] = self.device.tensor_map(*given)
         return found
 
 

@@ -20,7 +20,7 @@ from ..device.protocol import Device, DeviceInfo
 from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
 from .arguments import asked, lds_of, turned
-from .arrays import Kind, View, kind_of
+from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, first_call
 
@@ -36,9 +36,7 @@ class _Plans:
     def __init__(self) -> None:
         self._plans: dict[Hashable, Plan] = {}
         self._keys: dict[int, list[Hashable]] = {}
-
-    def find(self, key: Hashable) -> Plan | None:
-        return self._plans.get(key)
+        self.find = self._plans.get
 
     def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
         """Add one, under the caller's lock."""
@@ -61,6 +59,7 @@ class Gemm:
     def __init__(self, kernel: Kernel, origin: str) -> None:
         self._kept = Kept(kernel)
         self._plans, self._lock = _Plans(), threading.Lock()
+        self._found = self._plans.find
         self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
         self.config: Config = kernel.config
@@ -100,9 +99,9 @@ class Gemm:
         LayoutError (also where out is read-only or overlaps an operand) and DeviceMismatchError, which are
         ValueErrors, LaunchError, and CaptureError where a graph being captured would need memory or a kernel.
         """
-        kind = kind_of(a)
+        kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = None if key is None else self._plans.find(key)
+        plan = self._found(key)
         if plan is None:
             return first_call(a, b, out, alpha, beta, copy, self._plan, _cupy)
         if plan.tracks is not None and plan.tracks(a, b, out):
@@ -213,9 +212,9 @@ class Library:
 
         Raises as `Gemm` and `load` do.
         """
-        kind = kind_of(a)
+        kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = None if key is None else self._plans.find((device, key))
+        plan = self._plans.find((device, key))
         if plan is None:
             return self.product(a, b, out, alpha, beta, device, copy, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
@@ -240,7 +239,7 @@ class Library:
             stored_b = turned(b) if problem.trans_b else b
             lds = lds_of(problem, stored_a, stored_b, out)
             kept = self._kept(problem, _selector(a.place, device), kind)
-            plan = Plan(kept, kind, a.place, lds)
+            plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
             if key is not None:
                 with self._lock:
                     self._plans.keep((device, key), kept, plan)

@@ -30,19 +30,24 @@ class Plan:
     """One kernel for arrays of one kind, with one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kept", "_kind", "_lda", "_ldb", "_ldc", "_run", "_size", "_span_a", "_span_b", "_span_c",
-        "tracks",
+        "_device", "_index", "_kept", "_kind", "_lds", "_odd", "_pointer", "_run", "_size", "_span_a", "_span_b",
+        "_span_c", "_stream", "_turned", "tracks",
     )  # fmt: skip
 
-    def __init__(self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int]) -> None:
+    def __init__(
+        self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int], turned: tuple[bool, bool] = (False, False)
+    ) -> None:
+        """`turned` says whether a and b come as the transposes of what is stored."""
         kernel = kept.kernel
         self.tracks = kind.tracked if kind.autograd else None
         """Whether autograd would have to know of a product of three arrays; None where it never has."""
-        self._kept, self._kind, self._run, self._device = kept, kind, kernel.run, kernel.device
+        self._kept, self._kind, self._device = kept, kind, kernel.device
+        self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
-        self._lda, self._ldb, self._ldc = lds
-        problem, self._size = kernel.problem, kernel.problem.dtype.size_bytes
+        self._turned = turned
+        problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
+        self._odd = self._size - 1
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._span_a, self._span_b, self._span_c = (
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
@@ -54,38 +59,34 @@ class Plan:
             alpha = number("alpha", alpha)
         if type(beta) is not float:
             beta = number("beta", beta)
-        device = self._device
-        if self._index is None:
+        index, device = self._index, self._device
+        if index is None:
             if device.info.arch.is_host:
                 return self._here(0, False, a, b, out, alpha, beta)
             with device.entered():
                 return self._through_device(a, b, out, alpha, beta)
-        if device.is_current():
-            stream = self._kind.stream(self._index)
+        if device.current() == index:
+            stream = self._stream(index)
             return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
         with device.entered():
-            stream = self._kind.stream(self._index)
+            stream = self._stream(index)
             return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
 
     def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """Where the arrays are."""
-        pointer, kept = self._kind.pointer, self._kept
-        at_a, at_b = pointer(a), pointer(b)
+        pointer = self._pointer
         if out is None:
             out = self._made(a, beta)
-            at_c = pointer(out)
-        else:
-            at_c = pointer(out)
-            if (at_a < at_c + self._span_c and at_c < at_a + self._span_a) or (
-                at_b < at_c + self._span_c and at_c < at_b + self._span_b
-            ):
-                self._check_apart(at_a, at_b, at_c)
-        if (at_a | at_b | at_c) & (self._size - 1):
+        at_a, at_b, at_c = pointer(a), pointer(b), pointer(out)
+        end_c = at_c + self._span_c
+        if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
+            self._check_apart(at_a, at_b, at_c)
+        if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
-            kept.captured = True
-        self._run(stream, capturing, at_a, self._lda, at_b, self._ldb, at_c, self._ldc, alpha, beta)
-        kept.used = _turn()
+            self._kept.captured = True
+        self._run(stream, capturing, at_a, at_b, at_c, alpha, beta)
+        self._kept.used = _turn()
         return out
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
@@ -95,7 +96,11 @@ class Plan:
         if out is not None:
             self._check_apart(pointer(a), pointer(b), pointer(out))
         xp, problem = self._device.xp, self._kept.kernel.problem
-        inside = [xp.asarray(self._kind.numpy(array), order="C") for array in (a, b)]
+        seen_a, seen_b = (
+            self._kind.numpy(array).T if turned else self._kind.numpy(array)
+            for array, turned in zip((a, b), self._turned)
+        )
+        inside = xp.asarray(seen_a, order="C"), xp.asarray(seen_b, order="C")
         seen = self._kind.numpy(result)
         if not seen.size:
             return result
@@ -103,7 +108,8 @@ class Plan:
         at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
         lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, seen.shape))
         stream = self._device.stream()
-        self._run(stream, self._device.capturing(stream), at_a, lda, at_b, ldb, at_c, ldc, alpha, beta)
+        run = self._kept.kernel.laid(lda, ldb, ldc)
+        run(stream, self._device.capturing(stream), at_a, at_b, at_c, alpha, beta)
         seen[...] = self._device.to_numpy(c)
         self._kept.used = _turn()
         return result
@@ -116,8 +122,8 @@ class Plan:
 
     def _check_apart(self, at_a: int, at_b: int, at_c: int) -> None:
         problem = self._kept.kernel.problem
-        c = Operand(at_c, problem.m, problem.n, self._ldc, False, None)
-        stored = ("a", at_a, problem.stored_a, self._lda), ("b", at_b, problem.stored_b, self._ldb)
+        c = Operand(at_c, problem.m, problem.n, self._lds[2], False, None)
+        stored = ("a", at_a, problem.stored_a, self._lds[0]), ("b", at_b, problem.stored_b, self._lds[1])
         for name, pointer, (rows, cols), ld in stored:
             if overlap(Operand(pointer, rows, cols, ld, False, None), c, self._size):
                 raise LayoutError(f"out overlaps {name}: give it memory of its own")

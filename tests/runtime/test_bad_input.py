@@ -44,7 +44,7 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     """GpuArray is what CuPy's arrays are, whether CuPy is here or not."""
     module = SimpleNamespace(ndarray=GpuArray, cuda=SimpleNamespace(get_current_stream=None))
     monkeypatch.setitem(sys.modules, "cupy", cast(Any, module))
-    monkeypatch.setattr(arrays_module, "_kinds", dict(arrays_module._kinds))
+    monkeypatch.setattr(arrays_module, "KINDS", dict(arrays_module.KINDS))
 
 
 def read_only(shape: tuple[int, int]) -> Any:

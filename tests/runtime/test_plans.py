@@ -231,13 +231,18 @@ class TestCopies:
 
     def test_views_that_a_kernel_takes_are_not_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[int] = []
-        run = Kernel.run
+        laid = Kernel.laid
 
-        def spy(kernel: Kernel, stream: int, capturing: bool, *given: Any) -> None:
-            seen.extend(given[:6:2])
-            run(kernel, stream, capturing, *given)
+        def spied(kernel: Kernel, *lds: int) -> Any:
+            run = laid(kernel, *lds)
 
-        monkeypatch.setattr(Kernel, "run", spy)
+            def spy(stream: int, capturing: bool, *given: Any) -> None:
+                seen.extend(given[:3])
+                run(stream, capturing, *given)
+
+            return spy
+
+        monkeypatch.setattr(Kernel, "laid", spied)
         a, b, out = whole(9, 8).T, whole(9, 20)[:, 3:9], np.zeros((8, 6), "float32")
         product(a, b, out=out, copy="if-needed")
         assert seen == [array.ctypes.data for array in (a, b, out)]

@@ -1,0 +1,136 @@
+"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. The one module that needs torch.
+
+The op has kernels for the processor and CUDA, a fake kernel for tracing and a gradient. Where nothing is traced `matmul`
+goes past torch's dispatcher, as that costs more than the launch.
+"""
+
+from typing import Any
+
+if __name__ == "torch":
+    raise ImportError(
+        "`import torch` found tilewright/torch.py, as the checkout itself is on sys.path: "
+        "start Python in another folder, or type `pytest` for `python -m pytest`"
+    )
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    _HELP = "tilewright.torch needs PyTorch: pip install torch (https://pytorch.org/get-started has other builds)"
+    raise ImportError(_HELP, name="torch") from error
+
+from . import _library
+
+__all__ = ["Linear", "matmul"]
+
+_ops = torch.library.Library("tilewright", "DEF")  # what it registers goes with it
+_ops.define("matmul(Tensor a, Tensor b, float alpha=1.0) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_op: Any = torch.ops.tilewright.matmul.default
+_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def matmul(a: Any, b: Any, *, alpha: float = 1.0) -> Any:
+    """alpha * a @ b by the tuned kernel for these shapes; gradients and `torch.compile` work.
+
+    a is m x k and b k x n, both float32 or both float64, both in the processor's memory or both on one GPU. Any
+    strides: rows that are padded, transposes and parts of larger tensors are used where they lie, what no kernel takes
+    is copied. The result is a new tensor, m x n, row by row; on a GPU the work is put on torch's current stream. The
+    gradients of a and b are two products with shapes of their own, m x k x n and k x n x m, so tune these too for
+    training. They have gradients in turn.
+
+    Raises ShapeError, ArgumentTypeError (a TypeError), DeviceMismatchError, and the errors of `tilewright.load` at a
+    shape's first product, of which none may fall where a CUDA graph is captured (CaptureError): warm up, or call
+    `tilewright.prepare`. While tracing, torch raises its own errors.
+    """
+    if torch.compiler.is_compiling() or not _is_plain(a, b):
+        return _op(a, b, alpha)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _Product.apply(a, b, alpha)
+    return _product(a, b, alpha)
+
+
+class Linear(torch.nn.Linear):  # type: ignore[misc]
+    """`torch.nn.Linear` by `matmul`: the same arguments, parameters and state, float32 or float64."""
+
+    def forward(self, input: Any) -> Any:  # noqa: A002
+        """input @ weight.T + bias over the last dimension of an input of any rank."""
+        result = matmul(input.reshape(-1, self.in_features), self.weight.t())
+        if self.bias is not None:
+            result = result + self.bias
+        return result.reshape(*input.shape[:-1], self.out_features)
+
+
+def _is_plain(a: Any, b: Any) -> bool:
+    """Whether these are tensors with memory, and nobody watches what is done with them."""
+    return (
+        type(a) in _TYPES
+        and type(b) in _TYPES
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def _product(a: Any, b: Any, alpha: float = 1.0) -> Any:
+    """What the op does for tensors of the processor and of CUDA."""
+    return _library.product(a, b, None, alpha, 0.0, None, "if-needed")
+
+
+def _kernel(a: Any, b: Any, alpha: float = 1.0) -> Any:
+    plain = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
+    return _product(*plain, alpha)
+
+
+def _fake(a: Any, b: Any, alpha: float = 1.0) -> Any:
+    """A tensor of the shape, strides, dtype and device of the result."""
+    torch._check(a.dim() == 2 and b.dim() == 2, lambda: f"a and b must be two-dimensional: {a.shape}, {b.shape}")
+    torch._check(a.shape[1] == b.shape[0], lambda: f"inner dimensions differ: {a.shape}, {b.shape}")
+    torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
+    wanted = torch.float32, torch.float64
+    torch._check(a.dtype in wanted, lambda: f"a and b must be float32 or float64, got {a.dtype}")
+    torch._check(a.device == b.device, lambda: f"a is on {a.device}, b on {b.device}")
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, alpha: float) -> Any:
+        ctx.save_for_backward(a, b)
+        ctx.set_materialize_grads(False)
+        ctx.alpha = alpha
+        return _below_autograd(a, b, alpha)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return None, None, None
+        a, b = ctx.saved_tensors
+        for_a, for_b, _ = ctx.needs_input_grad
+        return (
+            matmul(grad, b.t(), alpha=ctx.alpha) if for_a else None,
+            matmul(a.t(), grad, alpha=ctx.alpha) if for_b else None,
+            None,
+        )
+
+
+def _below_autograd(a: Any, b: Any, alpha: float) -> Any:
+    if _is_plain(a, b):
+        return _product(a, b, alpha)
+    with torch._C._AutoDispatchBelowAutograd():
+        return _op(a, b, alpha)
+
+
+def _with_gradient(a: Any, b: Any, alpha: float = 1.0) -> Any:
+    """The op where autograd is asked. `torch.library.register_autograd` would do, and cost several launches a call."""
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _Product.apply(a, b, alpha)
+    return _below_autograd(a, b, alpha)
+
+
+for _key in ("CPU", "CUDA"):
+    _ops.impl("matmul", _kernel, _key)
+_ops.impl("matmul", _with_gradient, "Autograd")
+torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)
