@@ -30,7 +30,7 @@ from tilewright.tuner.recording.files import Recording, read_cache_file, write_c
 from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Point, Space
 
-SAMPLERS = ("gp", "tpe", "random")
+SAMPLERS = ("gp", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
 TARGETS = (0.95, 0.99)
 MARKS = (50, 100, 200)
