@@ -30,7 +30,7 @@ from tilewright.tuner.recording.files import Recording, read_cache_file, write_c
 from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Point, Space
 
-SAMPLERS = ("gp", "tpe", "optuna:TPESampler", "random")
+SAMPLERS = ("gp", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
 TARGETS = (0.95, 0.99)
 MARKS = (50, 100, 200)
@@ -100,7 +100,7 @@ def curve_of(times_us: Iterable[float | None], best_us: float, budget: int) -> C
 
 def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point] = ()) -> Curve:
     """One run of a sampler of ours, ended early once it holds the optimum."""
-    search = make_search(name, case.space, seed, budget)
+    search = make_search(name, case.space, seed)
     search.seed(first)
     times: list[float | None] = []
     while len(times) < budget and (point := search.ask()) is not None:

@@ -16,7 +16,7 @@ from .progress import TuneShown
 from .result import result_json, show_replay, show_result
 from .tables import new_console
 
-_SAMPLER_HELP = "auto (gp where the trials are few, else tpe), gp, tpe, random, exhaustive or optuna:CLASS."
+_SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
 _SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
@@ -30,7 +30,7 @@ REPLAY_TRIALS = 200
 @options.effort
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
-@click.option("--sampler", default="auto", show_default=True, help=_SAMPLER_HELP)
+@click.option("--sampler", default="gp", show_default=True, help=_SAMPLER_HELP)
 @click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
 @click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")

@@ -53,7 +53,7 @@ def tune(
     trials: int | None = None,
     seconds: float | None = None,
     store: Path | None = None,
-    sampler: str = "auto",
+    sampler: str = "gp",
     isolation: bool = True,
     spaces: Path | None = None,
     keep: int = 5,
@@ -84,7 +84,7 @@ def tune(
     stored = [config for config in stored if serves(config, problem, info.arch)]
     found = candidates(problem, info, choices, stored if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
-    search = AskAhead(make_search(sampler, found.space, seed, budget.trials), journal)
+    search = AskAhead(make_search(sampler, found.space, seed), journal)
     guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
     search.seed(point for point in map(found.point_of, guesses) if point is not None)
     run = _Run(found, search, budget, progress or Progress())

@@ -37,7 +37,7 @@ class HostCompiler:
     """A Compiler: the first of c++, g++ and clang++ that the machine has."""
 
     sanitize: bool = False
-    """Check every address and undefined behaviour; the process must then have `sanitizer_library` preloaded."""
+    """Check every address and undefined behaviour; the process must then have the sanitizer's library preloaded."""
     timeout_s: float = 60.0
     """Compiling that takes longer is ended."""
     suffix = "so"
@@ -75,19 +75,6 @@ class HostCompiler:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
             raise CompileError(f"{source.name} does not compile for the processor: {first}", done.stderr)
         return Binary(Path(path).read_bytes(), path, seconds=time.perf_counter() - start)
-
-    def sanitizer_library(self) -> str:
-        """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
-        compiler = _compiler()
-        clang = "clang" in _version(compiler)
-        name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
-        path = _output(compiler, f"-print-file-name={name}")
-        # Some systems keep a linker script under that name; it holds the library's path.
-        if os.path.isabs(path) and Path(path).read_bytes()[:4] != b"\x7fELF":
-            path = next(iter(re.findall(r"/\S+\.so[.\d]*", Path(path).read_text())), "")
-        if not os.path.isabs(path):
-            raise DeviceError(f"{compiler} has no address sanitizer: install {name}, such as `apt install g++`")
-        return path
 
 
 def translation_unit(source: KernelSource) -> str:

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 71075bd03d697763. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 8ac23b2f5eb765f2. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single"
 // SPDX-License-Identifier: MIT
 
@@ -233,31 +233,37 @@ static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 struct Pipeline {
     TileA& a;
     TileB& b;
-    int& k_left;   // of the next tile to be copied
-    int& writing;  // where the stage begins that is filled next
+    int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
     __device__ __forceinline__ void fetch(T* stage) const
     {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
+        advance();
+    }
+
+    // Goes on to the next tile to be copied.
+    __device__ __forceinline__ void advance() const
+    {
         k_left -= BLOCK_K;
     }
-
-    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
-    __device__ __forceinline__ void commit() const
-    {
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
-    }
-
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    __device__ __forceinline__ void wait() const
-    {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-    }
 };
+
+// Ends the copies of a tile, of which there may be none, to the stage that begins at `writing`: the next one is filled
+// after it.
+__device__ __forceinline__ void commit_tile(int& writing)
+{
+    commit_copies();  // an empty group counts too
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+}
+
+// Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+__device__ __forceinline__ void wait_tile()
+{
+    wait_copies<STAGES - 2>();
+    __syncthreads();
+}
 
 // Adds to tile (i, j) of the accumulators, MMA_M x 8 of C, the product of MMA_M rows of A and 8 columns of B over 8
 // steps of k. A warp does it together. Of each 8 x 4 of A, 4 x 8 of B and 8 x 8 of C lane 4g + t holds A(g, t),
@@ -380,13 +386,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    const Pipeline pipeline = {a, b, k_left, writing};
+    const Pipeline pipeline = {a, b, k_left};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
         commit_copies();
     }
-    pipeline.wait();
+    wait_tile();
 
     // Read a group's fragments of one step to one of the buffers.
     const auto read_a = [&](int p, int i, int to) {
@@ -403,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     };
     // Goes on to the next tile.
     const auto next_tile = [&] {
-        pipeline.wait();
+        wait_tile();
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     };
 
@@ -411,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     for (int each = 0; each < tiles; ++each) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
         if (each + STAGES - 1 < tiles) pipeline.fetch(shared + writing);
-        pipeline.commit();
+        commit_tile(writing);
 
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 3dda96e0519e8b09. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest ae21543cbea59c33. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,interleave=2"
 // SPDX-License-Identifier: MIT
 
@@ -267,15 +267,14 @@ static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 struct Pipeline {
     TileA& a;
     TileB& b;
-    int& k_left;   // of the next tile to be copied
-    int& writing;  // where the stage begins that is filled next
+    int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
     __device__ __forceinline__ void fetch(T* stage) const
     {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
-        k_left -= BLOCK_K;
+        advance();
     }
 
     // Starts the group of copies that goes with the `place`-th of COPY_PLACES in the loop over a tile.
@@ -287,23 +286,35 @@ struct Pipeline {
         b.start_group(stage + TileA::SIZE, k_left, group, more);
     }
 
-    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
-    __device__ __forceinline__ void commit() const
+    // Goes on behind the groups of a tile.
+    __device__ __forceinline__ void end_groups() const
     {
         a.advance();
         b.advance();
-        k_left -= BLOCK_K;
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+        advance();
     }
 
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    __device__ __forceinline__ void wait() const
+    // Goes on to the next tile to be copied.
+    __device__ __forceinline__ void advance() const
     {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
+        k_left -= BLOCK_K;
     }
 };
+
+// Ends the copies of a tile, of which there may be none, to the stage that begins at `writing`: the next one is filled
+// after it.
+__device__ __forceinline__ void commit_tile(int& writing)
+{
+    commit_copies();  // an empty group counts too
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+}
+
+// Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+__device__ __forceinline__ void wait_tile()
+{
+    wait_copies<STAGES - 2>();
+    __syncthreads();
+}
 
 // Adds to tile (i, j) of the accumulators, MMA_M x 8 of C, the product of MMA_M rows of A and 8 columns of B over 8
 // steps of k. A warp does it together. Of each 8 x 4 of A, 4 x 8 of B and 8 x 8 of C lane 4g + t holds A(g, t),
@@ -426,13 +437,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    const Pipeline pipeline = {a, b, k_left, writing};
+    const Pipeline pipeline = {a, b, k_left};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
         commit_copies();
     }
-    pipeline.wait();
+    wait_tile();
 
     // Read a group's fragments of one step to one of the buffers.
     const auto read_a = [&](int p, int i, int to) {
@@ -449,8 +460,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     };
     // Goes on to the next tile.
     const auto next_tile = [&] {
-        pipeline.commit();
-        pipeline.wait();
+        pipeline.end_groups();
+        commit_tile(writing);
+        wait_tile();
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     };
 

@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) / 4, rounded up, or any other number of CTAs along x,
 //              (128, 1, 1) threads, 59392 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 3c56f57303c74f6f. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 0a7299d54a9d1b9e. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,persistent=4,shared"
 // SPDX-License-Identifier: MIT
 
@@ -253,10 +253,17 @@ struct Persistent {
 struct Pipeline {
     TileA& a;
     TileB& b;
-    int& k_left;   // of the next tile to be copied
-    int& writing;  // where the stage begins that is filled next
+    int& k_left;  // of the next tile to be copied
     const Persistent& work;
     unsigned& copied;  // the tile of C whose operands are copied, if any
+
+    // Starts to copy the next tile to `stage`.
+    __device__ __forceinline__ void fetch(T* stage) const
+    {
+        a.start(stage, k_left);
+        b.start(stage + TileA::SIZE, k_left);
+        advance();
+    }
 
     // Goes on to the next tile to be copied: after the last of k to the first of the CTA's next tile of C.
     __device__ __forceinline__ void advance() const
@@ -270,29 +277,22 @@ struct Pipeline {
         b = TileB(work.B, work.ldb, tile.col, 0, int(min(work.n - tile.col, Index(BLOCK_N))));
         k_left = work.depth;
     }
-
-    // Starts to copy the next tile to `stage`.
-    __device__ __forceinline__ void fetch(T* stage) const
-    {
-        a.start(stage, k_left);
-        b.start(stage + TileA::SIZE, k_left);
-        advance();
-    }
-
-    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
-    __device__ __forceinline__ void commit() const
-    {
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
-    }
-
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    __device__ __forceinline__ void wait() const
-    {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-    }
 };
+
+// Ends the copies of a tile, of which there may be none, to the stage that begins at `writing`: the next one is filled
+// after it.
+__device__ __forceinline__ void commit_tile(int& writing)
+{
+    commit_copies();  // an empty group counts too
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+}
+
+// Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+__device__ __forceinline__ void wait_tile()
+{
+    wait_copies<STAGES - 2>();
+    __syncthreads();
+}
 
 // Adds to tile (i, j) of the accumulators, MMA_M x 8 of C, the product of MMA_M rows of A and 8 columns of B over 8
 // steps of k. A warp does it together. Of each 8 x 4 of A, 4 x 8 of B and 8 x 8 of C lane 4g + t holds A(g, t),
@@ -477,13 +477,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
     const Persistent work = {A, B, lda, ldb, m, n, depth, tiles_n, tiles_of_c};
-    const Pipeline pipeline = {a, b, k_left, writing, work, copied};
+    const Pipeline pipeline = {a, b, k_left, work, copied};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (copied < work.tiles) pipeline.fetch(shared + stage * STAGE);
         commit_copies();
     }
-    pipeline.wait();
+    wait_tile();
 
     // Read a group's fragments of one step to one of the buffers.
     const auto read_a = [&](int p, int i, int to) {
@@ -500,7 +500,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
     };
     // Goes on to the next tile.
     const auto next_tile = [&] {
-        pipeline.wait();
+        wait_tile();
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
     };
 
@@ -512,7 +512,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
         for (int each = 0; each < tiles; ++each) {
             // The stage that was multiplied last is filled again: no thread reads it any more.
             if (copied < work.tiles) pipeline.fetch(shared + writing);
-            pipeline.commit();
+            commit_tile(writing);
 
             #pragma unroll
             for (int step = 0; step < STEPS; ++step) {

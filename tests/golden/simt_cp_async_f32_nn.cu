@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (64, 1, 1) threads, 26112 bytes of static shared memory
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 32c8169d4e150aac. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest c87debe7323df71e. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16"
 // SPDX-License-Identifier: MIT
 
@@ -221,31 +221,37 @@ static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 struct Pipeline {
     TileA& a;
     TileB& b;
-    int& k_left;   // of the next tile to be copied
-    int& writing;  // where the stage begins that is filled next
+    int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
     __device__ __forceinline__ void fetch(T* stage) const
     {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
+        advance();
+    }
+
+    // Goes on to the next tile to be copied.
+    __device__ __forceinline__ void advance() const
+    {
         k_left -= BLOCK_K;
     }
-
-    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
-    __device__ __forceinline__ void commit() const
-    {
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
-    }
-
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    __device__ __forceinline__ void wait() const
-    {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-    }
 };
+
+// Ends the copies of a tile, of which there may be none, to the stage that begins at `writing`: the next one is filled
+// after it.
+__device__ __forceinline__ void commit_tile(int& writing)
+{
+    commit_copies();  // an empty group counts too
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+}
+
+// Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+__device__ __forceinline__ void wait_tile()
+{
+    wait_copies<STAGES - 2>();
+    __syncthreads();
+}
 
 // Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
 __device__ __forceinline__ void outer_product(
@@ -336,13 +342,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    const Pipeline pipeline = {a, b, k_left, writing};
+    const Pipeline pipeline = {a, b, k_left};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
         commit_copies();
     }
-    pipeline.wait();
+    wait_tile();
     TileA::read(a_fragment[0], a_from, 0);
     TileB::read(b_fragment[0], b_from, 0);
 
@@ -350,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     for (int each = 0; each < tiles; ++each) {
         // The stage that was multiplied last is filled again: no thread reads it any more.
         if (each + STAGES - 1 < tiles) pipeline.fetch(shared + writing);
-        pipeline.commit();
+        commit_tile(writing);
 
         // The next step's fragments are read before this one's are multiplied, at last those of the next tile.
         #pragma unroll
@@ -359,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
             TileB::read(b_fragment[(step + 1) % 2], b_from + reading, (step + 1) * STEP);
             outer_product(acc, a_fragment[step % 2], b_fragment[step % 2]);
         }
-        pipeline.wait();
+        wait_tile();
         reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
         TileA::read(a_fragment[0], a_from + reading, 0);
         TileB::read(b_fragment[0], b_from + reading, 0);

@@ -10,7 +10,7 @@
 //              (256, 1, 1) threads, 26112 bytes of static shared memory
 //   workspace  32768 bytes for each of stream_ctas CTAs, then 4 for each, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 0f6c667980ff4318. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest a96d545362dc80ca. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,vec=1x1x4,fragments=single,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -246,31 +246,37 @@ struct StreamK {
 struct Pipeline {
     TileA& a;
     TileB& b;
-    int& k_left;   // of the next tile to be copied
-    int& writing;  // where the stage begins that is filled next
+    int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
     __device__ __forceinline__ void fetch(T* stage) const
     {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
+        advance();
+    }
+
+    // Goes on to the next tile to be copied.
+    __device__ __forceinline__ void advance() const
+    {
         k_left -= BLOCK_K;
     }
-
-    // Ends the copies of a tile, of which there may be none, and goes on to the stage that is filled next.
-    __device__ __forceinline__ void commit() const
-    {
-        commit_copies();  // an empty group counts too
-        writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
-    }
-
-    // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
-    __device__ __forceinline__ void wait() const
-    {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-    }
 };
+
+// Ends the copies of a tile, of which there may be none, to the stage that begins at `writing`: the next one is filled
+// after it.
+__device__ __forceinline__ void commit_tile(int& writing)
+{
+    commit_copies();  // an empty group counts too
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+}
+
+// Waits for the oldest tile on its way, and until no thread reads the one before it any more.
+__device__ __forceinline__ void wait_tile()
+{
+    wait_copies<STAGES - 2>();
+    __syncthreads();
+}
 
 // Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
 __device__ __forceinline__ void outer_product(
@@ -476,26 +482,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
         const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
         int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-        const Pipeline pipeline = {a, b, k_left, writing};
+        const Pipeline pipeline = {a, b, k_left};
         #pragma unroll
         for (int stage = 0; stage < STAGES - 1; ++stage) {
             if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
             commit_copies();
         }
-        pipeline.wait();
+        wait_tile();
 
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
             // The stage that was multiplied last is filled again: no thread reads it any more.
             if (each + STAGES - 1 < tiles) pipeline.fetch(shared + writing);
-            pipeline.commit();
+            commit_tile(writing);
             #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
                 TileA::read(a_fragment[0], a_from + reading, step * STEP);
                 TileB::read(b_fragment[0], b_from + reading, step * STEP);
                 outer_product(acc, a_fragment[0], b_fragment[0]);
             }
-            pipeline.wait();
+            wait_tile();
             reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
         }
 

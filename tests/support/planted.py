@@ -6,6 +6,7 @@ that a crash or an endless loop ends only that one.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,11 +22,12 @@ from products import QuickDevice, exact, integers, run
 from quick import QuickCompiler, numbered, together
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
+from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host import host_info
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.product.kernel import Kernel
@@ -44,6 +46,21 @@ PARTS = 2
 """Tests of many kernels are so many: each has every other one of them and ends soon, also on a busy machine."""
 
 Shape = tuple[int, int, int]
+
+
+def sanitizer_library() -> str:
+    """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
+    compiler = host_compiler._compiler()
+    clang = "clang" in host_compiler._version(compiler)
+    name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
+    path = host_compiler._output(compiler, f"-print-file-name={name}")
+    # Some systems keep a linker script under that name; it holds the library's path.
+    if os.path.isabs(path) and Path(path).read_bytes()[:4] != b"\x7fELF":
+        path = next(iter(re.findall(r"/\S+\.so[.\d]*", Path(path).read_text())), "")
+    if not os.path.isabs(path):
+        raise DeviceError(f"{compiler} has no address sanitizer: install {name}, such as `apt install g++`")
+    return path
+
 
 SHAPES: tuple[Shape, ...] = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
 """Ragged edges with several tiles of k, whole tiles, and one element or vector."""
@@ -110,7 +127,7 @@ def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
     support = str(Path(__file__).parent)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (support, os.environ.get("PYTHONPATH")))),
-        "LD_PRELOAD": COMPILER.sanitizer_library(),
+        "LD_PRELOAD": sanitizer_library(),
         "ASAN_OPTIONS": f"detect_leaks=0:symbolize=0:exitcode={SANITIZER}",
         "UBSAN_OPTIONS": f"symbolize=0:exitcode={SANITIZER}",
         "OPENBLAS_NUM_THREADS": "1",

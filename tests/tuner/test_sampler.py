@@ -12,7 +12,6 @@ import tilewright
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.search.parzen import Densities, ParzenSampler, improvements
 from tilewright.tuner.search.sampler import Outcomes, distributions
 from tilewright.tuner.search.samplers import SAMPLERS, check_sampler, make_search
 from tilewright.tuner.search.space import Dimension, Point, Space
@@ -27,7 +26,7 @@ SPACE = Space(
     ),
     tuple((m, n, 0, kind) for m, n, kind in itertools.product(range(3), range(3), range(3)) if m != n),
 )
-OPTUNA = ("TPESampler", "NSGAIISampler", "QMCSampler", "CmaEsSampler", "GPSampler")
+OPTUNA = ("NSGAIISampler", "QMCSampler", "CmaEsSampler", "GPSampler")
 NEEDS = {"QMCSampler": "scipy", "CmaEsSampler": "cmaes", "GPSampler": "torch"}
 
 
@@ -36,7 +35,7 @@ def time_at(point: Point) -> float:
     return 10.0 + abs(point[0] - 2) + 2 * abs(point[1] - 1) + (point[3] != 1)
 
 
-@pytest.fixture(params=[*SAMPLERS[1:], *(f"optuna:{name}" for name in OPTUNA)])
+@pytest.fixture(params=[*SAMPLERS, *(f"optuna:{name}" for name in OPTUNA)])
 def name(request: pytest.FixtureRequest) -> str:
     """Each sampler in turn; those of Optuna's that need a package where it is installed."""
     pytest.importorskip(NEEDS.get(request.param.removeprefix("optuna:"), "numpy"))
@@ -148,10 +147,12 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
 
 def test_names() -> None:
     assert make_search("exhaustive", SPACE, 0).ask() == SPACE.points[0]
-    assert isinstance(make_search("auto", SPACE, 0, 1000)._study.sampler, GaussianSampler)
-    assert isinstance(make_search("auto", SPACE, 0, 1001)._study.sampler, ParzenSampler)
+    for name in ("tpe", "optuna:TPESampler"):
+        search = make_search(name, SPACE, 0)
+        assert isinstance(search._study.sampler, optuna.samplers.TPESampler)
+        assert search._distributions == distributions(SPACE, numbers=False)
     for wrong in ("best", "", "GPSampler"):
-        with pytest.raises(ConfigError, match=f"sampler must be one of auto, gp.*got '{wrong}'"):
+        with pytest.raises(ConfigError, match=f"sampler must be one of gp, tpe.*got '{wrong}'"):
             check_sampler(wrong)
     for wrong in ("Best", "GridSampler", "BruteForceSampler", "BaseSampler", "nsgaii", ""):
         with pytest.raises(ConfigError, match=f"optuna:CmaEsSampler.*got 'optuna:{wrong}'"):
@@ -176,27 +177,6 @@ def test_optuna_is_used_by_its_public_names_alone() -> None:
                 assert [name for name in names if name.startswith("_")] == []
             elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
                 assert ast.unparse(node.value).split(".")[-1] in ("self", "_rows"), ast.unparse(node)
-
-
-def test_some_suggestions_of_tpe_are_the_process_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
-    knew = []
-    choose = GaussianSampler.choose
-
-    def watched(self: GaussianSampler, outcomes: Outcomes) -> int:
-        knew.append((len(outcomes.rows), len(outcomes.pending), int(outcomes.unseen.sum())))
-        return choose(self, outcomes)
-
-    monkeypatch.setattr(GaussianSampler, "choose", watched)
-    search = make_search("tpe", space, 0)
-    search.ask()
-    for trial in range(60):
-        point = search.ask()
-        assert point is not None
-        search.tell(point, 100.0 - trial if trial < 32 else 100.0)
-    # One in four after the first 15, one in two from the 12th outcome on that is no new best, then all from the 24th.
-    expected = [*range(14, 44, 4), *range(44, 56, 2), *range(56, 60)]
-    assert knew == [(told, 1, 125 - told - 1) for told in expected]
 
 
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
@@ -284,35 +264,3 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
         outcomes.unseen[[*chosen]] = False
     assert len(chosen - set(range(60))) == 5
     assert sizes == [32, 32]  # four suggestions at once
-
-
-def test_good_points_weigh_what_they_improve_on_the_others() -> None:
-    for good, others, expected in (
-        ((1.0, 1.5), (2.0, 9.0), (4 / 3, 2 / 3)),
-        ((0.0, 2.0), (5.0,), (2.0, 0.0)),  # three times the best at most
-        ((3.0, 3.0), (), (1.0, 1.0)),
-        ((3.0, 3.0), (3.0,), (1.0, 1.0)),
-    ):
-        assert improvements(np.array(good), np.array(others)) == pytest.approx(expected, abs=2e-3)
-
-
-def test_the_density_is_highest_around_the_heaviest_kernel() -> None:
-    heavy, light = SPACE.index((2, 1, 0, 1)), SPACE.index((0, 2, 0, 0))
-    density = Densities(SPACE).log_density(np.arange(len(SPACE)), np.array([heavy, light]), np.array([6.0, 2.0]))
-    order = [SPACE.points[row] for row in np.argsort(-density)]
-    assert order[0] == (2, 1, 0, 1)
-    assert order.index((0, 2, 0, 0)) < order.index((1, 2, 0, 2))  # the other kernel counts too
-    assert order.index((2, 0, 0, 1)) < order.index((1, 2, 0, 2))
-    pair = np.array([SPACE.index((1, 0, 0, 1)), SPACE.index((0, 1, 0, 1))])
-    near, far = Densities(SPACE).log_density(pair, np.array([SPACE.index((2, 0, 0, 1))]), np.ones(1))
-    assert near > far  # what is next to a number gets a part of its weight
-
-
-def test_a_score_compares_the_good_with_the_others() -> None:
-    space = Space(tuple(Dimension(n, tuple(range(6))) for n in "AB"), tuple(itertools.product(range(6), repeat=2)))
-    rows = np.array([space.index(point) for point in ((1, 1), (4, 4), (4, 5), (5, 4))])
-    values, asked = np.array([0.0, 1.0, 1.1, 1.2]), np.arange(len(space))
-    score = Densities(space).score(asked, rows, values, np.arange(0))
-    assert space.points[int(np.argmax(score))] in {(0, 0), (0, 1), (1, 0), (1, 1)}
-    waits = Densities(space).score(asked, rows, values, rows[:1])
-    assert waits[rows[0]] < score[rows[0]]  # another trial is there already

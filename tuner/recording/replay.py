@@ -52,7 +52,7 @@ class Replayed:
 def replay(
     recording: Recording,
     *,
-    sampler: str = "auto",
+    sampler: str = "gp",
     trials: int = 200,
     seconds: float = math.inf,
     seed: int = 0,
@@ -61,7 +61,7 @@ def replay(
 
     `seconds` counts recorded seconds. Raises ConfigError for an unknown sampler, TuningError if nothing worked.
     """
-    search = make_search(sampler, recording.space(), seed, budget=trials)
+    search = make_search(sampler, recording.space(), seed)
     tried: list[tuple[Point, float | None]] = []
     charged_s, stopped = 0.0, "trials"
     while len(tried) < trials:

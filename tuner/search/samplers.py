@@ -10,13 +10,11 @@ from .space import Space
 if TYPE_CHECKING:
     from .study import Search
 
-SAMPLERS = ("auto", "gp", "tpe", "random", "exhaustive")
-"""Our own names; `optuna:` and the name of a class in `optuna.samplers` is one of Optuna's."""
+SAMPLERS = ("gp", "tpe", "random", "exhaustive")
+"""Our names, of which `tpe` is Optuna's TPESampler; `optuna:` and the name of a class in `optuna.samplers` is any."""
 
 OPTUNA = "optuna:"
-
-GP_BUDGET = 1000
-"""Trials up to which the Gaussian process suggests faster than TPE, and at least as well."""
+_TPE = OPTUNA + "TPESampler"
 
 
 def check_sampler(name: str) -> None:
@@ -28,20 +26,19 @@ def check_sampler(name: str) -> None:
         check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}")
 
 
-def make_search(name: str, space: Space, seed: int, budget: int | None = None) -> "Search":
-    """The search called `name`: `auto` is the Gaussian process up to a `budget` of 1,000 trials, else TPE.
+def make_search(name: str, space: Space, seed: int) -> "Search":
+    """The search called `name`. Raises ConfigError for an unknown one.
 
-    Raises ConfigError for another name. A sampler of Optuna's may need a package; `ask` raises ConfigError then.
+    A sampler of Optuna's may need a package; `ask` raises ConfigError then.
     """
     check_sampler(name)
     # Only here: Optuna is slow to import.
     from .gaussian import GaussianSampler
-    from .parzen import ParzenSampler
     from .sampler import ExhaustiveSampler, RandomSampler
     from .study import Search
 
-    if name == "auto":
-        name = "gp" if budget is not None and budget <= GP_BUDGET else "tpe"
+    if name == "tpe":
+        name = _TPE
     if name.startswith(OPTUNA):
         kind = _of_optuna()[name]
         options = {"seed": seed, "warn_independent_sampling": False}
@@ -49,10 +46,10 @@ def make_search(name: str, space: Space, seed: int, budget: int | None = None) -
             warnings.simplefilter("ignore")  # that a sampler is experimental
             sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
     else:
-        kinds = {"gp": GaussianSampler, "tpe": ParzenSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
+        kinds = {"gp": GaussianSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
         sampler = kinds[name](space, seed)
     # Positions taken for numbers mislead Optuna's TPE: on recordings it needs twice as many outcomes or more.
-    return Search(space, sampler, numbers=name != OPTUNA + "TPESampler")
+    return Search(space, sampler, numbers=name != _TPE)
 
 
 def _of_optuna() -> dict[str, Any]:
