@@ -29,7 +29,8 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     share = problem.flops / us / 1e3 / _bound_gflops(problem, info, best)
     speed = f"{figure(us)} us, {figure(problem.flops / us / 1e3)} GFLOP/s, {share:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
-    say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", "", style="bold")
+    say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", style="bold")
+    say(console, *_between(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
@@ -58,6 +59,19 @@ def _bound_gflops(problem: Problem, info: DeviceInfo, contender: Contender) -> f
     return min(peak, info.bandwidth_gbs * problem.flops / traffic_bytes)
 
 
+def _between(result: Result) -> list[str]:
+    """The winner where another library's kernel comes between two products, beside the vendor's library and the next
+    variant; nothing where that was not timed."""
+    best, *others = result.contenders
+    if best.between_us is None or best.between_ratio is None or best.between_interval is None:
+        return []
+    ratio, within = figure(best.between_ratio), "..".join(map(figure, best.between_interval))
+    text = f"  {figure(best.between_us)} us, {ratio} x {_vendor(result.device)} ({within})"
+    second = next((each.between_us for each in others if each.config and each.between_us), None)
+    runner_up = f", {figure(second / best.between_us)} x the next variant" if second else ""
+    return [f"{text}{runner_up} with another library's kernel between two products"]
+
+
 def _interval(contender: Contender) -> str:
     return "..".join(map(figure, contender.interval))
 
@@ -71,14 +85,15 @@ def _columns(result: Result) -> list[Column]:
     shares = [rate / _bound_gflops(problem, info, contender) for rate, contender in zip(gflops, contenders)]
     return [
         Column("us", [figure(us) for us in times]),
-        Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 4),
+        Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 5),
         Column("GFLOP/s", [figure(rate) for rate in gflops]),
         Column("of bound", [f"{share:.1%}" for share in shares], 1),
-        Column("err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 5),
-        Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 3),
+        Column("err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6),
+        Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 4),
         Column(f"x {_vendor(info)}", ["1" if c.config is None else figure(c.ratio_vendor) for c in contenders]),
         Column("interval", ["" if c.config is None else _interval(c) for c in contenders], 2),
-        Column("variant", [str(c.config or _vendor(info)) for c in contenders], left=True, wraps_at=28),
+        Column("between", ["" if c.config is None else figure(c.between_ratio) for c in contenders], 3),
+        Column("variant", [str(c.config or _vendor(info)) for c in contenders], left=True, wraps_at=26),
     ]
 
 

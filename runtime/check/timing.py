@@ -4,7 +4,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -26,6 +26,11 @@ _STAYS_WARM_S = 2.0
 """An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
 _ROW_US = 20_000.0
 """Batches of a contender that runs for some time are queued in rows of about this length, so that gaps are short."""
+_ELEMENTS = 4096
+"""Of the array of the kernel that is put between two products: it takes some 2 us, most of it the launch."""
+_NOISE = 0.1
+"""What a product adds to the time of that kernel is at least this share of it, or is not told from noise."""
+_EAGER_CALLS = 100
 _LOWER = 0.97
 """Clocks below this share of the highest are lower."""
 
@@ -50,13 +55,15 @@ class TimingPlan:
     """The inputs rotated over are this many times the last-level cache."""
     max_sets: int
     """Most input sets."""
+    between: bool = False
+    """Whether products that are compared are also timed with another library's kernel between two of them."""
 
     @classmethod
     def of(cls, device: Device) -> "TimingPlan":
         """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
         if device.info.arch.is_host:
             return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
-        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048)
+        return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, between=True)
 
     @classmethod
     def side_by_side(cls, device: Device) -> "TimingPlan":
@@ -198,6 +205,21 @@ class Timer:
                     samples[name].append(self.sample_us(timed[name]))
         return samples, self.device.clock_mhz()
 
+    def followed(self, launch: Launch | None = None) -> Launch:
+        """A product and after it a short kernel of the array library; that kernel alone where no product is given.
+
+        The array library launches it without PDL: it begins when the product is done, and ends before the next one
+        reads anything.
+        """
+        negative, array = self.device.xp.negative, self.device.xp.zeros(_ELEMENTS, "float32")
+
+        def both(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            if launch is not None:
+                launch(a, b, c, alpha, beta)
+            negative(array, out=array)
+
+        return both
+
     def _run_for(self, timed: Timed, seconds: float) -> float:
         """Keep a contender running: the mean microseconds of a product, gaps between rows of batches left out."""
         batches = max(1, round(_ROW_US / max(1.0, timed.first_us * timed.launches)))
@@ -212,15 +234,21 @@ class Timer:
         clock = self.device.clock_mhz()
         return clock is not None and clock < _LOWER * self.device.info.clock_mhz and self.device.held_back()
 
-    def eager_us(self, launch: Launch) -> float:
-        """Microseconds from one call to its end, no graph, what the processor does counted: the median of a few."""
-
-        def product() -> None:
-            self._launch_next(launch, 1)
-            self.device.synchronize()
-
-        self.warm(launch)
-        return self._median_us(product, 100)
+    def eager(self, contenders: Mapping[Name, Launch]) -> dict[Name, list[float]]:
+        """Microseconds from one call to its end, no graph, what the processor does counted; contenders take turns."""
+        samples: dict[Name, list[float]] = {name: [] for name in contenders}
+        for launch in contenders.values():
+            self.warm(launch)
+        end = time.perf_counter() + self.plan.seconds * len(contenders)
+        for done in range(_EAGER_CALLS):
+            if done >= self.plan.least and time.perf_counter() >= end:
+                break
+            for name, launch in contenders.items():
+                begin = time.perf_counter()
+                self._launch_next(launch, 1)
+                self.device.synchronize()
+                samples[name].append((time.perf_counter() - begin) * 1e6)
+        return samples
 
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
@@ -236,16 +264,21 @@ class Timer:
             launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
             self.device.to_numpy(c)
 
-        return self._median_us(product, 5)
-
-    def _median_us(self, product: Callable[[], None], most: int) -> float:
         times: list[float] = []
         end = time.perf_counter() + self.plan.seconds
-        while not times or (len(times) < most and time.perf_counter() < end):
+        while not times or (len(times) < 5 and time.perf_counter() < end):
             begin = time.perf_counter()
             product()
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
+
+
+def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:
+    """What a product adds, round by round, to the kernel after it (`Timer.followed`): microseconds with the product
+    minus the median of those without. Empty where one of them is so short that it may be noise."""
+    kernel_us = statistics.median(alone)
+    added = [us - kernel_us for us in followed]
+    return added if min(added) > _NOISE * kernel_us else []
 
 
 def summarise(samples: list[float], clock_mhz: float | None = None, end_to_end_us: float | None = None) -> Measurement:

@@ -44,7 +44,8 @@ def text(console: Console) -> str:
 
 def contender(config: Config | None, us: float, ratio: float) -> Contender:
     measured = Measurement((us,), us, 0.0123 * us, end_to_end_us=9876.5)
-    return Contender(config, measured, Accuracy(0.034, 0, 0), ratio, (ratio - 0.01, ratio + 0.01))
+    between = us + 0.75, ratio * 0.98, (ratio * 0.98 - 0.01, ratio * 0.98 + 0.01)
+    return Contender(config, measured, Accuracy(0.034, 0, 0), ratio, (ratio - 0.01, ratio + 0.01), *between)
 
 
 def result(**changes: Any) -> Result:
@@ -87,6 +88,14 @@ class TestTune:
         whole = "".join(line.strip() for line in lines)
         assert whole.startswith(f"winner: {CONFIGS[-1]}2,554 us, 53,813 GFLOP/s, ")
         assert re.search(r"% of the bound, 1\.052 x cuBLAS \(1\.042\.\.1\.062\)", text(screen))
+        between = "2,555 us, 1.031 x cuBLAS (1.021..1.041), 1.018 x the next variant with another library's kernel"
+        assert f"{between} between two products" in " ".join(text(screen).split())
+
+    def test_where_no_kernel_was_put_in_between_nothing_is_said_of_it(self) -> None:
+        screen = console(120)
+        nothing: dict[str, Any] = {f"between_{what}": None for what in ("us", "ratio", "interval")}
+        show_result(screen, result(contenders=tuple(replace(each, **nothing) for each in result().contenders)), None)
+        assert "between" not in text(screen)
 
     @WIDTHS
     def test_the_table_cuts_no_number(self, width: int) -> None:
@@ -95,8 +104,10 @@ class TestTune:
         table = text(screen).split("\n\n")[1].splitlines()
         headings = table[0].split()
         assert {"us", "GFLOP/s", "cuBLAS", "variant"} <= set(headings)
+        assert "between" in headings
         assert ("spread" in headings, "interval" in headings, "err/bound" in headings) == (width == 120,) * 3
         numbers = ["2,554", "2,600", "2,688", "123,457", "53,813", "52,856", "51,132", "1,113", "1.052", "0.02177"]
+        numbers += ["1.031", "0.02133"]
         numbers += ["1.2%", "0.034", "48.34", "0.01177..0.03177", "1.042..1.062"] if width == 120 else []
         assert set(numbers) <= set("\n".join(table).split())
         for config in (CONFIGS[-1], CONFIGS[0], NAIVE):
@@ -190,8 +201,8 @@ ROW = BenchRow(
     aa_interval=(0.999, 1.001),
     rounds=9,
     rivals=(
-        Rival("cublas", 2687.9, 1.052, (1.051, 1.053), 0.25, 20.0, 5.0),
-        Rival("cublaslt", 2520.8, 0.987, (0.985, 0.989), 0.25, 20.0, 5.0),
+        Rival("cublas", 2687.9, 1.052, (1.051, 1.053), 0.25, 20.0, 5.0, 2688.9, 1.049, (1.047, 1.051), 0.9123),
+        Rival("cublaslt", 2520.8, 0.987, (0.985, 0.989), 0.25, 20.0, 5.0, 2521.8, 0.9861, (0.982, 0.988), 0.8123),
     ),
 )
 CRASHED = BenchRow(Problem(7, 7, 7), str(NAIVE), "default", Status.CRASHED, "ended by SIGSEGV")
@@ -207,9 +218,10 @@ class TestBench:
     @pytest.mark.parametrize(
         ("width", "more"),
         [
-            (80, {"of floor", "config from", "TFLOP/s"}),
-            (120, {"of floor", "config from", "TFLOP/s", "interval", "A/A"}),
+            (80, {"of floor", "A/A"}),
+            (120, {"of floor", "config from", "interval"}),
             (160, {"of floor", "config from", "TFLOP/s", "interval", "err/bound", "A/A", "cuBLAS err"}),
+            (210, {"of floor", "config from", "TFLOP/s", "interval", "err/bound", "A/A", "cuBLAS err", "eager"}),
         ],
     )
     def test_as_many_columns_as_there_is_room_for(self, width: int, more: set[str]) -> None:
@@ -218,14 +230,22 @@ class TestBench:
         lines = text(screen).splitlines()
         assert max(map(len, lines)) <= width
         assert lines[0] == "float on NVIDIA H200"
-        assert set(re.split("  +", lines[1])) == {"M x N x K", "us", "x cuBLAS", "x cuBLASLt"} | more
-        numbers = ["4096x4096x4096", "2,554", "1.052", "0.9870", "80.4%", "53.81"]
+        assert set(re.split("  +", lines[1])) == {"M x N x K", "us", "x cuBLAS", "x cuBLASLt", "between"} | more
+        numbers = ["4096x4096x4096", "2,554", "1.052", "0.9870", "80.4%", "1.049", "0.9861"]
         numbers += ["1.051..1.053", "0.9850..0.9890"] if width > 80 else []
+        numbers += ["53.81"] if width > 120 else []
+        numbers += ["1.047..1.051", "0.9820..0.9880", "0.9123", "0.8123"] if width > 160 else []
         assert set(numbers) <= set(lines[3].split())
-        origin = " ".join(line[lines[1].index("config from") :].strip() for line in lines[3:5])
-        assert origin.startswith("nearest 4096x4096x8192")
+        if width > 80:
+            origin = " ".join(line[lines[1].index("config from") :].strip() for line in lines[3:5])
+            assert origin.startswith("nearest 4096x4096x8192")
         means = next(line for line in lines if line.startswith("geometric mean"))
-        assert means.split()[2:] == ["80.4%", "1.052", "0.9870"]
+        assert [mean for mean in means.split()[2:] if mean not in ("0.9123", "0.8123")] == [
+            "80.4%", "1.052", "1.049", "0.9870", "0.9861",
+        ]  # fmt: skip
+        whole = " ".join(text(screen).split())
+        for words in ("cuBLAS: 1.052 back to back, 1.049", "cuBLASLt: 0.9870 back to back, 0.9861"):
+            assert f"geometric means, {words} with another library's kernel in between, 0." in whole
         assert lines.index(means) > next(place for place, line in enumerate(lines) if "crashed" in line)
         assert "7x7x7: crashed, ended by SIGSEGV" in lines
 

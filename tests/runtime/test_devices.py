@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.codegen.errors import ConfigError, DeviceError
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
 from tilewright.runtime.check.verify import Launch, Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device, Operand
@@ -184,6 +184,35 @@ class Conformance:
         changes = [name for name, before in zip(launches[1:], launches) if name != before]
         assert len(changes) < 0.1 * len(launches)  # each runs for a while
 
+    def test_timing_with_another_librarys_kernel_in_between(self, device: Device) -> None:
+        problem = Problem(64, 64, 64)
+        kernel = prepare(device, problem, variant("tiled:edge=exact"))
+        verifier, timer = Verifier(device, problem), Timer(device, problem)
+        assert verifier.check_launch(timer.followed(kernel.launch)).reason == ""
+        contenders = {"one": timer.followed(kernel.launch), "kernel": timer.followed()}
+        samples, _ = timer.rounds(contenders, 4)
+        added = added_us(samples["one"], samples["kernel"])
+        assert len(added) == 4
+        assert 0 < min(added) < max(added) < max(samples["one"])
+
+    def test_eager_calls_take_turns(self, device: Device) -> None:
+        problem = Problem(17, 18, 19)
+        order: list[str] = []
+        kernel = prepare(device, problem, variant("tiled"))
+
+        def noted(name: str) -> Launch:
+            def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+                order.append(name)
+                kernel.launch(a, b, c, alpha, beta)
+
+            return launch
+
+        plan = replace(TimingPlan.of(device), warm_seconds=0.0)
+        samples = Timer(device, problem, plan=plan).eager({"one": noted("one"), "other": noted("other")})
+        assert order == ["one", "other"] * len(samples["one"])
+        assert len(samples["one"]) == len(samples["other"]) >= plan.least
+        assert min(map(min, samples.values())) > 0
+
     def test_capture_runs_what_was_captured(self, device: Device) -> None:
         problem = Problem(17, 18, 19)
         for text in ("tiled:edge=bounds", "tiled:edge=pad"):
@@ -196,6 +225,12 @@ class Conformance:
             # Capturing runs it once more, so only beta = 0 can be compared.
             verifier.SCALARS = ((1.0, 0.0), (0.5, 0.0))
             assert verifier.check_launch(through_graph).reason == ""
+
+
+def test_what_a_product_adds_to_the_kernel_after_it() -> None:
+    alone = [2.0, 2.5, 30.0]  # one slow round changes nothing
+    assert added_us([5.0, 4.0, 9.0], alone) == [2.5, 1.5, 6.5]
+    assert added_us([5.0, 2.6, 9.0], alone) == []  # 0.1 us beside a kernel of 2.5 may be noise
 
 
 class TestHost(Conformance):

@@ -1,4 +1,4 @@
-"""Timing lists of shapes: suites, rows, failures, means, and what is written of them."""
+"""Timing lists of shapes: rows, failures, means, and what is written of them."""
 
 import json
 import signal
@@ -15,6 +15,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.timing import TimingPlan
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.store.codec import decode, encode
 from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
@@ -24,7 +25,6 @@ from tilewright.tuner.bench.plot import check_plot, plot
 from tilewright.tuner.bench.report import bench_closing, bench_json, bench_markdown
 from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
 from tilewright.tuner.bench.run import bench
-from tilewright.tuner.bench.suites import parse_suite, suite_named, suite_names
 
 FAULTY = "tiled:8,unroll=4"
 KEYS = (
@@ -34,12 +34,19 @@ KEYS = (
 
 
 def row(shape: str = "100", cublas: float = 2.0, cublaslt: float | None = 0.5) -> BenchRow:
-    found = [Rival("cublas", 10 * cublas, cublas, (cublas - 0.1, cublas + 0.1), 0.25, 20.0, 5.0)]
+    found = [
+        Rival(
+            "cublas", 10 * cublas, cublas, (cublas - 0.1, cublas + 0.1), 0.25, 20.0, 5.0,
+            between_us=5.5 * cublas, between_ratio=cublas / 2, between_interval=(cublas / 2 - 0.1, cublas / 2 + 0.1),
+            eager_ratio=cublas / 4,
+        )
+    ]  # fmt: skip
     if cublaslt:
         found.append(Rival("cublaslt", 10 * cublaslt, cublaslt, (cublaslt, cublaslt), 0.25, 20.0, 5.0))
     return BenchRow(
         Problem.parse(shape), "naive:unroll=4", "exact", ours_us=10.0, floor_us=2.5, error_over_bound=0.5,
-        eager_us=12.0, fixed_us=8.0, aa_interval=(0.99, 1.005), rounds=9, rivals=tuple(found),
+        eager_us=12.0, fixed_us=8.0, between_us=11.0, between_kernel_us=2.0,
+        aa_interval=(0.99, 1.005), rounds=9, rivals=tuple(found),
     )  # fmt: skip
 
 
@@ -69,33 +76,6 @@ class Quiet:
         self.seen.append(result)
 
 
-class TestSuites:
-    """The files of benchmarks/suites/."""
-
-    def test_the_public_one_has_its_shapes(self) -> None:
-        shapes = suite_named("public").shapes
-        assert len(shapes) == len(set(shapes)) == 26
-        assert shapes[0] == "1024x768x512"
-        assert {"1x4096x4096", "64x64x65536", "65536x64x64", "3072x1500x1024"} < set(shapes)
-
-    @pytest.mark.parametrize("name", suite_names())
-    def test_each_can_be_read(self, name: str) -> None:
-        suite = suite_named(name)
-        assert suite.title
-        assert all(Problem.parse(shape).shape == shape for shape in suite.shapes)
-
-    def test_an_unknown_one_lists_the_known(self) -> None:
-        with pytest.raises(ConfigError, match=r"suite must be one of public, small, got '../x'"):
-            suite_named("../x")
-
-    @pytest.mark.parametrize(
-        "text", ["shapes = [", 'title = "x"', 'title = "x"\nshapes = []', 'title = "x"\nshapes = [3]']
-    )
-    def test_a_damaged_one_is_named(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="suite mine: "):
-            parse_suite("mine", text)
-
-
 class TestMeans:
     """Geometric means over the rows that count."""
 
@@ -104,6 +84,9 @@ class TestMeans:
         assert found.geomean("cublas") == pytest.approx(4.0)
         assert found.geomean("cublaslt") == pytest.approx(0.5)
         assert found.geomean("numpy") is None
+        assert found.geomean("cublas", "between_ratio") == pytest.approx(2.0)
+        assert found.geomean("cublas", "eager_ratio") == pytest.approx(1.0)
+        assert found.geomean("cublaslt", "between_ratio") is None
         assert found.geomean_floor == pytest.approx(0.25)
         assert found.worst_aa == pytest.approx(1 / 0.99 - 1)
 
@@ -117,6 +100,16 @@ class TestMeans:
         assert "1 of 3 rows failed and are left out of the geometric mean" in lines
         assert "the geometric mean of cuBLASLt is over the 1 of 2 rows in which it ran" in lines
         assert lines[-1] == "3 of 3 shapes; ended by interrupt"
+
+    def test_all_of_them_are_told(self) -> None:
+        whole, short = row(cublaslt=None), row("200", cublas=8.0, cublaslt=None)
+        told = "geometric means, cuBLAS: 4.000 back to back, {} with another library's kernel in between, 1.000 in"
+        assert bench_closing(result(whole, short))[0] == told.format("2.000") + " eager calls"
+        lacking = replace(short, rivals=(replace(short.rivals[0], between_ratio=None, between_interval=None),))
+        lines = bench_closing(result(whole, lacking))
+        assert lines[0] == told.format("1.000") + " eager calls"
+        assert "cuBLAS with a kernel in between: 1 of 2 rows, the others are too short" in lines
+        assert not any("too short" in line for line in bench_closing(result(row())))  # cuBLASLt has none at all
 
 
 class TestReports:
@@ -133,6 +126,12 @@ class TestReports:
         ]  # fmt: skip
         assert (failed["status"], failed["reason"], failed["ours_us"]) == ("crashed", "ended by SIGSEGV", None)
         assert found["geomean_ratio_cublas"] == pytest.approx(2.0)
+        keys = ("between_us", "between_kernel_us", "cublas_between_us", "cublaslt_between_us")
+        assert [first[key] for key in keys] == [11.0, 2.0, 11.0, None]
+        assert (first["ratio_cublas_between"], first["ratio_cublas_between_interval"]) == (1.0, [0.9, 1.1])
+        assert (first["ratio_cublas_eager"], failed["ratio_cublas_between"]) == (0.5, None)
+        assert (found["geomean_ratio_cublas_between"], found["geomean_ratio_cublas_eager"]) == (1.0, 0.5)
+        assert found["geomean_ratio_cublaslt_between"] is None
 
     def test_clocks_that_were_held_back_are_told(self) -> None:
         held = replace(row(), held_back=True, clock_mhz=1800.0)
@@ -155,6 +154,9 @@ class TestReports:
         for table in tables:
             assert len({line.count("|") for line in table}) == 1
         assert "**geometric mean**" in tables[0][-1]
+        assert "| x cuBLAS | interval | between | interval | eager |" in tables[0][0]
+        assert "| 2.000 | 1.900..2.100 | 1.000 | 0.9000..1.100 | 0.5000 |" in tables[0][2]
+        assert "| ours | ours between | ours eager | ours fixed | cuBLAS |" in tables[1][0]
         assert "`naive:unroll=4`" in tables[1][-1]
 
     @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
@@ -164,6 +166,15 @@ class TestReports:
         plot(result(row(), CRASHED, row("200", cublaslt=None)), path)
         start = path.read_bytes()[:500]
         assert {"svg": b"<svg", "png": b"PNG", "pdf": b"%PDF"}[suffix] in start
+
+    def test_plot_has_both_means(self, tmp_path: Path) -> None:
+        matplotlib = pytest.importorskip("matplotlib")
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            plot(result(row(), CRASHED, row("200", cublaslt=None)), tmp_path / "plot.svg")
+        text = (tmp_path / "plot.svg").read_text()
+        for label in ("cuBLAS, geometric mean 2.000", "cuBLAS, a kernel in between 1.000", "cuBLASLt, geometric mean"):
+            assert label in text
+        assert "cuBLASLt, a kernel" not in text
 
     def test_plot_wants_a_known_suffix_and_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match=r"a plot ends in \.svg, \.png, \.pdf, got 'x.gif'"):
@@ -187,6 +198,9 @@ class TestContest:
         assert numpy is not None
         assert numpy.interval[0] <= numpy.ratio <= numpy.interval[1]
         assert found.aa_interval is not None
+        assert numpy.eager_ratio is not None
+        assert numpy.eager_ratio > 0
+        assert (found.between_us, found.between_kernel_us, numpy.between_ratio) == (None, None, None)
 
     def test_the_fastest_of_cublaslt_that_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake = fake_lt.install(monkeypatch)
@@ -198,12 +212,17 @@ class TestContest:
     def test_as_on_a_gpu_with_rotated_and_fixed_inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake_lt.install(monkeypatch)
         device = HostDevice()
-        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9)
+        plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9, between=True)
         monkeypatch.setattr(contest.TimingPlan, "of", lambda device: plan)
         found = contest.contest(device, Problem(9, 8, 7), ("numpy", "cublaslt"), None, 60.0)
         assert (found.status, found.rounds) == (Status.OK, 12)
         assert found.fixed_us is not None
         assert all(rival.fixed_us is not None for rival in found.rivals)
+        assert None not in (found.between_us, found.between_kernel_us)
+        for rival in found.rivals:
+            # NumPy may be too quick for a time of its own here: then it has none.
+            assert (rival.between_ratio is None) == (rival.between_interval is None) == (rival.between_us is None)
+        assert decode(BenchRow, json.loads(json.dumps(encode(found))), "row") == found
 
     def test_clocks_that_are_held_back_are_noted(self) -> None:
         class Held(HostDevice):
@@ -300,3 +319,9 @@ class TestRuns:
             assert each.fixed_us is not None
             assert each.eager_us is not None
             assert each.eager_us > each.fixed_us
+            assert each.between_us is not None
+            assert each.ours_us is not None
+            assert 0.9 < each.between_us / each.ours_us < 3
+            for rival in each.rivals:
+                assert rival.between_ratio is not None
+                assert 0.05 < rival.between_ratio < 20

@@ -1,10 +1,12 @@
 """Who wins a duel, and how sure that is."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.timing import TimingPlan
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Status
@@ -60,6 +62,20 @@ def test_ratios_are_paired_by_round() -> None:
     assert found[0].interval == pytest.approx((2.0, 2.0))
 
 
+def test_times_with_a_kernel_in_between_are_told_and_decide_nothing() -> None:
+    back_to_back = duel(second=[10.0] * 7, third=[12.0] * 7, vendor=[15.0] * 7)
+    found = judge(replace(back_to_back, between_us=((12.0,) * 7, (11.0,) * 7, (15.0,) * 7)))
+    assert [contender.config for contender in found] == [SECOND, THIRD, VENDOR]
+    assert [contender.ratio_vendor for contender in found] == [1.5, 1.25, 1.0]
+    assert [contender.between_us for contender in found] == [12.0, 11.0, 15.0]
+    assert [contender.between_ratio for contender in found] == [1.25, 15 / 11, 1.0]
+    assert found[0].between_interval == (1.25, 1.25)
+    beside = [(each.between_us, each.between_ratio, each.between_interval) for each in judge(back_to_back)]
+    assert beside == [(None, None, None)] * 3
+    found = judge(replace(back_to_back, between_us=((12.0,) * 7, (), (15.0,) * 7)))  # one is far behind
+    assert [contender.between_ratio for contender in found] == [1.25, None, 1.0]
+
+
 @pytest.mark.parametrize(("count", "outermost"), [(1, 0), (5, 0), (7, 0), (9, 1), (11, 1), (15, 3), (20, 5)])
 def test_interval_covers_the_median_with_95_percent(count: int, outermost: int) -> None:
     """By the binomial distribution of how many samples lie below the median."""
@@ -92,3 +108,17 @@ def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyP
     *ours, vendor = (len(samples) for samples in found.samples_us)
     assert (sorted(ours), vendor) == ([3, 5], 5)
     assert all(each.interval[0] <= each.ratio_vendor <= each.interval[1] for each in judge(found))
+    assert found.between_us == ((), (), ())  # says nothing on the processor
+
+
+def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, configs = HostDevice(), (NAIVE, variant("tiled"))
+    plan = replace(TimingPlan.of(device), between=True)
+    monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
+    monkeypatch.setattr(evaluate, "_FAR_BEHIND", math.inf)
+    found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
+    assert [len(samples) for samples in found.samples_us] == [3, 3, 3]
+    assert [len(added) for added in found.between_us[:2]] == [7, 7]
+    best = judge(found)[0]
+    assert best.between_us is not None
+    assert best.between_us > 0

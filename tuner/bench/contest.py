@@ -12,7 +12,7 @@ from pathlib import Path
 from ...codegen.errors import DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
 from ...runtime.check.roofline import floor_us
-from ...runtime.check.timing import Timer, TimingPlan
+from ...runtime.check.timing import Timer, TimingPlan, added_us
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.cublaslt import CublasLt, cublaslt_name
 from ...runtime.device.protocol import Device
@@ -20,14 +20,15 @@ from ...runtime.product.matmul import load_on
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
 from ...runtime.store.versions import versions_of
-from ..measure.decide import paired
+from ..measure.decide import median, paired, paired_if_timed
 from ..measure.evaluate import FAILURES, one_line, status_of
 from ..search.nearest import nearest
 from .rows import TITLES, BenchRow, Rival, Setting
 
 ROUNDS = 7
 """Rounds at least."""
-_OURS, _AGAIN = "ours", "ours again"
+_OURS, _AGAIN, _KERNEL, _THEN = "ours", "ours again", "kernel", ", kernel"
+_Samples = Mapping[str, list[float]]
 _TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
 
 
@@ -101,24 +102,31 @@ class _Contest:
             except (LaunchError, DeviceError) as error:
                 self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
-        again = {**self._contenders, _AGAIN: self._contenders[_OURS]}
-        samples, clock_mhz = timer.rounds(again, ROUNDS, seconds=seconds, turn_seconds=turn_seconds)
+        lined_up = {**self._contenders, _AGAIN: self._contenders[_OURS]}
+        if plan.between and not turn_seconds:  # a turn of the short kernel would give clocks to whoever comes next
+            lined_up |= {name + _THEN: timer.followed(launch) for name, launch in self._contenders.items()}
+            lined_up[_KERNEL] = timer.followed()
+        samples, clock_mhz = timer.rounds(lined_up, ROUNDS, seconds=seconds, turn_seconds=turn_seconds)
         held_back = timer.held_back()
+        alone = samples.get(_KERNEL, [])
+        between = {name: added_us(samples[name + _THEN], alone) if alone else [] for name in self._contenders}
         fixed = self._fixed(replace(plan, rotate_l2=0.0)) if timer.sets > 1 else {}
-        eager = {name: timer.eager_us(launch) for name, launch in self._contenders.items()}
+        eager = timer.eager(self._contenders)
         return replace(
             self.row,
             notes=tuple(self._notes),
             ours_us=statistics.median(samples[_OURS]),
             floor_us=floor_us(self.device.info, self.problem),
             error_over_bound=self._errors[_OURS],
-            eager_us=eager[_OURS],
+            eager_us=statistics.median(eager[_OURS]),
             fixed_us=fixed.get(_OURS),
+            between_us=median(between[_OURS]),
+            between_kernel_us=median(alone),
             aa_interval=paired(samples[_AGAIN], samples[_OURS])[1],
             rounds=len(samples[_OURS]),
             clock_mhz=clock_mhz,
             held_back=held_back,
-            rivals=tuple(self._rival(key, samples, eager, fixed) for key in self._contenders if key != _OURS),
+            rivals=tuple(self._rival(key, samples, eager, fixed, between) for key in self._contenders if key != _OURS),
         )
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
@@ -158,11 +166,23 @@ class _Contest:
         return {name: statistics.median(found) for name, found in samples.items()}
 
     def _rival(
-        self, key: str, samples: Mapping[str, list[float]], eager: Mapping[str, float], fixed: Mapping[str, float]
+        self, key: str, samples: _Samples, eager: _Samples, fixed: Mapping[str, float], between: _Samples
     ) -> Rival:
         ratio, interval = paired(samples[key], samples[_OURS])
-        error = _finite(self._errors[key])
-        return Rival(key, statistics.median(samples[key]), ratio, interval, error, eager[key], fixed.get(key))
+        between_ratio, between_interval = paired_if_timed(between[key], between[_OURS])
+        return Rival(
+            key=key,
+            us=statistics.median(samples[key]),
+            ratio=ratio,
+            interval=interval,
+            error_over_bound=_finite(self._errors[key]),
+            eager_us=statistics.median(eager[key]),
+            fixed_us=fixed.get(key),
+            between_us=median(between[key]),
+            between_ratio=between_ratio,
+            between_interval=between_interval,
+            eager_ratio=paired(eager[key], eager[_OURS])[0],
+        )
 
 
 def _finite(value: float) -> float | None:

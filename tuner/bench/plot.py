@@ -73,23 +73,29 @@ def _draw_speed(axes: Any, rows: list[BenchRow], keys: list[str]) -> None:
 
 
 def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list[str]) -> None:
-    """A dot a shape and rival with its interval, and a line at 1."""
-    step = 0.28
-    for place, key in enumerate(keys):
-        shift = (place - (len(keys) - 1) / 2) * step
-        found = [(x, rival) for x, row in enumerate(rows) if (rival := row.rival(key))]
-        below = [max(0.0, rival.ratio - rival.interval[0]) for _, rival in found]
-        above = [max(0.0, rival.interval[1] - rival.ratio) for _, rival in found]
+    """A dot a shape and rival with its interval, hollow with a kernel in between, and a line at 1."""
+    step = 0.2
+    series = [(key, kind) for key in keys for kind in ("", "between_") if result.geomean(key, f"{kind}ratio")]
+    for place, (key, kind) in enumerate(series):
+        shift = (place - (len(series) - 1) / 2) * step
+        pairs = [(x, rival) for x, row in enumerate(rows) if (rival := row.rival(key))]
+        dots = [(x, getattr(rival, f"{kind}ratio"), getattr(rival, f"{kind}interval")) for x, rival in pairs]
+        found = [(x + shift, ratio, *within) for x, ratio, within in dots if within is not None]
+        xs, ratios, lows, highs = zip(*found)
+        below = [max(0.0, ratio - low) for ratio, low in zip(ratios, lows)]
+        above = [max(0.0, high - ratio) for ratio, high in zip(ratios, highs)]
+        words = ", a kernel in between" if kind else ", geometric mean"
         axes.errorbar(
-            [x + shift for x, _ in found],
-            [rival.ratio for _, rival in found],
+            xs,
+            ratios,
             yerr=(below, above),
-            fmt="o" if place == 0 else "D",
-            markersize=5 if place == 0 else 4,
+            fmt="o" if key == keys[0] else "D",
+            markersize=5 if key == keys[0] else 4,
+            markerfacecolor="white" if kind else _COLOURS[key],
             capsize=2.5,
             elinewidth=1.2,
             color=_COLOURS[key],
-            label=f"{TITLES[key]}, geometric mean {result.geomean(key):.3f}",
+            label=f"{TITLES[key]}{words} {result.geomean(key, f'{kind}ratio'):.3f}",
             zorder=3,
         )
     axes.axhline(1.0, color="black", linewidth=1.0, zorder=2)

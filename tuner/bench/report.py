@@ -13,7 +13,7 @@ from ...runtime.check.roofline import LAUNCH_US, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_whole
 from .contest import ROUNDS
-from .rows import TITLES, BenchResult, BenchRow, Rival
+from .rows import RATIOS, TITLES, BenchResult, BenchRow, Rival
 
 METHOD = (
     f"Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least {ROUNDS} rounds; "
@@ -23,7 +23,9 @@ METHOD = (
 METHOD_GPU = (
     f"{METHOD}; the device runs 0.3 s before it is timed; inputs rotate over more than 2.5 times the last-level cache "
     f"(`fixed` columns: one set of inputs); products under {GRAPH_BELOW_US:g} us are launched 20 times or more from "
-    "one CUDA graph (`eager` columns: one call to its end, no graph); the device is held back until a batch is queued; "
+    "one CUDA graph (`eager` columns: one call to its end, no graph, contenders alternate); the device is held back "
+    "until a batch is queued; `between` columns: in further batches of the same rounds a short element-wise kernel of "
+    "CuPy follows each product, and the median time of that kernel by itself is taken off; "
     "TF32 off, the rivals' workspace allocated once; from sm_90 on our kernels come up while the one before them ends "
     "(programmatic dependent launch); "
     "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
@@ -65,7 +67,7 @@ def bench_json(result: BenchResult) -> str:
         "stopped": result.stopped or None,
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
-        **{f"geomean_ratio_{key}": result.geomean(key) for key in keys},
+        **{f"geomean_ratio_{key}{_SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
         "geomean_floor_share": result.geomean_floor,
         "rows_left_out": sum(not row.ok for row in result.rows),
         "device_facts": result.device.packed(),
@@ -73,9 +75,11 @@ def bench_json(result: BenchResult) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
+_SUFFIX = {"ratio": "", "between_ratio": "_between", "eager_ratio": "_eager"}
 _AS_THEY_ARE = (
-    "ours_us floor_us floor_share error_over_bound eager_us fixed_us aa_spread rounds clock_mhz held_back".split()
-)
+    "ours_us floor_us floor_share error_over_bound eager_us fixed_us between_us between_kernel_us aa_spread rounds "
+    "clock_mhz held_back"
+).split()
 
 
 def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -96,12 +100,14 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         rival = row.rival(key)
         found |= {
             f"{key}_us": rival and rival.us,
-            f"ratio_{key}": rival and rival.ratio,
+            **{f"ratio_{key}{_SUFFIX[name]}": getattr(rival, name, None) for name in RATIOS},
             f"ratio_{key}_interval": rival and rival.interval,
+            f"ratio_{key}_between_interval": rival and rival.between_interval,
             f"{key}_tflops": rival and row.tflops(rival.us),
             f"{key}_error_over_bound": rival and rival.error_over_bound,
             f"{key}_eager_us": rival and rival.eager_us,
             f"{key}_fixed_us": rival and rival.fixed_us,
+            f"{key}_between_us": rival and rival.between_us,
         }
     return found
 
@@ -109,6 +115,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
 def _method(result: BenchResult) -> str:
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
+    turns += ", and no kernel comes in between"
     return method + turns if result.turn_seconds else method
 
 
@@ -119,10 +126,13 @@ def bench_columns(result: BenchResult) -> list[Column]:
         return Column(heading, [*map(cell, result.rows), mean], rank)
 
     def ratios(key: str) -> list[Column]:
-        mean = figure(result.geomean(key))
+        back_to_back, between, eager = (figure(result.geomean(key, name)) for name in RATIOS)
         return [
-            column(f"x {TITLES[key]}", lambda row: _ratio(row.rival(key)), mean=mean),
+            column(f"x {TITLES[key]}", lambda row: _ratio(row.rival(key)), mean=back_to_back),
             column("interval", lambda row: _interval(row.rival(key)), 4),
+            column("between", lambda row: _ratio(row.rival(key), "between_"), 1, between),
+            column("interval", lambda row: _interval(row.rival(key), "between_"), 9),
+            column("eager", lambda row: figure(getattr(row.rival(key), "eager_ratio", None)), 8, eager),
         ]
 
     def errors(key: str) -> Column:
@@ -132,13 +142,13 @@ def bench_columns(result: BenchResult) -> list[Column]:
     return [
         Column("M x N x K", [*(row.problem.shape for row in result.rows), "geometric mean"], left=True),
         column("us", lambda row: figure(row.ours_us) if row.ok else Text(row.status.value, "yellow")),
-        column("TFLOP/s", lambda row: figure(row.tflops(row.ours_us)), 3),
-        column("of floor", lambda row: _share(row.floor_share), 1, _share(result.geomean_floor)),
+        column("TFLOP/s", lambda row: figure(row.tflops(row.ours_us)), 5),
+        column("of floor", lambda row: _share(row.floor_share), 2, _share(result.geomean_floor)),
         *(each for key in rivals for each in ratios(key)),
         column("A/A", lambda row: _share(row.aa_spread), 6),
-        column("err/bound", lambda row: _error(row.error_over_bound), 5),
+        column("err/bound", lambda row: _error(row.error_over_bound), 7),
         *(errors(key) for key in rivals if key != "cublaslt"),
-        Column("config from", [*(row.origin for row in result.rows), ""], 2, left=True, wraps_at=12),
+        Column("config from", [*(row.origin for row in result.rows), ""], 3, left=True, wraps_at=12),
     ]
 
 
@@ -159,20 +169,24 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
-def _ratio(rival: Rival | None) -> str | Text:
-    if rival is None:
+def _ratio(rival: Rival | None, kind: str = "") -> str | Text:
+    within: tuple[float, float] | None = getattr(rival, f"{kind}interval", None)
+    if within is None:
         return ""
-    low, high = rival.interval
-    return Text(figure(rival.ratio), "green" if low > 1 else "red" if high < 1 else "")
+    return Text(figure(getattr(rival, f"{kind}ratio")), "green" if within[0] > 1 else "red" if within[1] < 1 else "")
 
 
-def _interval(rival: Rival | None) -> str:
-    return "..".join(map(figure, rival.interval)) if rival else ""
+def _interval(rival: Rival | None, kind: str = "") -> str:
+    return "..".join(map(figure, getattr(rival, f"{kind}interval", None) or ()))
 
 
 def bench_closing(result: BenchResult) -> list[str]:
-    """What the table leaves open, a line each."""
-    lines = [f"{row.problem.shape}: {row.status.value}, {row.reason}" for row in result.rows if not row.ok]
+    """The geometric means of all ratios, and what the table leaves open, a line each."""
+    lines = []
+    for key in result.setting.rivals:
+        means = (f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name)))
+        lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
+    lines += [f"{row.problem.shape}: {row.status.value}, {row.reason}" for row in result.rows if not row.ok]
     lines += [f"{row.problem.shape}: {note}" for row in result.rows for note in row.notes]
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
@@ -180,6 +194,9 @@ def bench_closing(result: BenchResult) -> list[str]:
     for key in result.setting.rivals:
         if (count := len(result.compared(key))) < len(done):
             lines.append(f"the geometric mean of {TITLES[key]} is over the {count} of {len(done)} rows in which it ran")
+        between = sum(rival.between_ratio is not None for rival in result.compared(key))
+        if 0 < between < count:
+            lines.append(f"{TITLES[key]} with a kernel in between: {between} of {count} rows, the others are too short")
     if result.worst_aa is not None:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
     held = [f"{row.problem.shape} {row.clock_mhz:.0f} MHz" for row in result.rows if row.held_back]
@@ -206,7 +223,7 @@ def bench_markdown(result: BenchResult) -> str:
     lines += _markdown_table([column.heading for column in columns], rows)
     lines += ["", *(f"- {_escaped(line)}" for line in bench_closing(result)), "", "## Times in microseconds", ""]
     names = ("ours", *map(TITLES.get, result.setting.rivals))
-    kinds = [f"{name}{kind}" for name in names for kind in ("", " eager", " fixed")]
+    kinds = [f"{name}{kind}" for name in names for kind in ("", " between", " eager", " fixed")]
     times = [_times(row, result.setting.rivals) for row in result.rows if row.ok]
     lines += _markdown_table(["M x N x K", "floor", *kinds, "config"], times)
     lines += ["", "## Versions", "", *(f"- {name}: {value}" for name, value in result.setting.versions)]
@@ -214,10 +231,9 @@ def bench_markdown(result: BenchResult) -> str:
 
 
 def _times(row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:
-    times = [row.floor_us, row.ours_us, row.eager_us, row.fixed_us]
-    for key in keys:
-        rival = row.rival(key)
-        times += (rival.us, rival.eager_us, rival.fixed_us) if rival else (None, None, None)
+    times = [row.floor_us, row.ours_us, row.between_us, row.eager_us, row.fixed_us]
+    for rival in map(row.rival, keys):
+        times += (rival.us, rival.between_us, rival.eager_us, rival.fixed_us) if rival else (None,) * 4
     return [row.problem.shape, *map(figure, times), f"`{row.config}`"]
 
 

@@ -7,6 +7,12 @@ from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
 
+RATIOS = {
+    "ratio": "back to back",
+    "between_ratio": "with another library's kernel in between",
+    "eager_ratio": "in eager calls",
+}
+"""The ratios of a `Rival`, by the names of their fields."""
 TITLES = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy"}
 """The libraries that kernels are compared with, by the word for them in names of fields."""
 
@@ -29,6 +35,13 @@ class Rival:
     """Median from one call to its end, without a graph."""
     fixed_us: float | None
     """Median on inputs that stay in the cache, where that was timed."""
+    between_us: float | None = None
+    """Median of what it adds to a kernel of the array library that comes between two products, where that was timed."""
+    between_ratio: float | None = None
+    """Median over the rounds of these times: theirs over ours, with its interval."""
+    between_interval: tuple[float, float] | None = None
+    eager_ratio: float | None = None
+    """Median over the calls of the eager times: theirs over ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,10 @@ class BenchRow:
     """Median from one call to its end, without a graph."""
     fixed_us: float | None = None
     """Median on inputs that stay in the cache, where that was timed."""
+    between_us: float | None = None
+    """Median of what it adds to a kernel of the array library that comes between two products, where that was timed."""
+    between_kernel_us: float | None = None
+    """Median of that kernel without products, which is taken off."""
     aa_interval: tuple[float, float] | None = None
     """Confidence interval of the ratio of ours to ours, timed as two contenders: what the method itself is worth."""
     rounds: int = 0
@@ -127,9 +144,10 @@ class BenchResult:
         found = (row.rival(key) for row in self.rows if row.ok)
         return tuple(rival for rival in found if rival is not None)
 
-    def geomean(self, key: str) -> float | None:
-        """Geometric mean of the ratios to a rival over the rows that are ok, None where there are none."""
-        ratios = [rival.ratio for rival in self.compared(key)]
+    def geomean(self, key: str, name: str = "ratio") -> float | None:
+        """Geometric mean of the ratios to a rival over the rows that have them, None where there are none; `name` is
+        one of RATIOS."""
+        ratios = [ratio for rival in self.compared(key) if (ratio := getattr(rival, name)) is not None]
         return statistics.geometric_mean(ratios) if ratios else None
 
     @property

@@ -32,6 +32,11 @@ class Contender:
     """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor."""
     interval: tuple[float, float]
     """Confidence interval of that ratio, 95% or what the rounds allow."""
+    between_us: float | None = None
+    """Median of what it adds to a kernel of another library that comes between two products, where that was timed."""
+    between_ratio: float | None = None
+    """The ratio of these times, and its interval. The winner is decided by the first ratio."""
+    between_interval: tuple[float, float] | None = None
 
 
 def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender, ...]:
@@ -40,11 +45,15 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender
     The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
     win, beside the vendor's library.
     """
-    vendor = duel.samples_us[duel.configs.index(None)]
+    place = duel.configs.index(None)
+    vendor, between = duel.samples_us[place], duel.between_us or ((),) * len(duel.configs)
     contenders = []
-    for config, samples, accuracy, whole_us in zip(duel.configs, duel.samples_us, duel.accuracies, duel.end_to_end_us):
+    rows = zip(duel.configs, duel.samples_us, duel.accuracies, duel.end_to_end_us, between, strict=True)
+    for config, samples, accuracy, whole_us, added in rows:
         measured = summarise(list(samples), duel.clock_mhz, whole_us)
-        contenders.append(Contender(config, measured, accuracy, *paired(vendor[: len(samples)], samples)))
+        ratio, within = paired(vendor[: len(samples)], samples)
+        beside = median(added), *paired_if_timed(between[place], added)
+        contenders.append(Contender(config, measured, accuracy, ratio, within, *beside))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [(c.config.canonical, c) for c in contenders if c.config is not None and c.config not in only_compared]
     if not ours:
@@ -59,6 +68,18 @@ def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple
     """Median of their times over ours, round by round, and its confidence interval: above 1 is faster than they."""
     ratios = [their_us / our_us for their_us, our_us in zip(theirs, ours, strict=True)]
     return statistics.median(ratios), interval(ratios)
+
+
+def paired_if_timed(
+    theirs: Sequence[float], ours: Sequence[float]
+) -> tuple[float, tuple[float, float]] | tuple[None, None]:
+    """`paired`, or nothing where one of them has no times."""
+    return paired(theirs, ours) if theirs and ours else (None, None)
+
+
+def median(samples: Sequence[float]) -> float | None:
+    """The median, None without samples."""
+    return statistics.median(samples) if samples else None
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...codegen.config import Config
 from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
-from ...runtime.check.timing import Timer, TimingPlan
+from ...runtime.check.timing import Timer, TimingPlan, added_us
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo
@@ -18,6 +18,7 @@ from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
 
+_BETWEEN_ROUNDS = 7
 _FAR_BEHIND, _FEW_ROUNDS = 4.0, 3
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves."""
 
@@ -56,6 +57,9 @@ class Duel:
     """For each contender the time with the operands copied to the device and the result back."""
     clock_mhz: float | None = None
     """Clock seen at the end."""
+    between_us: tuple[tuple[float, ...], ...] = ()
+    """For each contender what it adds, one time a round, to a kernel of another library that comes between two
+    products; nothing for one far behind, and nothing at all where that was not timed."""
 
 
 class Bench:
@@ -120,8 +124,8 @@ class Bench:
 
         So many rounds, and where they take less than `seconds` more of them. Each is checked again first. Configs far
         behind the fastest have a few rounds of their own afterwards: they would take most of the time, and while they
-        leave the device half idle it gathers clocks for whoever comes next. Raises LaunchError, or ConfigError for a
-        result that is wrong.
+        leave the device half idle it gathers clocks for whoever comes next. The others have further rounds with another
+        library's kernel between two products. Raises LaunchError, or ConfigError for a result that is wrong.
         """
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
@@ -144,9 +148,18 @@ class Bench:
                 few = min(rounds, _FEW_ROUNDS)
                 late: dict[Config | None, Launch] = {config: contenders[config] for config in behind}
                 samples.update(timer.rounds(late, few)[0])
+            between = _between(timer, near) if timer.plan.between else {}
             end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
             rows = tuple(tuple(samples[config]) for config in contenders)
-            return Duel(tuple(contenders), rows, tuple(accuracies), end_to_end_us, clock_mhz)
+            added = tuple(tuple(between.get(config, ())) for config in contenders)
+            return Duel(tuple(contenders), rows, tuple(accuracies), end_to_end_us, clock_mhz, added)
+
+
+def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Config | None, list[float]]:
+    """What each adds to another library's kernel, round by round."""
+    followed: dict[Config | str | None, Launch] = {config: timer.followed(each) for config, each in contenders.items()}
+    samples, _ = timer.rounds({**followed, "alone": timer.followed()}, _BETWEEN_ROUNDS)
+    return {config: added_us(samples[config], samples["alone"]) for config in contenders}
 
 
 class InProcess:
