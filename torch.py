@@ -1,7 +1,7 @@
-"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. The one module that needs torch.
+"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. Only this needs torch.
 
-The op has kernels for the processor and CUDA, a fake kernel for tracing and a gradient. Where nothing is traced `matmul`
-goes past torch's dispatcher, as that costs more than the launch.
+The op has kernels for the processor and CUDA, a fake kernel for tracing and a gradient. Where nothing is traced
+`matmul` goes past torch's dispatcher.
 """
 
 from typing import Any
@@ -36,15 +36,17 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0) -> Any:
     a is m x k and b k x n, both float32 or both float64, both in the processor's memory or both on one GPU. Any
     strides: rows that are padded, transposes and parts of larger tensors are used where they lie, what no kernel takes
     is copied. The result is a new tensor, m x n, row by row; on a GPU the work is put on torch's current stream. The
-    gradients of a and b are two products with shapes of their own, m x k x n and k x n x m, so tune these too for
-    training. They have gradients in turn.
+    gradients of a and b are two products with shapes of their own, m x k x n and k x n x m (or their transposes, where
+    a or b is one), so tune these too for training. They have gradients in turn.
 
     Raises ShapeError, ArgumentTypeError (a TypeError), DeviceMismatchError, and the errors of `tilewright.load` at a
     shape's first product, of which none may fall where a CUDA graph is captured (CaptureError): warm up, or call
     `tilewright.prepare`. While tracing, torch raises its own errors.
     """
-    if torch.compiler.is_compiling() or not _is_plain(a, b):
+    if torch.compiler.is_compiling():
         return _op(a, b, alpha)
+    if not _is_plain(a, b):
+        return _Transformed.apply(a, b, alpha) if torch._C._are_functorch_transforms_active() else _op(a, b, alpha)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _Product.apply(a, b, alpha)
     return _product(a, b, alpha)
@@ -69,6 +71,7 @@ def _is_plain(a: Any, b: Any) -> bool:
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
+        and not (a.is_neg() or b.is_neg() or a.is_meta)
     )
 
 
@@ -78,8 +81,8 @@ def _product(a: Any, b: Any, alpha: float = 1.0) -> Any:
 
 
 def _kernel(a: Any, b: Any, alpha: float = 1.0) -> Any:
-    plain = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
-    return _product(*plain, alpha)
+    a, b = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
+    return _product(a, b, alpha)
 
 
 def _fake(a: Any, b: Any, alpha: float = 1.0) -> Any:
@@ -98,9 +101,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, alpha: float) -> Any:
-        ctx.save_for_backward(a, b)
-        ctx.set_materialize_grads(False)
-        ctx.alpha = alpha
+        _save(ctx, a, b, alpha)
         return _below_autograd(a, b, alpha)
 
     @staticmethod
@@ -109,11 +110,39 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             return None, None, None
         a, b = ctx.saved_tensors
         for_a, for_b, _ = ctx.needs_input_grad
-        return (
-            matmul(grad, b.t(), alpha=ctx.alpha) if for_a else None,
-            matmul(a.t(), grad, alpha=ctx.alpha) if for_b else None,
-            None,
-        )
+        of_a = of_b = None
+        if for_a:
+            of_a = _as_it_lies(a, grad, b.t(), ctx.alpha)
+        if for_b:
+            of_b = _as_it_lies(b, a.t(), grad, ctx.alpha)
+        return of_a, of_b, None
+
+
+class _Transformed(_Product):
+    """The same within `torch.func.grad`, `vmap` and their like, which want it in this form. It is much slower."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Any, b: Any, alpha: float) -> Any:  # type: ignore[override]
+        return _below_autograd(a, b, alpha)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _save(ctx, *inputs)
+
+
+def _as_it_lies(like: Any, a: Any, b: Any, alpha: float) -> Any:
+    """The product of a and b, transposed in memory where `like` is: the gradient of a parameter is then not copied."""
+    if like.stride(0) == 1 and like.stride(1) == like.shape[0]:
+        return matmul(b.t(), a.t(), alpha=alpha).t()
+    return matmul(a, b, alpha=alpha)
+
+
+def _save(ctx: Any, a: Any, b: Any, alpha: float) -> None:
+    ctx.save_for_backward(a, b)
+    ctx.set_materialize_grads(False)
+    ctx.alpha = alpha
 
 
 def _below_autograd(a: Any, b: Any, alpha: float) -> Any:

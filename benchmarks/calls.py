@@ -15,7 +15,7 @@ import platform
 import random
 import sys
 import timeit
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ import cupy
 import numpy as np
 import tilewright
 import tilewright.torch
-import torch
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Mode
 from tilewright.codegen.problem import DType, Problem
@@ -37,14 +36,14 @@ from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
 
+import torch
+
 ROUNDS, CALLS, FEWER_CALLS, SLOW_US = 7, 400, 100, 20.0
-"""A product that takes longer than SLOW_US, back to back, is called fewer times in a batch: about 1,000 launches can wait."""
+"""A product that takes longer, back to back, is called fewer times in a batch: about 1,000 launches can wait."""
 SHAPES = ("128", "512", "1000", "16x4096x4096", "333x500x700")
 KINDS = ("pack", "split_k", "stream_k", "tma")
 MIXED = "64 100 128 256 300 512 777 1024 64x1024x256 333x500x700 1024x768x512 96x640x1024".split()
 PRODUCTS, RACE_CALLS = 1000, 10_000
-SWITCH_SECONDS = 1e-5
-"""How soon another thread gets its turn while threads race; Python's own 5 ms would hide much."""
 TARGETS = {"load-cupy": ("cupy", 0.5), "load-torch": ("torch", 1.0), "matmul-cupy": ("cupy", 0.75)}
 TARGETS |= {"matmul-torch": ("torch", 1.3), "op-torch": ("direct_new", 1.6)}
 """For each path what its time is divided by, and how much that may be."""
@@ -52,18 +51,15 @@ WHOLE_TARGETS = {"eager": 1.15, "captured": 1.3}
 """How many times as fast as a rival many products have to be."""
 GIVEN, NEW = "call(a, b, out=c)", "call(a, b)"
 METHOD = (
-    f"Calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} calls ({FEWER_CALLS} "
-    f"where a product takes more than {SLOW_US:.0f} us back to back, so that the launch queue does not fill), `out` "
-    "given but for op-torch, torch_new_us and direct_new_us; each batch begins with an idle GPU; batches of all paths "
-    "and rivals of a shape alternate in random order in one process. End to end: wall time of float products of "
-    f"{len(MIXED)} shapes in shuffled order, `out` given, waited for once, {ROUNDS} repetitions that alternate; "
-    "captured: the same as one CUDA graph; where the rival is called cuBLAS it is captured by its own interface, as "
-    "CuPy refuses, with a workspace allocated once. Operands are small whole numbers: every contender's result is "
-    "checked exactly before it is timed. No garbage collection, no TF32; GPU 0, default stream but in captures"
+    f"Calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} ({FEWER_CALLS} where a "
+    f"product takes over {SLOW_US:.0f} us back to back: the launch queue must not fill), `out` given but for op-torch, "
+    "torch_new_us and direct_new_us; each batch begins with an idle GPU; batches of all paths and rivals of a shape "
+    "alternate in random order in one process. End to end: wall time of float products of 12 shapes in shuffled order, "
+    f"`out` given, waited for once, {ROUNDS} repetitions that alternate; captured: the same as one CUDA graph; where "
+    "the rival is cuBLAS it is captured by its own interface with a workspace allocated once, as CuPy refuses. "
+    "Operands are whole numbers: results are checked exactly before they are timed. No garbage collection, no TF32"
 )
 Run = Callable[[], Any]
-Side = tuple[str, str]
-"""Library whose arrays are used, and `our` or `rival`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +68,8 @@ class Arrays:
 
     problem: Problem
     cupy: tuple[Any, Any, Any]
-    """a, b and out."""
     torch: tuple[Any, Any, Any]
-    """The same."""
+    """a, b and out."""
     expected: Any
     """The right result, exactly, as a NumPy array."""
 
@@ -93,9 +88,8 @@ def wait() -> None:
     cupy.cuda.runtime.deviceSynchronize()
 
 
-def prove(name: str, run: Run, outs: Iterable[tuple[Any, Any]]) -> None:
+def prove(name: str, run: Run, outs: list[tuple[Any, Any]]) -> None:
     """Run once, and compare each array that it writes with what is right there."""
-    outs = tuple(outs)
     for out, _ in outs:
         out[...] = math.nan
     wait()  # the run may be on another stream
@@ -141,34 +135,28 @@ def smallest_of_kinds(device_key: str) -> list[Problem]:
 def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]]:
     """A row for each path of one product."""
     arrays, gemm = arrays_of(problem, rng), tilewright.load(problem.m, problem.n, problem.k, dtype=problem.dtype.value)
-    paths: dict[str, tuple[str, Any, tuple[Any, Any, Any]]] = {
-        "load-cupy": (GIVEN, gemm, arrays.cupy),
-        "matmul-cupy": (GIVEN, tilewright.matmul, arrays.cupy),
-        "load-torch": (GIVEN, gemm, arrays.torch),
-        "matmul-torch": (GIVEN, tilewright.matmul, arrays.torch),
-        "op-torch": (NEW, torch.ops.tilewright.matmul, arrays.torch),
-        "cupy": (GIVEN, cupy.matmul, arrays.cupy),
-        "torch": (GIVEN, torch.mm, arrays.torch),
-        "torch_new": (NEW, torch.mm, arrays.torch),
-        "direct_new": (NEW, tilewright.matmul, arrays.torch),
-    }
+    ours, on = {"load": gemm, "matmul": tilewright.matmul}, {"cupy": arrays.cupy, "torch": arrays.torch}
+    paths: dict[str, Any] = {f"{how}-{lib}": (GIVEN, ours[how], on[lib]) for lib in on for how in ours}
+    paths["op-torch"] = NEW, torch.ops.tilewright.matmul, arrays.torch
+    paths |= {"cupy": (GIVEN, cupy.matmul, arrays.cupy), "torch": (GIVEN, torch.mm, arrays.torch)}
+    paths |= {"torch_new": (NEW, torch.mm, arrays.torch), "direct_new": (NEW, tilewright.matmul, arrays.torch)}
     contenders, whole_us = {}, {}
     for name, (code, call, (a, b, c)) in paths.items():
         names = {"call": call, "a": a, "b": b, "c": c, "wait": wait}
-        given, new = partial(call, a, b, out=c), lambda call=call, a=a, b=b, c=c: c.copy_(call(a, b))
-        prove(f"{problem} {name}", given if code == GIVEN else new, [(c, arrays.expected)])
+        run = partial(eval, code if code == GIVEN else f"c.copy_({code})", names)
+        prove(f"{problem} {name}", run, [(c, arrays.expected)])
         whole_us[name] = timed(f"for _ in range(50): {code}\nwait()", 2, names) / 50 * 1e6
         contenders[name] = partial(timed, code, names=names)
     slowest = max(whole_us["load-cupy"], whole_us["torch"])
     calls = FEWER_CALLS if slowest > SLOW_US else CALLS
     times = alternated({name: partial(each, calls) for name, each in contenders.items()})
     us = {name: round(min(each) * 1e6, 3) for name, each in times.items()}
-    facts = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
+    facts: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
     facts |= {"kind": kind_of(gemm.config, problem), "origin": gemm.origin, "config": str(gemm.config)}
+    facts |= {"calls": calls, "back_to_back_us": round(slowest, 2)}
     rows = []
     for path, (rival, _) in TARGETS.items():
-        row = {**facts, "path": path, "calls": calls, "back_to_back_us": round(slowest, 2), "our_us": us[path]}
-        row |= {"cupy_us": us["cupy"], "torch_us": us["torch"]}
+        row = {**facts, "path": path, "our_us": us[path], "cupy_us": us["cupy"], "torch_us": us["torch"]}
         if path == "op-torch":
             row |= {"torch_new_us": us["torch_new"], "direct_new_us": us["direct_new"]}
         rows.append({**row, "ratio": round(us[path] / us[rival], 4)})
@@ -203,7 +191,7 @@ def _all(call: Callable[..., Any], work: list[tuple[Any, Any, Any]]) -> None:
         call(a, b, out=c)
 
 
-def _raced(how: str, runs: Mapping[Side, Run], each: list[Arrays], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _raced(how: str, runs: Mapping[Any, Run], each: list[Arrays], names: Mapping[str, str]) -> list[dict[str, Any]]:
     for key, run in runs.items():
         prove(f"{how}, {key}", run, [(getattr(one, key[0])[2], one.expected) for one in each])
     given = {key: {"run": run, "wait": wait} for key, run in runs.items()}
@@ -240,26 +228,25 @@ def _captured(name: str, run: Run) -> Run:
 def _cublas(device: Device, each: list[Arrays], order: list[Arrays]) -> Run:
     launches = {}
     for one in each:
-        operands = (Operand(int(x.data.ptr), *x.shape, x.shape[1], False, x) for x in one.cupy)
-        launches[one.problem] = partial(device.vendor(one.problem), *operands, 1.0, 0.0)
+        a, b, c = (Operand(int(x.data.ptr), x.shape[0], x.shape[1], x.shape[1], False, x) for x in one.cupy)
+        launches[one.problem] = partial(device.vendor(one.problem), a, b, c, 1.0, 0.0)
     calls = [launches[one.problem] for one in order]
     return lambda: [call() for call in calls]
 
 
 def races(problems: list[Problem]) -> list[dict[str, Any]]:
     """Threads that call at once on one GPU, and on two where there are two; nothing is ready when they begin."""
-    rows, before = [], sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
+    rows: list[dict[str, Any]] = []
+    sys.setswitchinterval(1e-5)  # the 5 ms that Python begins with would hide much
     for places in ([0, 0, 0, 0], [0, 1])[: min(2, cupy.cuda.runtime.getDeviceCount())]:
         tilewright.clear()
         with ThreadPoolExecutor(len(places)) as pool:
             tasks = [pool.submit(_called, place, seed, problems) for seed, place in enumerate(places)]
-        errors = [f"{type(e).__name__}: {e}" for task in tasks if (e := task.exception()) is not None]
-        wrong = sum(task.result() for task in tasks if task.exception() is None)
+        errors = [f"{type(error).__name__}: {error}" for task in tasks if (error := task.exception())]
+        wrong = sum(task.result() for task in tasks if not task.exception())
         row = {"threads": len(places), "devices": len(set(places)), "calls_each": RACE_CALLS, "wrong": wrong}
         rows.append({**row, "errors": errors, "shapes": [problem.shape for problem in problems]})
         print(f"races, {row['threads']} threads, {row['devices']} devices: {wrong} wrong", *errors)
-    sys.setswitchinterval(before)
     return rows
 
 
@@ -317,25 +304,24 @@ def main() -> None:
     info, rng = choose("cuda").info, np.random.default_rng(0)
     random.seed(0)
     kinds = smallest_of_kinds(info.key)
-    floats = dict.fromkeys([*(Problem.parse(shape) for shape in SHAPES), *kinds])
-    doubles = [Problem.parse(shape, "double") for shape in SHAPES]
-    heads = "load matm | load matm   op |CuPy torch|torch matm"
-    print(f"{'microseconds a call':<26}| CuPy: ours | torch: ours    | out given | new\n{'':<29}{heads}")
-    rows = [row for problem in (*floats, *doubles) for row in call_rows(problem, rng)]
-    whole = end_to_end(open_device(info), rng)
-    lines = summary(rows, whole)
+    floats = dict.fromkeys([*map(Problem.parse, SHAPES), *kinds])
+    print(f"{'microseconds a call':<25}{'ours, CuPy':>12}{'ours, torch':>18}{'out given':>12}{'new':>12}")
+    print(" " * 25 + "".join(f"{head:>6}" for head in "load matm load matm op CuPy torch torch matm".split()))
+    problems = [*floats, *(Problem.parse(shape, "double") for shape in SHAPES)]
+    rows = [row for problem in problems for row in call_rows(problem, rng)]
+    lines = summary(rows, whole := end_to_end(open_device(info), rng))
     print(table(lines))
     document: dict[str, Any] = {"device": info.name, "driver": info.driver, "processor": host_info().name[5:]}
     versions = {"python": platform.python_version(), "numpy": np.__version__, "cupy": cupy.__version__}
     versions |= {"torch": torch.__version__, "tilewright": tilewright.__version__}
     document["versions"] = versions | dict(versions_of(info, compiler_for(info)))
-    document["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    document |= {"method": METHOD, "summary": lines, "rows": rows, "end_to_end": {"shapes": MIXED, "rows": whole}}
+    document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
+    document |= {"summary": lines, "rows": rows, "end_to_end": {"shapes": MIXED, "rows": whole}}
     path = options.output or Path(__file__).parent / "results" / info.key / "calls.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     if options.races:
-        document["races"] = races([*(Problem.parse(shape) for shape in MIXED), *kinds])
+        document["races"] = races([*map(Problem.parse, MIXED), *kinds])
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 

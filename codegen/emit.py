@@ -11,7 +11,7 @@ from pathlib import Path
 from .arch import Arch
 from .config import Config
 from .environment import environment, tidy
-from .errors import check
+from .errors import check, check_type
 from .problem import Problem
 from .render import render
 from .reserved import PREFIXES, RESERVED
@@ -57,8 +57,12 @@ def emit(problem: Problem, config: Config, arch: Arch, name: str = "gemm", main:
 
     The function `name` has C linkage, checks its arguments and serves every shape that the edge allows; the
     header says how it is called. Raises ConfigError for a name that C, C++, the C library or the files
-    themselves use, and for a config that cannot serve the problem.
+    themselves use, and for a config that cannot serve the problem, ArgumentTypeError for other types.
     """
+    check_type("problem", problem, Problem, "a Problem")
+    check_type("config", config, Config, "a Config, such as load(...).config")
+    check_type("arch", arch, Arch, "an Arch, such as load(...).device.arch")
+    check_type("name", name, str, "text")
     source = render(problem, config, arch)
     identifier(name)
     taken = name in RESERVED or name.startswith(PREFIXES)

@@ -65,3 +65,10 @@ def check(condition: bool, message: str, error: type[TilewrightError] = ConfigEr
     """Raise `error(message)` unless `condition` holds."""
     if not condition:
         raise error(message)
+
+
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """Raise ArgumentTypeError unless `value` is of these types; True and False are no numbers."""
+    numbers = kinds is int or (isinstance(kinds, tuple) and int in kinds)
+    if not isinstance(value, kinds) or (numbers and isinstance(value, bool)):
+        raise ArgumentTypeError(f"{name} must be {what}, got {value!r}")

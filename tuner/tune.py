@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError, ShapeError, TuningError, check
+from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_type
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
@@ -52,29 +53,32 @@ def tune(
     effort: str = "normal",
     trials: int | None = None,
     seconds: float | None = None,
-    store: Path | None = None,
+    store: Path | str | None = None,
     sampler: str = "gp",
     isolation: bool = True,
-    spaces: Path | None = None,
+    spaces: Path | str | None = None,
     keep: int = 5,
     seed: int = 0,
-    record: Path | None = None,
+    record: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
     trials and seconds override those of the effort. `keep` contenders meet in the final duel. With `record`, every
     trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. Raises ConfigError,
-    ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot be kept.
+    ArgumentTypeError, ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot
+    be kept.
     """
     started = time.monotonic()
+    check_type("problem", problem, Problem, "a Problem")
+    check_type("sampler", sampler, str, "a name")
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
     check_sampler(sampler)
     info = choose(device).info
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
-    shelf, choices = Store(store), read_spaces(spaces)
+    shelf, choices, record = Store(_path("store", store)), read_spaces(_path("spaces", spaces)), _path("record", record)
     versions = versions_of(info, compiler_for(info))
     shelf.make()
     records = tuple(shelf.records())
@@ -134,7 +138,14 @@ def tune(
     )
 
 
+def _path(name: str, value: object) -> Path | None:
+    check_type(name, value, (Path, str, NoneType), "a path")
+    return value if value is None or isinstance(value, Path) else Path(str(value))
+
+
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
+    check_type("trials", trials, (int, NoneType), "a whole number")
+    check_type("seconds", seconds, (int, float, NoneType), "a number")
     check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
     check(seconds is None or (seconds > 0 and math.isfinite(seconds)), f"seconds must be positive, got {seconds}")

@@ -14,6 +14,7 @@ from .parameters import MAP_BYTES, ParameterBlock, in_range
 _LEAST_DRIVER = 12030
 """From CUDA 12.3 on such launches can be captured into a graph."""
 _PDL = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_LEGACY = 1  # CU_STREAM_LEGACY, which 0 stands for
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MAP_ALIGNMENT = 64  # of a CUtensorMap
 _MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
@@ -115,6 +116,8 @@ def load_now(function: int) -> None:
 
 def stream_identity(stream: int) -> int:
     """A number for a stream that no other has had, as its handle may. Raises LaunchError."""
+    if stream <= _LEGACY:
+        return -1  # the default stream, which is never destroyed
     identity = ctypes.c_uint64()
     status = _driver().cuStreamGetId(ctypes.c_void_p(stream), ctypes.byref(identity))
     check(status == 0, f"cuStreamGetId returned {status}", LaunchError)

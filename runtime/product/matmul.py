@@ -7,11 +7,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.emit import Emitted, emit
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check
+from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_type
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
@@ -340,7 +341,7 @@ def _cupy() -> Any:
 
 
 def _folder(store: Path | str | None) -> Path | None:
-    check(store is None or isinstance(store, Path | str), f"store must be a path, got {store!r}", ArgumentTypeError)
+    check_type("store", store, (Path, str, NoneType), "a path")
     return None if store is None else Path(store)
 
 

@@ -216,3 +216,21 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
     for call in (lambda: tilewright.load(1, 2, 3, device="cuda"), lambda: tilewright.matmul(A, B, device="cuda:3")):
         with pytest.raises(DeviceError, match="device cuda: "):
             call()
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: tilewright.tune("8x8x8"), "problem must be a Problem, got '8x8x8'"),
+    (lambda: tilewright.tune(EIGHT, trials="5"), "trials must be a whole number, got '5'"),
+    (lambda: tilewright.tune(EIGHT, seconds=True), "seconds must be a number, got True"),
+    (lambda: tilewright.tune(EIGHT, store=5), "store must be a path, got 5"),
+    (lambda: tilewright.tune(EIGHT, record=5), "record must be a path, got 5"),
+    (lambda: tilewright.tune(EIGHT, sampler=None), "sampler must be a name, got None"),
+    (lambda: tilewright.emit(EIGHT, "simt", None), "config must be a Config, such as load(...).config, got 'simt'"),
+    (lambda: tilewright.load(8, 8, 8, device="host").emit(5), "name must be text, got 5"),
+])  # fmt: skip
+def test_arguments_of_other_types(call: Any, message: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+        call()
+
+
+EIGHT = tilewright.Problem(8, 8, 8)

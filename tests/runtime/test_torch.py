@@ -1,0 +1,311 @@
+"""`tilewright.torch`: the op, its gradients and what compiles it, on the processor and, marked gpu, on a GPU."""
+
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from tilewright.codegen.errors import ArgumentTypeError, ShapeError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch = pytest.importorskip("torch")
+    import tilewright.torch as tilewright_torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its parts to each other
+
+ROOT = Path(tilewright.__file__).parent
+OP = torch.ops.tilewright.matmul
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "sliced": lambda x: torch.nn.functional.pad(x, (3, 2, 1, 1))[1:-1, 3:-2],
+    "stepped": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+}
+"""The same matrix as it may lie in memory; no kernel takes the last without a copy."""
+WAYS = {
+    "tilewright.torch.matmul": tilewright_torch.matmul,
+    "the op": lambda a, b, alpha=1.0: OP(a, b, alpha),
+    "tilewright.matmul": tilewright.matmul,
+}
+
+
+class Seen(TorchDispatchMode):  # type: ignore[misc]
+    """Notes the ops that are run within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Products:
+    """What holds wherever the tensors are; a subclass says where that is."""
+
+    device: str
+    backend: str
+
+    def whole(self, rows: int, cols: int, dtype: Any = torch.float32, seed: int = 0) -> Any:
+        """Whole numbers from -8 to 8: every sum of theirs is exact."""
+        values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_opcheck(self, layout: str, dtype: Any) -> None:
+        a, b = (LAYOUTS[layout](each) for each in (self.whole(5, 7, dtype), self.whole(7, 6, dtype)))
+        torch.library.opcheck(OP.default, (a, b))
+        tracked = a.detach().requires_grad_(), b.detach().requires_grad_()
+        torch.library.opcheck(OP.default, (*tracked, 0.5))
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_results_and_how_they_lie(self, way: str) -> None:
+        for dtype in (torch.float32, torch.float64):
+            a, b = self.whole(5, 7, dtype), self.whole(7, 6, dtype)
+            for of_a in LAYOUTS.values():
+                for of_b in LAYOUTS.values():
+                    left, right = of_a(a), of_b(b)
+                    if way == "tilewright.matmul":  # copies what it has to only where told
+                        got = tilewright.matmul(left, right, alpha=0.5, copy="if-needed")
+                    else:
+                        got = WAYS[way](left, right, alpha=0.5)
+                    assert (got.shape, got.stride(), got.dtype, got.device) == ((5, 6), (6, 1), dtype, a.device)
+                    assert torch.equal(got, 0.5 * (a @ b))
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_the_fake_kernel_tells_the_truth(self, layout: str) -> None:
+        a, b = (LAYOUTS[layout](each) for each in (self.whole(5, 7), self.whole(7, 6)))
+        real = OP(a, b)
+        with FakeTensorMode() as mode:
+            fakes = mode.from_tensor(a), mode.from_tensor(b)
+            for fake in (OP(*fakes), tilewright_torch.matmul(*fakes)):
+                assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+                assert fake.device == real.device
+        meta = OP(a.to("meta"), b.to("meta"))
+        assert (meta.shape, meta.stride()) == (real.shape, real.stride())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_gradients_of_first_and_second_order(self, way: str) -> None:
+        a = torch.randn(4, 5, dtype=torch.float64, device=self.device, requires_grad=True)
+        b = torch.randn(3, 5, dtype=torch.float64, device=self.device, requires_grad=True)
+
+        def product(a: Any, b: Any) -> Any:
+            return WAYS[way](a, b.t(), alpha=0.5)
+
+        assert torch.autograd.gradcheck(product, (a, b))
+        assert torch.autograd.gradgradcheck(product, (a, b))
+        assert torch.autograd.gradcheck(product, (a, b.detach()))
+
+    def test_only_gradients_that_are_wanted_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shapes: list[tuple[int, ...]] = []
+        product = tilewright_torch._product
+
+        def counted(a: Any, b: Any, alpha: float = 1.0) -> Any:
+            result = product(a, b, alpha)
+            shapes.append((*result.shape, a.shape[1]))
+            return result
+
+        monkeypatch.setattr(tilewright_torch, "_product", counted)
+        a, b = self.whole(5, 7), self.whole(7, 6)
+        for left, right, backward in (
+            (a, b.clone().requires_grad_(), [(7, 6, 5)]),
+            (a.clone().requires_grad_(), b, [(5, 7, 6)]),
+            (a.clone().requires_grad_(), b.clone().requires_grad_(), [(5, 7, 6), (7, 6, 5)]),
+        ):
+            shapes.clear()
+            tilewright_torch.matmul(left, right).backward(self.whole(5, 6))
+            assert shapes == [(5, 6, 7), *backward]
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_parameters_get_gradients(self, way: str) -> None:
+        a, b = torch.nn.Parameter(self.whole(5, 7)), torch.nn.Parameter(self.whole(7, 6))
+        grad = self.whole(5, 6)
+        got = WAYS[way](a, b)
+        assert type(got) is torch.Tensor
+        assert got.requires_grad
+        got.backward(grad)
+        assert torch.equal(a.grad, grad @ b.detach().t())
+        assert torch.equal(b.grad, a.detach().t() @ grad)
+        with torch.no_grad():
+            assert not WAYS[way](a, b).requires_grad
+        with torch.inference_mode():
+            assert torch.equal(WAYS[way](a, b), got)
+
+    def test_gradients_lie_as_their_parameters(self) -> None:
+        a, b, grad = self.whole(5, 7), self.whole(7, 6), self.whole(5, 6)
+        for of_a in ("plain", "transposed"):
+            for of_b in ("plain", "transposed"):
+                left, right = LAYOUTS[of_a](a).requires_grad_(), LAYOUTS[of_b](b).requires_grad_()
+                results = torch.autograd.grad(tilewright_torch.matmul(left, right, alpha=0.5), (left, right), grad)
+                assert [each.stride() for each in results] == [left.stride(), right.stride()]
+                assert torch.equal(results[0], 0.5 * (grad @ b.t()))
+                assert torch.equal(results[1], 0.5 * (a.t() @ grad))
+
+    def test_an_operand_that_was_overwritten_is_noticed(self) -> None:
+        a, b = self.whole(5, 7).requires_grad_(), self.whole(7, 6)
+        got = tilewright_torch.matmul(a, b)
+        b.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            got.sum().backward()
+
+    def test_the_direct_path_goes_past_the_dispatcher(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        a, b = self.whole(5, 7), self.whole(7, 6)
+        with Seen() as seen:
+            assert torch.equal(tilewright_torch.matmul(a, b), a @ b)
+        assert "tilewright.matmul.default" in seen.ops
+        monkeypatch.setattr(tilewright_torch, "_op", None)
+        assert torch.equal(tilewright_torch.matmul(a, b), a @ b)
+        with torch.no_grad():
+            assert torch.equal(tilewright_torch.matmul(a.requires_grad_(), b), a @ b)
+        tilewright_torch.matmul(a, b).sum().backward()
+        assert torch.equal(a.grad, b.sum(1).expand(5, 7))
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_compiled_as_one_graph(self, dynamic: bool) -> None:
+        def layer(a: Any, b: Any) -> Any:
+            return torch.relu(tilewright_torch.matmul(a.sin(), b.t(), alpha=0.5)) + OP(a, b.t())
+
+        compiled = torch.compile(layer, fullgraph=True, backend=self.backend, dynamic=dynamic)
+        for m in (4, 9) if dynamic else (4,):
+            a, b = self.whole(m, 7).requires_grad_(), self.whole(6, 7).requires_grad_()
+            got, expected = compiled(a, b), layer(a, b)
+            torch.testing.assert_close(got, expected)
+            grad = self.whole(m, 6)
+            results = torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad)
+            torch.testing.assert_close(*results)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(a, b), expected)
+
+    def test_exported(self) -> None:
+        a, b = self.whole(5, 7), torch.nn.Linear(7, 6)
+        network = tilewright_torch.Linear(7, 6).to(self.device)
+        network.load_state_dict(b.state_dict())
+        exported = torch.export.export(network, (a,))
+        assert "torch.ops.tilewright.matmul.default" in exported.graph_module.code
+        torch.testing.assert_close(exported.module()(a), network(a))
+
+    def test_functional_transforms(self) -> None:
+        a, b = self.whole(5, 7), self.whole(7, 6)
+        of_a, of_b = torch.func.grad(lambda a, b: tilewright_torch.matmul(a, b).sum(), (0, 1))(a, b)
+        assert torch.equal(of_a, b.sum(1).expand(5, 7))
+        assert torch.equal(of_b, a.sum(0)[:, None].expand(7, 6))
+        stack = torch.stack([a, 2 * a])
+        assert torch.equal(torch.vmap(tilewright_torch.matmul, (0, None))(stack, b), stack @ b)
+
+    def test_views_that_only_torch_knows(self) -> None:
+        a, row = self.whole(5, 5), self.whole(1, 5)
+        negated = torch.complex(a, a).conj().imag
+        assert negated.is_neg()
+        assert not negated.is_contiguous()
+        for way in (tilewright_torch.matmul, OP):
+            assert torch.equal(way(negated, a), -a @ a)
+            assert torch.equal(way(a, row.expand(5, 5)), a @ row.expand(5, 5))
+
+    def test_empty_matrices(self) -> None:
+        for m, n, k in ((0, 3, 4), (3, 0, 4), (3, 4, 0)):
+            a, b = self.whole(m, k).requires_grad_(), self.whole(k, n).requires_grad_()
+            got = tilewright_torch.matmul(a, b)
+            assert torch.equal(got, torch.zeros(m, n, device=self.device))
+            got.sum().backward()
+            assert torch.equal(a.grad, torch.zeros_like(a))
+            assert torch.equal(b.grad, torch.zeros_like(b))
+
+    def test_what_is_no_product_is_refused(self) -> None:
+        a, b = self.whole(5, 7), self.whole(7, 6)
+        for way in (tilewright_torch.matmul, OP):
+            with pytest.raises(ShapeError, match="two-dimensional"):
+                way(a[None], b)
+            with pytest.raises(ShapeError, match="inner dimensions differ"):
+                way(a, a)
+            with pytest.raises(ArgumentTypeError, match="cast one of them first"):
+                way(a, b.double())
+            with pytest.raises(ArgumentTypeError, match="float16"):
+                way(a.half(), b.half())
+        with FakeTensorMode() as mode:
+            left, right = mode.from_tensor(a), mode.from_tensor(b)
+            for wrong, match in (
+                ((left[None], right), "two-dimensional"),
+                ((left, left), "inner dimensions differ"),
+                ((left, right.double()), "cast one of them first"),
+                ((left.half(), right.half()), "float32 or float64"),
+            ):
+                with pytest.raises(RuntimeError, match=match):
+                    OP(*wrong)
+
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_linear_is_that_of_torch(self, bias: bool) -> None:
+        theirs = torch.nn.Linear(7, 6, bias, device=self.device, dtype=torch.float64)
+        ours = tilewright_torch.Linear(7, 6, bias, device=self.device, dtype=torch.float64)
+        ours.load_state_dict(theirs.state_dict())
+        for shape in ((7,), (5, 7), (2, 3, 7), (0, 7)):
+            x = torch.randn(shape, dtype=torch.float64, device=self.device)
+            got, expected = ours(x), theirs(x)
+            torch.testing.assert_close(got, expected)
+            for module, result in ((ours, got), (theirs, expected)):
+                module.zero_grad()
+                result.pow(2).sum().backward()
+            for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, other.grad)
+
+
+class TestProcessor(Products):
+    device, backend = "cpu", "aot_eager"
+
+
+@pytest.mark.gpu
+class TestGpu(Products):
+    device, backend = "cuda", "inductor"
+
+
+def run(code: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def test_without_torch_the_error_says_what_to_install(tmp_path: Path) -> None:
+    done = run("import sys; sys.modules['torch'] = None; import tilewright.torch", tmp_path)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: tilewright.torch needs PyTorch: pip install torch")
+
+
+def test_the_library_does_not_import_torch(tmp_path: Path) -> None:
+    code = """
+import sys, numpy, tilewright
+tilewright.matmul(numpy.ones((5, 7), 'f'), numpy.ones((7, 6), 'f'))
+assert 'torch' not in sys.modules"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_taken_for_torch_itself_it_says_so(tmp_path: Path) -> None:
+    done = run(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch", tmp_path)
+    assert "the checkout itself is on sys.path" in done.stderr.splitlines()[-1]
+
+
+def test_the_example_trains(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = [float(each) for each in re.findall(r"loss (\S+)", done.stdout)]
+    assert len(losses) == 5
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.1 * losses[0]
+    assert done.stdout.count("True") == 2
+
+
+def test_the_guide_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs" / "torch.md").read_text(), re.MULTILINE | re.DOTALL)
+    device = "import torch\ntorch.set_default_device('cpu')\n"
+    done = run(device + "\n".join(blocks), tmp_path)
+    assert done.returncode == 0, done.stderr
