@@ -1,6 +1,7 @@
 """Generator and autotuner of tiled CUDA matrix-multiplication kernels."""
 
-from importlib import metadata
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 from .codegen.emit import emit
@@ -11,13 +12,17 @@ from .tuner.tune import tune
 
 __all__ = ["Memory", "Problem", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare", "tune"]
 
-__version__ = metadata.version("tilewright")
+try:
+    __version__ = metadata.version("tilewright")
+except metadata.PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "0+unknown"
+
+# `tilewright.torch` lies in a folder of its own: at the root it would be what `import torch` finds in a checkout.
+__path__.append(str(Path(__file__).with_name("frameworks")))
 
 
 def _differentiable(a: Any, b: Any, alpha: float) -> Any:
-    from .torch import matmul  # imports torch, as nothing else does
-
-    return matmul(a, b, alpha=alpha)
+    return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
 
 
 _library = Library(nearest, _differentiable)

@@ -58,6 +58,9 @@ class Kind(Protocol):
     def stream(self) -> Callable[[int], int]:
         """Gives the library's current stream on a GPU."""
 
+    def wrote(self, array: Any) -> None:
+        """Tells autograd that an array has other elements now: what it kept of the old ones is no longer good."""
+
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         """A new matrix of the type and in the memory of another."""
 
@@ -95,6 +98,9 @@ class _NumPy:
 
     def stream(self, index: int) -> int:
         return 0
+
+    def wrote(self, array: Any) -> None:
+        """Nobody watches."""
 
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return np.empty((rows, cols), like.dtype)
@@ -140,6 +146,9 @@ class _CuPy:
         stream: int = self._current_stream().ptr
         return stream
 
+    def wrote(self, array: Any) -> None:
+        """Nobody watches."""
+
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return self._cupy.empty((rows, cols), like.dtype)
 
@@ -160,6 +169,7 @@ class _Torch:
 
     def __init__(self, module: Any) -> None:
         self._torch, self._types = module, (module.Tensor, module.nn.Parameter)
+        self._increment = module.autograd.graph.increment_version
         self.pointer: Callable[[Any], int] = module.Tensor.data_ptr
         self.stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
@@ -183,6 +193,10 @@ class _Torch:
         strides = tuple(step * dtype.size_bytes for step in array.stride())
         place = "host" if kind == "cpu" else f"cuda:{device.index}"
         return View(array.data_ptr(), tuple(array.shape), strides, dtype, place)
+
+    def wrote(self, array: Any) -> None:
+        if not array.is_inference():
+            self._increment(array)
 
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return self._torch.empty((rows, cols), dtype=like.dtype, device=like.device)

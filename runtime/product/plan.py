@@ -77,6 +77,8 @@ class Plan:
         pointer = self._pointer
         if out is None:
             out = self._made(a, beta)
+        elif self.tracks is not None:
+            self._kind.wrote(out)
         at_a, at_b, at_c = pointer(a), pointer(b), pointer(out)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
@@ -95,6 +97,7 @@ class Plan:
         pointer = self._kind.pointer
         if out is not None:
             self._check_apart(pointer(a), pointer(b), pointer(out))
+            self._kind.wrote(out)
         xp, problem = self._device.xp, self._kept.kernel.problem
         seen_a, seen_b = (
             self._kind.numpy(array).T if turned else self._kind.numpy(array)

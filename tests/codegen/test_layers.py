@@ -20,8 +20,12 @@ ONLY_IN = {
     "cupy": {"runtime/device/cuda.py"},
     "cupy_backends": {"runtime/device/cuda.py"},
     "nvmath": {"runtime/device/cublaslt.py"},
+    "torch": {"frameworks/torch.py"},
     "matplotlib": {"tuner/bench/plot.py"},
 }
+
+NEEDS_MORE = {"runtime/device/cuda.py", "frameworks/torch.py"}
+"""Files that import what is not among the dependencies."""
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -115,7 +119,7 @@ def test_importing_makes_no_file_and_needs_no_device(tmp_path: Path) -> None:
     modules = [
         ".".join(("tilewright", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for path in FILES
-        if path.name != "__main__.py" and name(path) != "runtime/device/cuda.py"  # which needs an extra
+        if path.name != "__main__.py" and name(path) not in NEEDS_MORE
     ]
     program = f"""import importlib, sys
 for module in {modules!r}: importlib.import_module(module)

@@ -288,9 +288,18 @@ assert 'torch' not in sys.modules"""
     assert done.returncode == 0, done.stderr
 
 
-def test_taken_for_torch_itself_it_says_so(tmp_path: Path) -> None:
-    done = run(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch", tmp_path)
-    assert "the checkout itself is on sys.path" in done.stderr.splitlines()[-1]
+def test_the_checkout_on_the_path_does_not_hide_torch(tmp_path: Path) -> None:
+    done = run(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; print(torch.__version__)", tmp_path)
+    assert done.stdout.strip() == torch.__version__, done.stderr
+
+
+def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:
+    a, b = (torch.ones(4, 4, requires_grad=requires) for requires in (True, False))
+    c = tilewright.matmul(a, b)
+    with torch.no_grad():
+        tilewright.matmul(torch.full((4, 4), 3.0), torch.eye(4), out=b)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        c.sum().backward()
 
 
 def test_the_example_trains(tmp_path: Path) -> None:

@@ -6,12 +6,6 @@ The op has kernels for the processor and CUDA, a fake kernel for tracing and a g
 
 from typing import Any
 
-if __name__ == "torch":
-    raise ImportError(
-        "`import torch` found tilewright/torch.py, as the checkout itself is on sys.path: "
-        "start Python in another folder, or type `pytest` for `python -m pytest`"
-    )
-
 try:
     import torch
 except ModuleNotFoundError as error:
@@ -20,7 +14,7 @@ except ModuleNotFoundError as error:
     _HELP = "tilewright.torch needs PyTorch: pip install torch (https://pytorch.org/get-started has other builds)"
     raise ImportError(_HELP, name="torch") from error
 
-from . import _library
+from tilewright import _library
 
 __all__ = ["Linear", "matmul"]
 
