@@ -85,8 +85,9 @@ class Kernel:
             return lambda *given: None
         lock, main, more = self._lock, self._main, not self._plain
         m, n, k = self._inner.m, self._inner.n, self._inner.k
-        mask = self._alignment - 1
-        askew = any(ld * self._size % multiple for ld, multiple in zip((lda, ldb, ldc), self._multiples))
+        copies = self._padding is not None  # of its own, which lie as they must
+        mask = 0 if copies else self._alignment - 1
+        askew = not copies and any(ld * self._size % multiple for ld, multiple in zip((lda, ldb, ldc), self._multiples))
 
         def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
             if askew or ((a | b | c) & mask and not self._aligned(a, b, c)):
@@ -139,28 +140,21 @@ class Kernel:
         buffers = self._scratch.at(stream, capturing) if self._scratch else ()
         problem = self._inner
         reads = alpha != 0 and problem.k > 0
+        given, k = (a, b, c), problem.k
         if self._padding:
-            self._run_padded(self._padding, stream, buffers[-1].pointer, (a, b, c), reads, alpha, beta)
-            return
-        if self._packing and reads:
+            a, b, c = copies = self._padding.matrices(buffers[-1].pointer)
+            for which, needed in enumerate((reads, reads, beta != 0)):
+                if needed:
+                    self._padding.fill(stream, which, given[which], copies[which])
+            k = k if reads else 0
+        elif self._packing and reads:
             a, b = self._packing.run(stream, a, b, buffers[-1].pointer)
         more: tuple[object, ...] = (buffers[0].pointer, *self._stream_ctas) if self._workspace else ()
         if self._boxes:
             more += (self._map(0, a), self._map(1, b))[: len(self._boxes)] if reads else self._no_maps
-        self._main(stream, *a, *b, *c, problem.m, problem.n, problem.k, alpha, beta, *more)
-
-    def _run_padded(
-        self, padding: Padding, stream: int, memory: int, given: tuple[Place, ...], reads: bool,
-        alpha: float, beta: float,
-    ) -> None:  # fmt: skip
-        """The exact kernel on copies of A, B and C that are multiples of its tile."""
-        copies, problem = padding.matrices(memory), self._inner
-        for which, needed in enumerate((reads, reads, beta != 0)):
-            if needed:
-                padding.fill(stream, which, given[which], copies[which])
-        (a, b, c), k = copies, problem.k if reads else 0
-        self._main(stream, *a, *b, *c, problem.m, problem.n, k, alpha, beta)
-        padding.take(stream, c, given[2])
+        self._main(stream, *a, *b, *c, problem.m, problem.n, k, alpha, beta, *more)
+        if self._padding:
+            self._padding.take(stream, c, given[2])
 
     def _map(self, which: int, place: Place) -> bytes:
         """The argument that tells TMA where A or B is."""

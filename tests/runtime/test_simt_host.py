@@ -135,7 +135,8 @@ def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> 
     config = config_for(CONFIGS["registers, slices, splits"], "float", "nn")
     kernel = prepare(HostDevice(), Problem.parse("33x18x200"), config)
     assert len({bits(kernel) for _ in range(5)}) == 1
-    (workspace,) = kernel._workspaces.values()
+    assert kernel._scratch is not None
+    ((workspace, *_),) = kernel._scratch._streams.values()
     assert workspace.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
     assert not workspace.array("uint8", (workspace.nbytes,))[-4 * 6 :].any()
 
@@ -145,7 +146,7 @@ def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:
     kernel = prepare(HostDevice(), Problem.parse("33x18x200"), config)
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel.config.workspace_bytes(kernel.problem, 1) == 0
-    assert not kernel._workspaces
+    assert kernel._scratch is None
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "shared" in name])
