@@ -23,35 +23,10 @@ from ..store.versions import versions_of
 from .arguments import asked, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
-from .plan import Kept, Plan, first_call
+from .plan import Kept, Plan, Plans, first_call
 
 _MAX_KERNELS = 256
 """Kernels that `matmul` keeps ready; each holds a library or module open, so past this the least used goes."""
-_MAX_PLANS = 64
-"""Plans kept for one kernel: layouts of arrays that it was called with."""
-
-
-class _Plans:
-    """Plans by all that they depend on. Reading needs no lock."""
-
-    def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
-        self._keys: dict[int, list[Hashable]] = {}
-        self.find = self._plans.get
-
-    def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
-        """Add one, under the caller's lock."""
-        keys = self._keys.setdefault(id(kept), [])
-        if len(keys) >= _MAX_PLANS:
-            self.drop(kept)
-            keys = self._keys.setdefault(id(kept), [])
-        keys.append(key)
-        self._plans[key] = plan
-
-    def drop(self, kept: Kept) -> None:
-        """Forget those of a kernel, under the caller's lock."""
-        for key in self._keys.pop(id(kept), ()):
-            self._plans.pop(key, None)
 
 
 class Gemm:
@@ -59,7 +34,7 @@ class Gemm:
 
     def __init__(self, kernel: Kernel, origin: str) -> None:
         self._kept = Kept(kernel)
-        self._plans, self._lock = _Plans(), threading.Lock()
+        self._plans, self._lock = Plans(), threading.Lock()
         self._found = self._plans.find
         self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
@@ -168,7 +143,7 @@ class Library:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
         self._ranking, self._differentiable = ranking, differentiable
         self._kernels: dict[tuple[Problem, str], Kept] = {}
-        self._plans = _Plans()
+        self._plans = Plans()
         self._loaded: weakref.WeakSet[Kernel] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -195,7 +170,8 @@ class Library:
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
         opened = _open(device)
         gemm = load_on(opened, problem, Store(_folder(store)), self._ranking)
-        self._loaded.add(gemm._kept.kernel)
+        with self._lock:
+            self._loaded.add(gemm._kept.kernel)
         return gemm
 
     def matmul(
@@ -239,10 +215,11 @@ class Library:
             stored_a = turned(a) if problem.trans_a else a
             stored_b = turned(b) if problem.trans_b else b
             lds = lds_of(problem, stored_a, stored_b, out)
-            kept = self._kept(problem, _selector(a.place, device), kind)
+            selector = _selector(a.place, device)
+            kept = self._kept(problem, selector, kind)
             plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
-            if key is not None:
-                with self._lock:
+            with self._lock:
+                if key is not None and self._kernels.get((problem, selector)) is kept:  # not gone by now
                     self._plans.keep((device, key), kept, plan)
             return plan
 
@@ -290,7 +267,8 @@ class Library:
 
     def memory(self) -> Memory:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
-        kernels = list(self._loaded)
+        with self._lock:
+            kernels = list(self._loaded)
         return Memory(len(kernels), sum(kernel.nbytes for kernel in kernels))
 
     def clear(self) -> None:
@@ -300,8 +278,9 @@ class Library:
         """
         with self._lock:
             self._kernels.clear()
-            self._plans = _Plans()
-        for kernel in list(self._loaded):
+            self._plans = Plans()
+            loaded = list(self._loaded)
+        for kernel in loaded:
             kernel.release()
 
     def _kept(self, problem: Problem, selector: str, kind: Kind | None) -> Kept:

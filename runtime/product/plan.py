@@ -10,6 +10,9 @@ from .arguments import leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel
 
+_MAX_PLANS = 64
+"""Plans kept for one kernel: layouts of arrays that it was called with."""
+
 _turn = itertools.count().__next__
 
 
@@ -136,6 +139,29 @@ class Plan:
             if span and pointer % self._size:
                 text = f"{name} starts at address {pointer:#x}, which is not a multiple of {self._size}"
                 raise LayoutError(f"{text}; make it contiguous first, or pass copy='if-needed'")
+
+
+class Plans:
+    """Plans by all that they depend on. Reading needs no lock."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, Plan] = {}
+        self._keys: dict[int, list[Hashable]] = {}
+        self.find = self._plans.get
+
+    def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
+        """Add one, under the caller's lock."""
+        keys = self._keys.setdefault(id(kept), [])
+        if len(keys) >= _MAX_PLANS:
+            self.drop(kept)
+            keys = self._keys.setdefault(id(kept), [])
+        keys.append(key)
+        self._plans[key] = plan
+
+    def drop(self, kept: Kept) -> None:
+        """Forget those of a kernel, under the caller's lock."""
+        for key in self._keys.pop(id(kept), ()):
+            self._plans.pop(key, None)
 
 
 Planned = Callable[[Kind, Hashable | None, View, View, View | None], Plan]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tilewright.codegen.errors import ArgumentTypeError, CaptureError, LayoutError, ShapeError
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product import plan as plan_module
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Plan
 from tilewright.runtime.product.scratch import Scratch
@@ -84,7 +85,7 @@ class TestPlans:
         assert np.isneginf(product(ones, ones, alpha=-1e300)).all()
 
     def test_they_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(matmul_module, "_MAX_PLANS", 3)
+        monkeypatch.setattr(plan_module, "_MAX_PLANS", 3)
         board, b = whole(8, 60), whole(8, 8)
         for width in range(8, 20):
             a = np.ascontiguousarray(board[:, :width])[:, :8]
