@@ -27,6 +27,7 @@ import cupy
 import numpy as np
 import tilewright
 import tilewright.torch
+import torch
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Mode
 from tilewright.codegen.problem import DType, Problem
@@ -35,8 +36,6 @@ from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
-
-import torch
 
 ROUNDS, CALLS, FEWER_CALLS, SLOW_US = 7, 400, 100, 20.0
 """A product that takes longer, back to back, is called fewer times in a batch: about 1,000 launches can wait."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import tilewright
 import tilewright.torch
-
 import torch
 
 
