@@ -136,7 +136,8 @@ class GaussianProcess:
 
     def _kernel(self, left: NDArray[T], right: NDArray[T]) -> NDArray[T]:
         # In place, because a new array costs more than a sum.
-        squares = left @ (-2 * right.T)
+        with np.errstate(all="ignore"):  # a BLAS may raise flags for lanes of its registers that hold no element
+            squares = left @ (-2 * right.T)
         squares += (left**2).sum(axis=1)[:, None]
         squares += (right**2).sum(axis=1)
         r = np.sqrt(5 * np.maximum(squares, 0))
