@@ -4,13 +4,17 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from .codegen.emit import emit
+from .codegen.bundle import Served
+from .codegen.emit import Layout, emit
 from .codegen.problem import Problem
 from .runtime.product.matmul import Library, Memory
 from .tuner.search.nearest import nearest
 from .tuner.tune import tune
 
-__all__ = ["Memory", "Problem", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare", "tune"]
+__all__ = [
+    "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
+    "tune",
+]  # fmt: skip
 
 try:
     __version__ = metadata.version("tilewright")

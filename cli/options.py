@@ -24,13 +24,13 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 """Settings of every command."""
 FILE = _NewFile(dir_okay=False)
 _EFFORT = click.Choice(list(EFFORTS))
-_TRANS = click.Choice(["nn", "nt", "tn", "tt"])
+TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 
 store = click.option("--store", type=_FOLDER, help="Folder of tuned records [default: per user].")
 dtype = click.option("--dtype", default="float", help="float or double.")
-trans = click.option("--trans", type=_TRANS, default="nn", help="Transposes of A and B.")
+trans = click.option("--trans", type=TRANS, default="nn", help="Transposes of A and B.")
 device = click.option("--device", default="auto", help="auto, cuda, cuda:N or host.")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")

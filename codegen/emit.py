@@ -1,161 +1,181 @@
-"""From a kernel to the files that another project checks in."""
+"""From shapes and the kernels that serve them to the files that another project checks in."""
 
-import hashlib
-import os
 import re
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from .arch import Arch
-from .config import Config
+from .bundle import Bundle, Served, bundled
+from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_type
-from .problem import Problem
-from .render import render
-from .reserved import PREFIXES, RESERVED
-from .source import MOST_LIMITED, PACKED_BYTES, SMEM_STEP, KernelSource, identifier
+from .reserved import refuse
+from .source import MOST_LIMITED, PACK_THREADS, PACK_TILE, PACKED_BYTES, SMEM_STEP, identifier
 
-_PLACEHOLDER = "@file digest@"
-_MARK = re.compile(r"^// Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
-_FILENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.(?:cu|h)")
-_MARK_WITHIN = 1000
-"""Letters from the start of a file in which its mark is looked for."""
+COUNTER_BYTES = 16384
+"""At the begin of an emitted bundle's workspace: counters of as many tiles of C as CTAs usefully share."""
+
+_STATUSES = (
+    ("SUCCESS", "done, or queued"),
+    ("INVALID_SIZE", "m, n or k is negative"),
+    ("INVALID_LD", "lda, ldb or ldc is below 1 or the length of a stored row"),
+    ("NULL_POINTER", "a matrix that would be read or written is null"),
+    ("MISALIGNED", "a matrix does not begin at a whole element, or the workspace at 256 bytes"),
+    ("TOO_LARGE", "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C"),
+    ("WORKSPACE_TOO_SMALL", "the workspace is smaller than the product needs"),
+    ("UNSUPPORTED_DEVICE", "the kernels are for a later architecture, or the driver lacks tensor maps"),
+    ("CAPTURING", "this call needs a workspace: capture _run, which is given one"),
+)
+_COMMENT = {".txt": "#", ".in": "#"}
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
-    """The files that serve one kernel to C and C++. Raises ConfigError for a filename with a folder in it."""
+class Layout:
+    """Which files a bundle comes as."""
 
-    files: tuple[tuple[str, str], ...]
-    """Filenames and texts: the kernel and its launcher, the header, and the self-test if it was asked for."""
-
-    def __post_init__(self) -> None:
-        for filename, _ in self.files:
-            check(bool(_FILENAME.fullmatch(filename)), f"not the name of an emitted file: {filename!r}")
-
-    def write(self, folder: Path, overwrite: bool = False) -> tuple[Path, ...]:
-        """Write the files into `folder`, which is made if need be, and return their paths.
-
-        Raises ConfigError, with nothing written, if a file there is not tilewright's or was edited since,
-        unless `overwrite`; and OSError if the folder cannot be written to.
-        """
-        paths = tuple(folder / filename for filename, _ in self.files)
-        for path in paths:
-            check(not path.is_dir(), f"{path} is a folder")
-            if not overwrite and (path.exists() or path.is_symlink()):
-                check(_is_untouched(path), f"{path} is not tilewright's or was edited since: not overwritten")
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, (_, text) in zip(paths, self.files, strict=True):
-            _replace(path, text)
-        return paths
+    main: bool = False
+    """Add a program that tests and times every kernel."""
+    split: bool = False
+    """A file for each kernel, not one for all."""
+    header_only: bool = False
+    """One header with everything in it."""
+    cmake: bool = False
+    """Add CMakeLists.txt and a pkg-config file."""
 
 
-def emit(problem: Problem, config: Config, arch: Arch, name: str = "gemm", main: bool = False) -> Emitted:
-    """The kernel of a config as `<name>.cu` and `<name>.h`, and its self-test `<name>_main.cu` if `main`.
+def emit(
+    served: Served | Sequence[Served], name: str = "gemm", layout: Layout = Layout(), options: str = ""
+) -> Emitted:
+    """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for.
 
-    The function `name` has C linkage, checks its arguments and serves every shape that the edge allows; the
-    header says how it is called. Raises ConfigError for a name that C, C++, the C library or the files
-    themselves use, and for a config that cannot serve the problem, ArgumentTypeError for other types.
+    The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that of
+    the nearest. `options` is more of the command that writes the files again. Raises ConfigError for a name that C,
+    C++, the C library, other systems or the files themselves use, for a config that cannot serve its problem, one that
+    was chosen for the processor, and a shape that comes twice; ArgumentTypeError for other types.
     """
-    check_type("problem", problem, Problem, "a Problem")
-    check_type("config", config, Config, "a Config, such as load(...).config")
-    check_type("arch", arch, Arch, "an Arch, such as load(...).device.arch")
+    check_type("served", served, (Served, Sequence), "a Served or several")
+    served = (served,) if isinstance(served, Served) else tuple(served)
+    for each in served:
+        check_type("served", each, Served, "a Served or several")
     check_type("name", name, str, "text")
-    source = render(problem, config, arch)
+    check(not (layout.header_only and (layout.split or layout.main or layout.cmake)), "a header only is one file")
     identifier(name)
-    taken = name in RESERVED or name.startswith(PREFIXES)
-    check(not taken, f"name must not be one of C, the C library or CUDA, got {name!r}")
-    check(name not in (source.name, source.frame, source.pack), f"name must differ from the kernel's, got {name!r}")
-    values = _values(problem, config, arch, source)
-    check(name not in _words(values), f"name must not be a word within the emitted files, got {name!r}")
-    templates = _TEMPLATES if main else _TEMPLATES[:2]
-    return Emitted(tuple((f"{name}{end}", _sealed(template, name, values)) for end, template in templates))
+    refuse(name)
+    bundle = bundled(served, layout.split)
+    check(not (layout.header_only and len(bundle.kernels) > 2), "a header only holds one kernel and the general one")
+    values = _values(bundle, layout, _command(served, name, layout, options))
+    templates = _templates(bundle, layout)
+    taken = {each.source.name for each in bundle.kernels}
+    check(name not in taken, f"name must differ from the kernel's, got {name!r}")
+    texts = [_rendered(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
+    words = {word for text in texts for word in _words(text)}
+    check(name not in words, f"name must not be a word within the emitted files, got {name!r}")
+    return Emitted(tuple((each.filename(name), sealed(_rendered(each, name, values))) for each in templates))
 
 
-_TEMPLATES = (
-    (".cu", "emit/launcher.cu.jinja"),
-    (".h", "emit/header.h.jinja"),
-    ("_main.cu", "emit/selftest.cu.jinja"),
-)
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of a bundle."""
+
+    pattern: str
+    template: str
+    own: Mapping[str, object] = field(default_factory=dict)
+
+    def filename(self, name: str) -> str:
+        return self.pattern.replace("@", name)
 
 
-def _values(problem: Problem, config: Config, arch: Arch, source: KernelSource) -> dict[str, object]:
+def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
+    if layout.header_only:
+        return (_File("@.cuh", "emit/bundle.cu.jinja"),)
+    files = [_File("@.cu", "emit/bundle.cu.jinja"), _File("@.h", "emit/header.h.jinja")]
+    if bundle.units:
+        files.append(_File("@_impl.h", "emit/impl.h.jinja"))
+        files += [_File(f"@_{unit.label}.cu", "emit/unit.cu.jinja", {"unit": unit}) for unit in bundle.units]
+    if layout.main:
+        files.append(_File("@_main.cu", "emit/selftest.cu.jinja"))
+    if layout.cmake:
+        files.append(_File("CMakeLists.txt", "emit/CMakeLists.txt.jinja"))
+        files.append(_File("@.pc.in", "emit/pkgconfig.pc.jinja"))
+    return tuple(files)
+
+
+def _values(bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
     """What the templates are rendered from, the name left out."""
-    multiples = config.multiples
-    sizes = (problem.m, problem.n, problem.k)
-    aligned = config.alignment == (1, 1, 1)
-    scalar = None if aligned else render(problem, config.scalar(), arch)
     return {
-        "problem": problem,
-        "config": config,
-        "arch": arch,
-        "source": _internal(source),
-        "scalar": scalar and _internal(scalar, head=False),
-        "launch": config.launch_config(problem, 1),
-        "scalar_launch": config.scalar().launch_config(problem, 1),
-        "boxes": config.boxes(problem),
+        "bundle": bundle,
+        "products": bundle.products,
+        "kernels": bundle.kernels,
+        "units": bundle.units,
+        "uses": bundle.uses,
+        "needs": bundle.needs,
+        "several_arches": len(bundle.arches) > 1,
+        "capability": bundle.capability,
+        "dtypes": bundle.dtypes,
+        "header_only": layout.header_only,
+        "main": layout.main,
+        "shared": bool(bundle.units),
+        "statuses": _STATUSES,
+        "codes": {word: code for code, (word, _) in enumerate(_STATUSES)},
+        "width": max(len(word) for word, _ in _STATUSES) + 6,
+        "includes": _includes(bundle),
+        "arches": _arch_files(bundle),
+        "command": command,
+        "counter_bytes": COUNTER_BYTES,
         "most_limited": MOST_LIMITED,
         "smem_step": SMEM_STEP,
-        "packed_elements": PACKED_BYTES // problem.dtype.size_bytes,
-        "dtype": problem.dtype,
-        "trans": problem.trans,
-        # The self-test wants something to compute even where the problem is empty.
-        "shape": tuple(size or multiple for size, multiple in zip(sizes, multiples, strict=True)),
+        "packed_bytes": PACKED_BYTES,
+        "pack_tile": PACK_TILE,
+        "pack_threads": PACK_THREADS,
+        "digest": "@file digest@",
     }
 
 
-def _internal(source: KernelSource, head: bool = True) -> KernelSource:
-    """The kernel known to its file alone, without the banner and, unless `head`, without the figure below it."""
-    text = source.code.partition("\n\n")[2]
-    text = text if head else text[text.index("namespace {") :]
-    return replace(source, code=text.replace('extern "C" __global__', "static __global__"))
+def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
+    """For each architecture its number and the files that hold kernels for it; @ stands for the bundle's name."""
+    found = []
+    for arch in bundle.arches:
+        files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
+        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files})
+    return found
 
 
-def _rendered(template: str, name: str, values: Mapping[str, object]) -> str:
-    own = {"name": name, "main": template == _TEMPLATES[2][1], "digest": _PLACEHOLDER}
-    return tidy(environment().get_template(template).render(values, **own))
+def _includes(bundle: Bundle) -> list[str]:
+    wanted = {"cmath": bundle.uses.several, "vector": bundle.uses.memory}
+    always = ("atomic", "climits", "cstddef", "cstdint", "mutex")
+    return [*sorted((*always, *(file for file, used in wanted.items() if used))), "cuda_runtime.h"]
 
 
-def _words(values: Mapping[str, object]) -> set[str]:
-    """Every word of the files that would hide the function, or that it would hide."""
-    text = "".join(_rendered(template, "the_name", values) for _, template in _TEMPLATES)
+def _command(served: Sequence[Served], name: str, layout: Layout, options: str) -> str:
+    """What a user types to have the files again."""
+    given: dict[str, list[str]] = {"shape": [], "dtype": [], "trans": [], "arch": []}
+    for each in served:
+        problem = each.problem
+        values = (problem.shape, problem.dtype.value, problem.trans, each.arch.name)
+        for option, value in zip(given, values):
+            given[option].append(value)
+    if "--suite" in options:
+        del given["shape"]
+    words = [f"--{option} {value}" for option, values in given.items() for value in dict.fromkeys(values)]
+    words += [options] if options else []
+    words.append(f"--name {name}")
+    switches = ("split", "header_only", "cmake")
+    words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
+    if len(served) == 1:
+        words.append(f'--config "{served[0].config}"')
+    return " ".join(("tilewright emit", *words))
+
+
+def _rendered(file: _File, name: str, values: Mapping[str, Any]) -> str:
+    prefix, filename = name.upper(), file.filename(name)
+    mark = _COMMENT.get(filename[filename.rfind(".") :], "//")
+    command = values["command"] + (" --main" if "selftest" in file.template else "")
+    own = {"name": name, "prefix": prefix, "filename": filename, "mark": mark, "command": command}
+    products = [replace(each, name=each.name.replace("@", name)) for each in values["products"]]
+    given = {**values, **own, **file.own, "products": products}
+    return tidy(environment().get_template(file.template).render(given))
+
+
+def _words(text: str) -> set[str]:
+    """Every word of a file that would hide the function, or that it would hide."""
     return set(re.findall(r"\w+", re.sub(r'//.*|"[^"\n]*"', " ", text)))
-
-
-def _sealed(template: str, name: str, values: Mapping[str, object]) -> str:
-    """A file's text with its digest filled in."""
-    text = _rendered(template, name, values)
-    return text.replace(_PLACEHOLDER, _digest(text), 1)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_untouched(path: Path) -> bool:
-    """Whether tilewright wrote the file at `path` and nobody changed it since; a link never is."""
-    if path.is_symlink():
-        return False
-    try:
-        text = path.read_text(encoding="utf-8")  # reads the CRLF that a checkout may have made as LF
-    except UnicodeDecodeError:
-        return False
-    mark = _MARK.search(text, 0, _MARK_WITHIN)
-    if mark is None:
-        return False
-    return mark[1] == _digest(text[: mark.start(1)] + _PLACEHOLDER + text[mark.end(1) :])
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside `path` and rename: a link there is replaced, never followed."""
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise

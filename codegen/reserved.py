@@ -1,6 +1,8 @@
 """Names that an emitted function cannot have: it would clash at link, or its header would hide another."""
 
-PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_")
+from .errors import check
+
+_PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_")
 """How names begin that belong to the implementation of C, to CUDA and to tilewright."""
 
 _MATH = (
@@ -42,7 +44,10 @@ _CUDA = (
     "double3 double4 int2 int3 int4 max min rsqrt threadIdx uint2 uint3 uint4 warpSize"
 )
 _MACROS = (
-    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert offsetof"
+    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert offsetof "
+    "DBL_EPSILON DBL_MAX DBL_MIN DOMAIN ERROR FALSE FLT_EPSILON FLT_MAX FLT_MIN HUGE I IN LONG_MAX LONG_MIN M_PI "
+    "OPTIONAL OUT OVERFLOW PATH_MAX TRUE UINT_MAX UNDERFLOW _Complex_I alloca complex errno far i386 imaginary "
+    "interface major makedev minor near pascal small sparc static_assert stdin thread_local vax va_arg"
 )
 _HEADERS = (
     "complex ctype cuda_runtime dirent dlfcn elf features fenv float inttypes iso646 libgen limits "
@@ -50,8 +55,20 @@ _HEADERS = (
     "stdnoreturn string strings syslog termios tgmath threads uchar unistd vector wchar wctype"
 )
 
-RESERVED: frozenset[str] = frozenset(
+_DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
+"""Of Windows, which has no files of these names, in any letters."""
+_SUCCESSES = "cl cuda cufft exit hip mpi nvjitlink nvml nvrtc nvvm vk"
+"""Other systems have a constant `<THIS>_SUCCESS`."""
+
+_RESERVED: frozenset[str] = frozenset(
     [f"{word}{end}" for word in _MATH.split() for end in ("", "f", "l")]
     + " ".join((_C, _POSIX, _CUDA, _MACROS, _HEADERS)).split()
 )
 """Functions of C and POSIX, what CUDA declares everywhere, macros, and headers that `<name>.h` would hide."""
+
+
+def refuse(name: str) -> None:
+    """Raise ConfigError for a name that C, the C library, CUDA or an operating system has."""
+    lower = name.lower()
+    taken = name in _RESERVED or lower.startswith(_PREFIXES) or lower in (*_DEVICES.split(), *_SUCCESSES.split())
+    check(not taken, f"name must not be one of C, the C library, CUDA or a system's devices, got {name!r}")

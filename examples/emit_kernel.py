@@ -1,4 +1,4 @@
-"""A kernel as files for another project: `python examples/emit_kernel.py FOLDER`. Needs no GPU and no compiler."""
+"""Kernels as files for another project: `python examples/emit_kernel.py FOLDER`. Needs no GPU and no compiler."""
 
 import sys
 from pathlib import Path
@@ -9,12 +9,15 @@ from tilewright.codegen.families import parse
 
 
 def main(folder: Path) -> None:
-    problem = tilewright.Problem(1024, 768, 512)
-    config = parse("tiled:32,skew=1")
-    emitted = tilewright.emit(problem, config, arch_named("sm_80"), name="my_gemm", main=True)
+    arch = arch_named("sm_80")
+    served = [
+        tilewright.Served(tilewright.Problem(1024, 768, 512), parse("tiled:32,skew=1"), arch),
+        tilewright.Served(tilewright.Problem(4096, 16, 4096), parse("skinny:4x4x4"), arch),
+    ]
+    emitted = tilewright.emit(served, "my_gemm", tilewright.Layout(main=True))
     for path in emitted.write(folder):
         print(f"{path}: {len(path.read_text().splitlines())} lines")
-    print("build the self-test with: nvcc -O3 -arch=sm_80 my_gemm.cu my_gemm_main.cu -o my_gemm_test")
+    print("build the self-test with: nvcc -O3 -std=c++17 -arch=sm_80 my_gemm.cu my_gemm_main.cu -o my_gemm_test")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ kernel = tilewright.load(40, 24, 56, device="host", store=store)
 import numpy as np
 a, b = np.random.default_rng(1).random((40, 56), np.float32), np.random.default_rng(2).random((56, 24), np.float32)
 error = float(abs(kernel(a, b) - a @ b).max())
-files = tilewright.emit(kernel.problem, kernel.config, kernel.device.arch, "squares").write(out)
+arch = tilewright.codegen.arch.ARCHES["sm_80"]
+files = tilewright.emit(tilewright.Served(kernel.problem, kernel.config, arch), "squares").write(out)
 print(json.dumps({"best": str(found.best.config), "loaded": str(kernel.config), "origin": kernel.origin, "error": error,
                   "files": [file.name for file in files]}))
 """

@@ -11,7 +11,8 @@ from types import NoneType
 from typing import Any
 
 from ...codegen.config import Config
-from ...codegen.emit import Emitted, emit
+from ...codegen.emit import Layout, emit
+from ...codegen.emitted import Emitted
 from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_type
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
@@ -32,7 +33,7 @@ _MAX_KERNELS = 256
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. See `Library.load`."""
 
-    def __init__(self, kernel: Kernel, origin: str) -> None:
+    def __init__(self, kernel: Kernel, found: Found) -> None:
         self._kept = Kept(kernel)
         self._plans, self._lock = Plans(), threading.Lock()
         self._found = self._plans.find
@@ -40,21 +41,22 @@ class Gemm:
         """Shape, dtype and transposes it serves."""
         self.config: Config = kernel.config
         """The variant."""
-        self.origin = origin
+        self.origin = found.origin
         """Where the config comes from: `exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
         self.source = kernel.source.code
         """Its CUDA text."""
         self.device: DeviceInfo = kernel.device.info
         """Where it runs."""
+        self._served = found.served
         self.launch: Launch = kernel.launch
         """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
 
     def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
         """The kernel as a .cu and .h pair, with a self-test program if `main`; `.write(folder)` writes them.
 
-        Raises ConfigError for a name that is no identifier.
+        Raises ConfigError for a name that is no identifier, and where the kernel was chosen for the processor.
         """
-        return emit(self.problem, self.config, self.device.arch, name, main)
+        return emit(self._served(self.problem, self.device), name, Layout(main=main))
 
     def __repr__(self) -> str:
         return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({self.origin})>"
@@ -101,7 +103,7 @@ def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) ->
     found = store.lookup(device.info, problem, ranking)
     if found.record is not None and found.record.versions != versions_of(device.info, compiler_for(device.info)):
         found = _rechecked(device, found, store)
-    return Gemm(prepare(device, problem, found.config), found.origin)
+    return Gemm(prepare(device, problem, found.config), found)
 
 
 def _rechecked(device: Device, found: Found, store: Store) -> Found:

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ... import configs
+from ...codegen.bundle import Served
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import default_config
@@ -47,6 +48,18 @@ class Found:
     """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
     record: Record | None = None
     """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
+
+    def served(self, problem: Problem, info: DeviceInfo) -> Served:
+        """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""
+        exact, source = self.record if self.origin == "exact" else None, self.origin.rpartition(" ")[2]
+        origin = {
+            "exact": f"tuned on {info.key}",
+            "nearest": f"as tuned for {source} on {info.key}",
+            "estimated,": f"a model's choice, from {source}",
+        }.get(self.origin.partition(" ")[0], "a default: nothing tuned helps")
+        time_us, accuracy = (exact.median_us, exact.accuracy) if exact else (0.0, None)
+        worst = accuracy.worst if accuracy else 0.0
+        return Served(problem, self.config, info.arch, info.sm_count, origin, time_us, worst)
 
 
 Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], Found | None]

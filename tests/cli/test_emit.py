@@ -1,22 +1,89 @@
-"""`tilewright emit`: a .cu and .h pair."""
+"""`tilewright emit`: files for other projects."""
 
+import re
 from pathlib import Path
 
+import pytest
 from commands import Run
-from stored import make
+from stored import INFO, make
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.detect import Choice
 from tilewright.runtime.store.store import Store
 
 
-def test_the_tuned_kernel(run: Run, tmp_path: Path) -> None:
-    Store(tmp_path / "kept").keep(make(10.0, Problem(24, 20, 16), device=choose("host").info.key))
-    where = ("--store", str(tmp_path / "kept"), "--device", "host", "-o", str(tmp_path / "new" / "out"))
-    ran = run("emit", "--shape", "24x20x16", *where)
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[str, ...]:
+    """A store that holds a record of an A10's, and where to write."""
+    Store(tmp_path / "kept").keep(make(10.0, Problem(24, 20, 16), device="nvidia-a10"))
+    return ("--store", str(tmp_path / "kept"), "-o", str(tmp_path / "new" / "out"))
+
+
+def test_what_ships_for_an_architecture_needs_no_gpu(run: Run, tmp_path: Path) -> None:
+    ran = run("emit", "--shape", "4096", "--arch", "sm_90a", "-o", str(tmp_path))
     assert ran.status == 0
-    assert "(exact, host" in ran.out
+    assert re.search(
+        r"^4096x4096x4096 float nn for sm_90a: simt:.*\(tuned on nvidia-h200, [\d,.]+ us\)$", ran.out, re.M
+    )
+    assert ran.err == "note: sm_90a: records of nvidia-h200\n"
+    assert "tuned on nvidia-h200" in (tmp_path / "gemm.h").read_text()
+
+
+def test_the_nearest_tuned_shape_is_told(run: Run, kept: tuple[str, ...], tmp_path: Path) -> None:
+    ran = run("emit", "--shape", "24x20x16", "--shape", "25x20x16", "--arch", "sm_86", *kept)
+    assert ran.status == 0
+    assert "24x20x16 float nn for sm_86: tiled:4,unroll=1 (tuned on nvidia-a10, 10.00 us)" in ran.out
+    assert "25x20x16 float nn for sm_86: tiled:4,unroll=1 (as tuned for 24x20x16 on nvidia-a10)" in ran.out
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["gemm.cu", "gemm.h"]
-    assert "(nearest 24x20x16, host" in run("emit", "--shape", "25x20x16", *where, "--name", "near").out
+
+
+def test_where_nothing_was_tuned_a_model_chooses_and_that_is_told(run: Run, tmp_path: Path) -> None:
+    ran = run("emit", "--shape", "1000", "--arch", "sm_120", "-o", str(tmp_path))
+    assert ran.status == 0
+    assert "(a model's choice, from " in ran.out
+    assert ran.err == "note: nothing was tuned for sm_120: a model chooses as for nvidia-geforce-rtx-5090\n"
+
+
+def test_one_of_several_devices_of_an_architecture_is_chosen_and_told(run: Run, kept: tuple[str, ...]) -> None:
+    store = Store(Path(kept[1]))
+    for n in (20, 30):
+        store.keep(make(5.0, Problem(24, n, 16), device="nvidia-geforce-rtx-3090"))
+    ran = run("emit", "--shape", "24x20x16", "--arch", "sm_86", *kept)
+    assert "tuned on nvidia-geforce-rtx-3090, 5.00 us" in ran.out
+    assert ran.err == ("note: sm_86: records of nvidia-geforce-rtx-3090 (--device-key names another: nvidia-a10)\n")
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-a10", *kept)
+    assert (ran.err, "tuned on nvidia-a10, 10.00 us" in ran.out) == ("", True)
+
+
+def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, kept: tuple[str, ...]) -> None:
+    Store(Path(kept[1])).keep(make(5.0, Problem(24, 20, 16), device="nvidia-abacus"))
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", *kept)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "name its architecture by --arch" in ran.err
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", "--arch", "sm_86", *kept)
+    assert "tuned on nvidia-abacus, 5.00 us" in ran.out
+
+
+def test_the_gpu_of_the_machine_is_the_target_where_none_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.cli.options.choose", lambda selector: Choice(INFO))
+    ran = run("emit", "--shape", "1024", "-o", str(tmp_path))
+    assert "1024x1024x1024 float nn for sm_90a" in ran.out
+    assert "tuned on nvidia-h200" in ran.out
+
+
+def test_a_suite_in_both_types_as_a_project(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('title = "mine"\nshapes = ["64", "1000x16x512"]\n')
+    command = ("emit", "--name", "mul", "--suite", str(tmp_path / "own.toml"), "--dtype", "float", "--dtype", "double")
+    ran = run(*command, "--arch", "sm_80", "--arch", "sm_90a", "--cmake", "--main", "-o", str(tmp_path / "out"))
+    assert ran.status == 0
+    names = "CMakeLists.txt mul.cu mul.h mul.pc.in mul_impl.h mul_main.cu mul_sm_80.cu mul_sm_90a.cu".split()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    assert ran.out.count(" for sm_80: ") == ran.out.count(" for sm_90a: ") == 4
+    (again,) = re.findall(r"tilewright (emit .*)", (tmp_path / "out" / "mul_main.cu").read_text())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert run(*again.split(), "-o", str(tmp_path / "out")).status == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
@@ -24,14 +91,19 @@ def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
     options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))
     ran = run("emit", "--config", config, *options)
     assert ran.status == 0
-    assert "tiled:8,edge=exact (as given" in ran.out
+    assert "8x8x8 double nn for sm_80: tiled:8,edge=exact (as given)" in ran.out
     names = ["my_gemm.cu", "my_gemm.h", "my_gemm_main.cu"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert "double beta, void* stream);" in (tmp_path / "my_gemm.h").read_text()
+    assert "double alpha, double beta, cudaStream_t stream);" in (tmp_path / "my_gemm.h").read_text()
+
+
+def test_a_header_alone(run: Run, tmp_path: Path) -> None:
+    assert run("emit", "--shape", "64", "--arch", "sm_80", "--header-only", "-o", str(tmp_path)).status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.cuh"]
 
 
 def test_what_was_edited_by_hand_is_not_overwritten(run: Run, tmp_path: Path) -> None:
-    command = ("emit", "--shape", "5", "--device", "host", "-o", str(tmp_path))
+    command = ("emit", "--shape", "5", "--arch", "sm_80", "-o", str(tmp_path))
     assert run(*command).status == 0
     assert run(*command).status == 0
     edited = (tmp_path / "gemm.cu").read_text() + "// mine\n"
@@ -41,3 +113,27 @@ def test_what_was_edited_by_hand_is_not_overwritten(run: Run, tmp_path: Path) ->
     assert "gemm.cu" in ran.err
     assert (tmp_path / "gemm.cu").read_text() == edited
     assert run(*command, "--overwrite").status == 0
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("emit", "--arch", "sm_80", "-o", str(tmp_path))
+    assert run(*command, "--shape", "64", "--main").status == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    written = []
+
+    def full(path: Path, text: str) -> Path:
+        if path.name == "gemm_main.cu":
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path.name)
+        return original(path, text)
+
+    from tilewright.codegen import emitted
+
+    original = emitted._written_aside
+    monkeypatch.setattr(emitted, "_written_aside", full)
+    ran = run(*command, "--config", "tiled:32", "--main")
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert f"{tmp_path}/gemm_main.cu" in ran.err
+    assert "No space left on device" in ran.err
+    assert written == ["gemm.cu", "gemm.h"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,43 +1,20 @@
-"""Emitted files: their text, how they are written, what a compiler says, and what they compute on a GPU."""
+"""Emitted files: their text, and how they are written."""
 
 import re
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+from emit_texts import KERNELS, TMA
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.emit import Emitted, emit
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import Layout, emit
+from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.families import family_named, parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from variants import dtypes
-
-NVCC = shutil.which("nvcc")
-needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
-STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
-EDGES = ("exact", "bounds", "pad")
-KERNELS = [f"{family}:edge={edge}" for family in families() for edge in EDGES]
-KERNELS += [
-    "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single",
-    "simt:split_k=3,l2_prefetch,min_ctas=2",
-    "simt:pack_a,pack_b,vec=2",
-    "simt:64x64x32,slices=4,slice_barriers,split_k=2,reduce=cluster",
-    "simt:edge=exact,stream_k=1",
-    "simt:64x64x16,thread=4,slices=2,split_k=12",
-    "dmma:persistent=4",
-    "dmma:stream_k=1",
-]
-SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(family_named(text.partition(":")[0]))]
-"""Every kernel in every type that its family computes in."""
-TMA = {
-    trans: "simt:32x16x64,load=tma,stages=3,vec=4x4x1,thread=4,slices=2,split_k=2,"
-    f"k_inner_a={int(trans[0] == 'n')},k_inner_b={int(trans[1] == 't')}"
-    for trans in ("nn", "nt", "tn", "tt")
-}
-"""A kernel fed by TMA for each of the transposes: k lies in its tiles as it does in memory."""
 
 
 @cache
@@ -45,16 +22,8 @@ def emitted(
     text: str = "tiled:16", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn"
 ) -> Emitted:
     dtype = dtype or dtypes(family_named(text.partition(":")[0]))[0].value
-    return emit(Problem.parse("1024x768x512", dtype, trans), parse(text), ARCHES["sm_90a"], name, main)
-
-
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-
-
-def compiled(*command: str | Path) -> None:
-    done = run(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
+    row = Served(Problem.parse("1024x768x512", dtype, trans), parse(text), ARCHES["sm_90a"])
+    return emit(row, name, Layout(main=main))
 
 
 # Text
@@ -76,7 +45,7 @@ def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: st
     code = dict(emitted(text).files)["gemm.cu"]
     body = kernel.code.replace('extern "C" __global__', "static __global__")
     assert body[body.index("namespace {") :] in code
-    assert code.count('extern "C"') == 1
+    assert 'extern "C" __global__' not in code
 
 
 NEEDS = {
@@ -101,6 +70,8 @@ def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch
         dict(emitted(text).files)["gemm.cu"],
     )
     assert [(below, named) for below, _, named in errors] == [(str(arch), str(arch))] * bool(arch)
+    check = f"device->capability < {arch}) return GEMM_UNSUPPORTED_DEVICE"
+    assert (check in dict(emitted(text).files)["gemm.cu"]) == bool(arch)
 
 
 @pytest.mark.parametrize("text", [*KERNELS, TMA["nn"]])
@@ -109,7 +80,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
     for name, code in emitted(text).files:
         assert code.count("SPDX-License-Identifier: MIT") == 1
         assert len(re.findall(r"Written by tilewright|To write it again", code)) == 2
-        (written,) = re.findall(r'--config "([^"]*)"', code)
+        (written,) = re.findall(r'--config\s+(?://\s+)?"([^"]*)"', code)
         assert parse(written) == config
         # What the preprocessor defines, other files would see.
         assert re.findall(r"#define (\w+)", code) == (["TILEWRIGHT_GEMM_H"] if name.endswith(".h") else [])
@@ -117,28 +88,95 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
     features = {
         "slice": config.family == "simt" and config.get("slices") > 1,
         "SPLIT_K": config.split_ctas > 1,
+        "split_ctas": config.split_ctas > 1,
         "stream": config.stream_ctas_per_sm > 0,
+        "stream_ctas": config.stream_ctas_per_sm > 0,
         "cluster": config.clustered,
         "tensor_map": bool(config.producer_threads),
-        "workspace": config.has_workspace,
+        "need.sums": config.has_workspace,
+        "pack_a": any(config.packs),
+        "Owned": config.has_workspace or any(config.packs) or config.edge == "pad",
+        "multiple_m": config.edge == "exact",
+        "NEAR": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
+    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a Owned multiple_m NEAR".split()
     for word, present in features.items():
         assert present or word not in asserts, word
-        assert present or word not in ("SPLIT_K", "tensor_map") or word not in kernel, word
+        assert present or word not in everywhere or word not in kernel, word
     constants = set(re.findall(r"\b([A-Z][A-Z0-9]*_?[A-Z0-9_]*)\b *=", kernel))
     for name in constants:
         assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
-def test_header_declares_the_function(dtype: str) -> None:
-    header = dict(emitted(dtype=dtype).files)["gemm.h"]
-    declaration = re.sub(r"\s+", " ", header[header.index("int gemm(") :])
-    assert declaration.startswith(
-        f"int gemm( const {dtype}* A, int lda, const {dtype}* B, int ldb, {dtype}* C, int ldc, "
-        f"int m, int n, int k, {dtype} alpha, {dtype} beta, void* stream);"
+def test_header_declares_the_functions(dtype: str) -> None:
+    header = re.sub(r"\s+", " ", dict(emitted(dtype=dtype).files)["gemm.h"])
+    matrices = f"const {dtype}* A, int64_t lda, const {dtype}* B, int64_t ldb, {dtype}* C, int64_t ldc, "
+    given = f"{matrices}int64_t m, int64_t n, int64_t k, {dtype} alpha, {dtype} beta, "
+    assert f"int gemm_run( {given}void* workspace, size_t workspace_bytes, cudaStream_t stream);" in header
+    assert f"int gemm( {given}cudaStream_t stream);" in header
+    assert "size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k);" in header
+    assert "int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);" in header
+    assert "int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);" in header
+
+
+def test_types_and_transposes_name_functions_where_there_are_several() -> None:
+    arch = ARCHES["sm_90a"]
+    rows = [
+        Served(Problem.parse("64", dtype, trans), parse("tiled:16"), arch)
+        for dtype, trans in (("float", "nn"), ("float", "nt"), ("double", "nn"))
+    ]
+    header = dict(emit(rows, "mul").files)["mul.h"]
+    assert re.findall(r"int (\w+)_run\(", header) == ["mul_f32_nn", "mul_f32_nt", "mul_f64_nn"]
+    header = dict(emit(rows[:2], "mul").files)["mul.h"]
+    assert re.findall(r"int (\w+)_run\(", header) == ["mul_nn", "mul_nt"]
+    assert len(re.findall(r"mul_init\(void\)", header)) == 1
+
+
+def test_what_cannot_be_one_bundle_is_told() -> None:
+    row = Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"])
+    with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
+        emit([row, row])
+    with pytest.raises(ConfigError, match="float nt has no shape for sm_80"):
+        emit(
+            [
+                row,
+                Served(row.problem, row.config, ARCHES["sm_80"]),
+                Served(Problem.parse("64", "float", "nt"), row.config, row.arch),
+            ]
+        )
+    with pytest.raises(ConfigError, match="at least one shape"):
+        emit([])
+
+
+def test_each_kernel_is_in_a_bundle_once() -> None:
+    arch = ARCHES["sm_90a"]
+    rows = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("64", "128", "65x3x7")]
+    code = dict(emit(rows).files)["gemm.cu"]
+    assert len(re.findall("__global__ void", code)) == 1
+    vectors = [Served(each.problem, parse("simt:64x64x16,vec_b=4"), arch) for each in rows[:2]]
+    code = dict(emit([*vectors, rows[2]]).files)["gemm.cu"]
+    assert len(re.findall("__global__ void", code)) == 2  # the one without vectors is the general one
+
+
+def test_an_architecture_has_a_file_of_its_own() -> None:
+    rows = [Served(Problem.parse("64"), parse("simt:64x64x16"), ARCHES[arch]) for arch in ("sm_90a", "sm_80")]
+    emitted = emit(rows, layout=Layout(cmake=True))
+    names = ["gemm.cu", "gemm.h", "gemm_impl.h", "gemm_sm_80.cu", "gemm_sm_90a.cu", "CMakeLists.txt", "gemm.pc.in"]
+    assert [name for name, _ in emitted.files] == names
+    assert "__global__" not in emitted.files[0][1]
+    assert "CUDA_ARCHITECTURES 90a-real" in dict(emitted.files)["CMakeLists.txt"]
+    split = emit(
+        [
+            *rows,
+            Served(Problem.parse("63"), parse("tiled:16"), ARCHES["sm_80"]),
+            Served(Problem.parse("63"), parse("tiled:16"), ARCHES["sm_90a"]),
+        ],
+        layout=Layout(split=True),
     )
+    units = [name for name, _ in split.files if name.startswith("gemm_sm")]
+    assert units == ["gemm_sm_80_k0.cu", "gemm_sm_80_k1.cu", "gemm_sm_90a_k2.cu", "gemm_sm_90a_k3.cu"]
 
 
 def test_same_input_gives_the_same_bytes() -> None:
@@ -146,9 +184,8 @@ def test_same_input_gives_the_same_bytes() -> None:
 
 
 def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
-    files = dict(emit(Problem(0, 5, 0), parse("tiled:16"), ARCHES["host"], main=True).files)
-    assert "Shape shape = {16, 5, 16};" in files["gemm_main.cu"]
-    assert "-arch=native" in files["gemm.h"]
+    files = dict(emit(Served(Problem(0, 5, 0), parse("tiled:16"), ARCHES["sm_80"]), layout=Layout(main=True)).files)
+    assert "{16, 5, 16}," in files["gemm_main.cu"]
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", "../a", "a/b", "int", "é", "a" * 65, 'a"', "a\n"])
@@ -161,7 +198,8 @@ def test_name_that_is_no_identifier_is_refused(name: str) -> None:
     "name",
     (
         "main malloc sqrtf memcpy index read errno cudaMalloc _a __a math stdio cuda_runtime float4 dim3 INT_MAX "
-        "T Index A lda blend TILE_WIDTH std random_matrix require"
+        "T Index A lda blend TILE_WIDTH std random_matrix require Kernel run "
+        "con NUL com1 lpt9 exit EXIT Cuda nvrtc MPI major linux INFINITY I errno TRUE near"
     ).split(),
 )
 def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
@@ -183,7 +221,7 @@ def test_the_name_of_the_kernel_is_taken() -> None:
 
 def test_config_that_cannot_serve_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"multiples of \(16, 16, 16\)"):
-        emit(Problem.parse("100"), parse("tiled:16,edge=exact"), ARCHES["sm_90a"])
+        emit(Served(Problem.parse("100"), parse("tiled:16,edge=exact"), ARCHES["sm_90a"]))
 
 
 # Files
@@ -263,148 +301,3 @@ def test_file_in_the_place_of_the_folder_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         emitted().write(tmp_path / "file")
-
-
-# Compilers
-
-
-@pytest.mark.parametrize("compiler", [("gcc", "-std=c99"), ("g++", "-x", "c++", "-std=c++11")], ids=lambda c: c[0])
-@pytest.mark.parametrize("text", ["tiled:16,edge=pad", "naive:edge=exact"])
-def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
-    if shutil.which(compiler[0]) is None:
-        pytest.skip(f"{compiler[0]} is not installed")
-    emitted(text, dtype="double").write(tmp_path)
-    (tmp_path / "user.c").write_text('#include "gemm.h"\n#include "gemm.h"\nint (*use)(void) = (int (*)(void))gemm;\n')
-    flags = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-cast-function-type", "-fsyntax-only")
-    compiled(*compiler, *flags, tmp_path / "user.c")
-
-
-@needs_nvcc
-@pytest.mark.parametrize("family", families())
-def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family: str) -> None:
-    paths = []
-    for text in KERNELS:
-        if text.startswith(f"{family}:"):
-            name = re.sub(r"\W+", "_", text)[:60]
-            paths.append(emitted(text, name, main=False, dtype="double", trans="tt").write(tmp_path)[0])
-    assert len(paths) >= len(EDGES)
-    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
-
-
-@needs_nvcc
-def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
-    paths = [emitted(text, f"gemm_{t}", main=False, trans=t).write(tmp_path)[0] for t, text in TMA.items()]
-    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, "-c", "-odir", tmp_path, *paths)
-
-
-@needs_nvcc
-def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
-    texts = {"gemm_one": "simt:split_k=2", "gemm_two": "simt:split_k=2", "gemm_three": "tiled:16,edge=pad"}
-    one, *_ = [emitted(text, name, main=False).write(tmp_path)[0] for name, text in texts.items()]
-    user = tmp_path / "user.cu"
-    calls = " + ".join(f"{name}(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)" for name in texts)
-    included = "".join(f'#include "{file}"\n' for file in ("gemm_two.cu", "gemm_three.cu", "gemm_one.h"))
-    user.write_text(f"{included}int main() {{ return {calls}; }}\n")
-    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, user, one, "-o", tmp_path / "program")
-    assert run(tmp_path / "program").returncode == 0  # the sizes are 0: no GPU is needed
-
-
-@needs_nvcc
-def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
-    program = build(tmp_path, emitted("tiled:16,edge=pad"), *STRICT)
-    done = run(program, "1", "2")
-    assert (done.returncode, done.stderr) == (2, f"usage: {program} [M N K]\n")
-    done = run(program, "1", "2", "x")
-    assert (done.returncode, done.stderr) == (2, "gemm_main: a size must be 1 to 2147483647, got x\n")
-    done = run("env", "CUDA_VISIBLE_DEVICES=", program)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"gemm_main: no GPU to run on: .+\n", done.stderr)
-
-
-@needs_nvcc
-def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
-    example = tmp_path / "cpp"
-    shutil.copytree(Path(__file__).parents[2] / "examples" / "cpp", example)
-    compiled("make", "-C", example, "ARCH=sm_90a")
-    done = run("env", "CUDA_VISIBLE_DEVICES=", example / "example")
-    assert done.returncode == 2
-    assert "no CUDA device" in done.stderr
-
-
-def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Path:
-    sources = [path for path in files.write(folder) if path.suffix == ".cu"]
-    compiled("nvcc", "-O3", f"-arch={arch}", *flags, *sources, "-o", folder / "program")
-    return folder / "program"
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-@needs_nvcc
-@pytest.mark.parametrize("trans", ["nn", "tt", "nt", "tn"])
-@pytest.mark.parametrize(("text", "dtype"), SERVED)
-def test_self_test_passes(tmp_path: Path, text: str, dtype: str, trans: str) -> None:
-    program = build(tmp_path, emitted(text, dtype=dtype, trans=trans), arch="native")
-    shapes = ["128x128x32", "64x384x96"] if "exact" in text else ["129x65x33", "1x1x1", "1x300x7", "64x32x128"]
-    for shape in shapes:
-        done = run(program, *shape.split("x"))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert re.search(r"[\d.]+ us, [\d.]+ GFLOP/s", done.stdout)
-
-
-@pytest.mark.gpu
-@needs_nvcc
-@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
-@pytest.mark.parametrize(("text", "dtype"), SERVED)
-def test_sanitizers_find_nothing(tmp_path: Path, text: str, dtype: str) -> None:
-    program = build(tmp_path, emitted(text, dtype=dtype, trans="nt"), "-lineinfo", arch="native")
-    shape = ("64", "128", "32") if "exact" in text else ("65", "33", "17")
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, *shape)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", done.stdout), done.stdout
-
-
-@pytest.mark.gpu
-@needs_nvcc
-@pytest.mark.parametrize("trans", TMA)
-def test_tma_copies_and_their_scalar_form_pass_the_self_test(tmp_path: Path, trans: str) -> None:
-    program = build(tmp_path, emitted(TMA[trans], trans=trans), arch="native")
-    for shape in ("128x64x256", "132x68x260", "129x65x33", "4x4x4", "36x16x1000"):
-        done = run(program, *shape.split("x"))
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.gpu
-@needs_nvcc
-@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
-def test_sanitizers_find_nothing_in_tma_copies(tmp_path: Path) -> None:
-    program = build(tmp_path, emitted(TMA["nt"], trans="nt"), "-lineinfo", arch="native")
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", program, "68", "36", "200")
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-BREAKS = {
-    "a dropped term": (r"p < TILE_WIDTH; \+\+p", "p < TILE_WIDTH - 1; ++p"),
-    "a store outside": (r"row < m && col < n", "row < m && col < n + 1"),
-    "C read at beta 0": (r"beta == T\(0\) \? alpha \* product :", ""),
-    "beta forgotten": (r"\+ beta \* \*c", ""),
-    "swapped operands": (r"b_tile\[p\]\[tx\]", "b_tile[tx][p]"),
-    "an empty product refused": (r"if \(m == 0 [^\n]*", ""),
-}
-
-
-@pytest.mark.gpu
-@needs_nvcc
-@pytest.mark.parametrize("what", BREAKS)
-def test_self_test_catches_a_broken_kernel(tmp_path: Path, what: str) -> None:
-    (code_name, code), *rest = emitted().files
-    pattern, replacement = BREAKS[what]
-    broken, count = re.subn(pattern, replacement, code, count=1)
-    assert count == 1
-    program = build(tmp_path, Emitted(((code_name, broken), *rest)), arch="native")
-    done = run(program, "129", "65", "33")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "WRONG" in done.stdout

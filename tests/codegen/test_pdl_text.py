@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
 from tilewright.codegen.families import families
@@ -133,11 +134,11 @@ def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
 
 @pytest.mark.parametrize(("arch", "config", "pdl", "limited"), [
     ("sm_90a", "simt:", True, True), ("sm_80", "simt:", False, False), ("sm_120", "simt:", True, True),
-    ("host", "simt:", False, False), ("sm_90a", "naive:", True, False),
+    ("sm_90a", "naive:", True, False),
 ])  # fmt: skip
 def test_the_emitted_launch_does_the_same_where_the_device_can(
     arch: str, config: str, pdl: bool, limited: bool
 ) -> None:
-    code = dict(emit(Problem.parse("300x200x100"), variant(config), ARCHES[arch]).files)["gemm.cu"]
+    code = dict(emit(Served(Problem.parse("300x200x100"), variant(config), ARCHES[arch])).files)["gemm.cu"]
     assert ("cudaLaunchAttributeProgrammaticStreamSerialization" in code) == pdl
-    assert ("limit_ctas_per_sm(ctas, &smem_bytes)" in code) == limited
+    assert ("limited_smem(kernel, device, ctas)" in code) == limited

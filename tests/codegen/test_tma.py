@@ -2,6 +2,7 @@
 
 import pytest
 from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
 from tilewright.codegen.legality import rejections
@@ -81,12 +82,11 @@ def test_the_scalar_form_copies_element_by_element_with_the_same_tiles_of_c() ->
 
 
 def test_emitted_files_describe_both_operands_and_serve_rows_that_are_not_aligned() -> None:
-    files = dict(emit(PROBLEM, TMA, SM_90, "narrow").files)
+    files = dict(emit(Served(PROBLEM, TMA, SM_90), "narrow").files)
     text = files["narrow.cu"]
-    assert "tensor_map(&map_a, A, lda, m, k, 32, 32, true)" in text
-    assert "tensor_map(&map_b, B, ldb, k, n, 128, 16, false)" in text
-    assert "dim3(vectors ? 160 : 128)" in text
-    assert "cudaErrorNotSupported" in files["narrow.h"]
+    assert "true, {32, 32, true}, {128, 16, false},  // TMA" in text
+    assert "false, {}, {},  // TMA" in text  # the general kernel
     assert "CUDA 12.0 or newer" in files["narrow.h"]
-    other = dict(emit(PROBLEM, changed(TMA, load="cp_async"), SM_90, "narrow").files)
+    other = dict(emit(Served(PROBLEM, changed(TMA, load="cp_async"), SM_90), "narrow").files)
     assert "tensor_map" not in other["narrow.cu"]
+    assert "CUDA 11.8 or newer" in other["narrow.h"]

@@ -1,17 +1,48 @@
-// gemm.cu: a kernel and the function that launches it. gemm.h says how to call it.
+// gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest da13678c50f7d637. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --config "tiled:16,edge=pad"
+// Written by tilewright, file digest 3b5bef862c07ccb4. To write it again:
+//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
 #include "gemm.h"
 
+#include <atomic>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <cuda_runtime.h>
 
 namespace gemm_impl {
+
+// One kernel, and how it is launched.
+struct Kernel {
+    const char* name;
+    const char* config;
+    const void* function;
+    int tile_m, tile_n;             // rows and columns of C that a CTA computes
+    int block_x, block_y;           // threads of a CTA
+};
+
+// A shape and the kernel that serves it.
+struct Shape {
+    int m, n, k;
+    const Kernel* kernel;
+    const char* origin;
+    double recorded_us, error_over_bound;
+};
+
+// All that serves products of one type, with the same transposes, on one architecture and later ones.
+struct Product {
+    bool trans_a, trans_b;
+    const Shape* shapes;
+    int count;
+};
+
+}  // namespace gemm_impl
+
+namespace gemm_impl {
+namespace k0 {
 
 //            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
 //         +-----+                  thread, in phases along k:
@@ -46,7 +77,7 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
 
 }  // namespace
 
-static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_238dcd83(
+static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_093c91b2(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -67,6 +98,8 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     // Neighbouring threads load neighbouring addresses: along k or across it, as the operand is stored.
     const int a_i = ty, a_p = tx;
     const int b_p = ty, b_j = tx;
+    const bool a_inside = row0 + a_i < m;
+    const bool b_inside = col0 + b_j < n;
     const Index a_step = 1;  // one step along k
     const Index b_step = ldb;
     const T* a = A + (row0 + a_i) * lda + a_p * a_step;
@@ -75,8 +108,8 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     T acc = 0;
     const Index depth = alpha == T(0) ? 0 : k;
     for (Index p0 = 0; p0 < depth; p0 += TILE_WIDTH) {
-        a_tile[a_i][a_p] = *a;
-        b_tile[b_p][b_j] = *b;
+        a_tile[a_i][a_p] = a_inside && p0 + a_p < depth ? *a : T(0);
+        b_tile[b_p][b_j] = b_inside && p0 + b_p < depth ? *b : T(0);
         a += TILE_WIDTH * a_step;
         b += TILE_WIDTH * b_step;
         __syncthreads();
@@ -86,47 +119,121 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
         __syncthreads();
     }
 
-    T* c = C + row * ldc + col;
-    *c = blend(acc, c, alpha, beta);
-}
-
-// Zeroes what lies outside the rows x cols matrix in its padded buffer X, and touches nothing inside: the
-// strip to the right of the matrix first, then the rows below it. Any number of CTAs and threads along x.
-static __global__ void gemm_tiled_f32_nn_16x16x16_238dcd83_frame(
-    T* __restrict__ X, int ld, int rows, int cols, int padded_rows, int padded_cols)
-{
-    griddepcontrol_wait();
-    const Index strip = padded_cols - cols;
-    const Index right = rows * strip;
-    const Index total = right + Index(padded_rows - rows) * padded_cols;
-    const Index stride = Index(gridDim.x) * blockDim.x;
-    for (Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += stride) {
-        if (i < right) {
-            X[i / strip * ld + cols + i % strip] = T(0);
-        } else {
-            const Index below = i - right;
-            X[(rows + below / padded_cols) * ld + below % padded_cols] = T(0);
-        }
+    if (row < m && col < n) {
+        T* c = C + row * ldc + col;
+        *c = blend(acc, c, alpha, beta);
     }
 }
 
+static const Kernel KERNEL = {
+    "gemm_tiled_f32_nn_16x16x16_093c91b2",
+    "tiled:16",
+    reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_093c91b2),
+    16, 16,  // tile
+    16, 16,  // threads
+};
+
+}  // namespace k0
+}  // namespace gemm_impl
+
+namespace gemm_impl {
 namespace {
 
-constexpr Index ceil_div(Index size, int step) { return (size + step - 1) / step; }
+using Index = long long;  // sizes: a matrix may hold more than 2^31 elements
 
-bool misaligned(const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % sizeof(T) != 0; }
+const Shape F32_NN_SHAPES[] = {
+    // m, n, k, kernel, origin, recorded microseconds and error over its bound
+    {1024, 768, 512, &k0::KERNEL, "as given", 0, 0},
+};
+const Product F32_NN = {
+    false, false, F32_NN_SHAPES, 1, };
 
-// Queues the kernel, for sizes above 0 and arguments that have been checked.
-cudaError_t launch_product(
-    const T* A, int lda, const T* B, int ldb, T* C, int ldc,
-    int m, int n, int k, T alpha, T beta, cudaStream_t stream)
+constexpr int MAX_DEVICES = 64;
+
+constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
+
+int status_of(cudaError_t error) { return error == cudaSuccess ? GEMM_SUCCESS : GEMM_CUDA_ERROR + int(error); }
+
+// What is asked of a device once.
+struct Device {
+    std::atomic<bool> known{false};
+    int number = 0, capability = 0;
+};
+
+Device devices[MAX_DEVICES];
+std::mutex asking;
+
+// The current device.
+int current_device(const Device** found)
 {
-    const Index ctas = ceil_div(m, 16) * ceil_div(n, 16);
-    if (ctas > INT_MAX) return cudaErrorInvalidConfiguration;
+    int number = 0, major = 0, minor = 0;
+    cudaError_t error = cudaGetDevice(&number);
+    if (error != cudaSuccess) return status_of(error);
+    if (number >= MAX_DEVICES) return GEMM_UNSUPPORTED_DEVICE;
+    Device& device = devices[number];
+    *found = &device;
+    if (device.known.load(std::memory_order_acquire)) return GEMM_SUCCESS;
 
+    const std::lock_guard<std::mutex> lock(asking);
+    const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
+        if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
+    };
+    ask(&major, cudaDevAttrComputeCapabilityMajor);
+    ask(&minor, cudaDevAttrComputeCapabilityMinor);
+    device.number = number;
+    device.capability = 10 * major + minor;
+    device.known.store(error == cudaSuccess, std::memory_order_release);
+    return status_of(error);
+}
+
+// ---- Which kernel --------------------------------------------------------------------------------------------------
+
+struct Sizes {
+    Index m, n, k;
+};
+
+Index tiles_of(const Kernel& kernel, const Sizes& sizes)  // of C
+{
+    return ceil_div(sizes.m, kernel.tile_m) * ceil_div(sizes.n, kernel.tile_n);
+}
+
+// CTAs of the main kernel; 0 where there would be too many.
+Index ctas_of(const Kernel& kernel, const Sizes& sizes)
+{
+    const Index tiles = tiles_of(kernel, sizes);
+    return tiles <= INT_MAX ? tiles : 0;
+}
+
+// Whether a kernel can compute a product of this size, however the operands lie.
+bool serves(const Kernel& kernel, const Sizes& sizes)
+{
+    return ctas_of(kernel, sizes) > 0;
+}
+
+// The kernel for a product, if it suits.
+template <typename Suits>
+const Shape* chosen(const Product& product, const Sizes&, Suits suits)
+{
+    return suits(*product.shapes->kernel) ? product.shapes : nullptr;
+}
+
+// The same for operands that lie as vectors want it.
+const Shape* chosen(const Product& product, const Sizes& sizes)
+{
+    return chosen(product, sizes, [&](const Kernel& kernel) {
+        return serves(kernel, sizes);
+    });
+}
+
+// ---- Launches ------------------------------------------------------------------------------------------------------
+
+int start(
+    const void* function, Index ctas, int block_x, int block_y, const void** arguments,
+    cudaStream_t stream, const Device& device)
+{
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(unsigned(ctas));
-    launch.blockDim = dim3(16, 16, 1);
+    launch.blockDim = dim3(unsigned(block_x), unsigned(block_y));
     launch.stream = stream;
 
     // It comes up while the kernel before it ends, and waits by itself before it touches memory.
@@ -134,120 +241,185 @@ cudaError_t launch_product(
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     launch.attrs = &pdl;
-    launch.numAttrs = 1;
-    return cudaLaunchKernelEx(
-        &launch, gemm_tiled_f32_nn_16x16x16_238dcd83, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta);
+    launch.numAttrs = device.capability >= 90 ? 1 : 0;
+    return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
 
-constexpr int MULTIPLE_M    = 16;     // what m is padded to
-constexpr int MULTIPLE_N    = 16;     // what n is padded to
-constexpr int MULTIPLE_K    = 16;     // what k is padded to
-constexpr int ALIGNMENT     = 256;    // bytes, of each matrix in the workspace
-constexpr int FRAME_THREADS = 256;    // threads of a CTA of the kernel that zeroes it
-constexpr int FRAME_CTAS  = 65536;  // most CTAs of it
-
-// Copies the rows x cols matrix X into its padded buffer and zeroes the padding around it.
-cudaError_t copy_padded(
-    T* buffer, int padded_rows, int padded_cols, const T* X, int ld, int rows, int cols, cudaStream_t stream)
-{
-    const cudaError_t error = cudaMemcpy2DAsync(
-        buffer, sizeof(T) * padded_cols, X, sizeof(T) * ld, sizeof(T) * cols, rows,
-        cudaMemcpyDeviceToDevice, stream);
-    const Index padding = Index(padded_rows) * padded_cols - Index(rows) * cols;
-    if (error != cudaSuccess || padding == 0) return error;
-
-    const Index ctas = ceil_div(padding, FRAME_THREADS);
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(unsigned(ctas < FRAME_CTAS ? ctas : FRAME_CTAS));
-    launch.blockDim = dim3(FRAME_THREADS);
-    launch.stream = stream;
-    return cudaLaunchKernelEx(
-        &launch, gemm_tiled_f32_nn_16x16x16_238dcd83_frame,
-        buffer, padded_cols, rows, cols, padded_rows, padded_cols);
-}
-
-// The matrices in their padded sizes, within the workspace.
-struct Padded {
-    int m, n, k;
-    T *A, *B, *C;
+// A product whose sizes are above 0 and fit in int, with all that was checked.
+template <typename T>
+struct Call {
+    const T *A, *B;
+    T* C;
+    int lda, ldb, ldc, m, n, k;
+    T alpha, beta;
+    cudaStream_t stream;
 };
 
-// Copies the operands in, multiplies, and copies C out.
-cudaError_t run_padded(
-    const Padded& padded, const T* A, int lda, const T* B, int ldb, T* C, int ldc,
-    int m, int n, int k, T alpha, T beta, cudaStream_t stream)
+// Queues the main kernel.
+template <typename T>
+int launch_main(
+    const Kernel& kernel, const Device& device, Call<T> call)
 {
-    const int rows_a = padded.m, cols_a = padded.k;
-    const int rows_b = padded.k, cols_b = padded.n;
-    cudaError_t error = cudaSuccess;
-    if (padded.k > 0) {
-        error = copy_padded(padded.A, rows_a, cols_a, A, lda, m, k, stream);
-        if (error != cudaSuccess) return error;
-        error = copy_padded(padded.B, rows_b, cols_b, B, ldb, k, n, stream);
-        if (error != cudaSuccess) return error;
-    }
-    if (beta != T(0)) {
-        error = copy_padded(padded.C, padded.m, padded.n, C, ldc, m, n, stream);
-        if (error != cudaSuccess) return error;
-    }
-    error = launch_product(
-        padded.A, cols_a, padded.B, cols_b, padded.C, padded.n,
-        padded.m, padded.n, padded.k, alpha, beta, stream);
-    if (error != cudaSuccess) return error;
-    return cudaMemcpy2DAsync(
-        C, sizeof(T) * ldc, padded.C, sizeof(T) * padded.n, sizeof(T) * n, m,
-        cudaMemcpyDeviceToDevice, stream);
+    const Index ctas = ctas_of(kernel, {call.m, call.n, call.k});
+    const void* arguments[11] = {
+        &call.A, &call.lda, &call.B, &call.ldb, &call.C, &call.ldc, &call.m, &call.n, &call.k, &call.alpha, &call.beta};
+    return start(
+        kernel.function, ctas, kernel.block_x, kernel.block_y, arguments,
+        call.stream, device);
 }
 
-// The product by way of padded copies, which live in a workspace from the stream's memory pool.
-cudaError_t padded_product(
-    const T* A, int lda, const T* B, int ldb, T* C, int ldc,
-    int m, int n, int k, T alpha, T beta, cudaStream_t stream)
+// ---- What the functions of the header do ---------------------------------------------------------------------------
+
+// Whether sizes and leading dimensions make sense.
+int sizes_status(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
 {
-    if (alpha == T(0)) k = 0;  // neither A nor B is read
-    const Index padded_m = ceil_div(m, MULTIPLE_M) * MULTIPLE_M;
-    const Index padded_n = ceil_div(n, MULTIPLE_N) * MULTIPLE_N;
-    const Index padded_k = ceil_div(k, MULTIPLE_K) * MULTIPLE_K;
-    if (padded_m > INT_MAX || padded_n > INT_MAX || padded_k > INT_MAX) return cudaErrorInvalidValue;
+    const auto [m, n, k] = sizes;
+    if (m < 0 || n < 0 || k < 0) return GEMM_INVALID_SIZE;
+    const Index width_a = product.trans_a ? m : k, width_b = product.trans_b ? k : n;
+    if (lda < 1 || ldb < 1 || ldc < 1 || lda < width_a || ldb < width_b || ldc < n) return GEMM_INVALID_LD;
+    for (const Index size : {m, n, k, lda, ldb, ldc}) {
+        if (size > INT_MAX) return GEMM_TOO_LARGE;
+    }
+    return GEMM_SUCCESS;
+}
 
-    // Each matrix has fewer than 2^62 elements, so that the sum of three does not overflow.
-    constexpr std::size_t step = ALIGNMENT / sizeof(T);
-    const std::size_t size_a = (std::size_t(padded_m) * padded_k + step - 1) / step * step;
-    const std::size_t size_b = (std::size_t(padded_k) * padded_n + step - 1) / step * step;
-    const std::size_t size_c = std::size_t(padded_m) * padded_n;
-    if (size_a + size_b + size_c > SIZE_MAX / sizeof(T)) return cudaErrorMemoryAllocation;
+int can_implement(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
+{
+    const int status = sizes_status(product, sizes, lda, ldb, ldc);
+    if (status != GEMM_SUCCESS || sizes.m == 0 || sizes.n == 0) return status;
+    return chosen(product, sizes) ? GEMM_SUCCESS : GEMM_TOO_LARGE;
+}
 
-    T* workspace = nullptr;
-    cudaError_t error = cudaMallocAsync(&workspace, sizeof(T) * (size_a + size_b + size_c), stream);
-    if (error != cudaSuccess) return error;
+template <typename T>
+bool odd(const T* X) { return reinterpret_cast<std::uintptr_t>(X) % sizeof(T) != 0; }
 
-    const Padded padded = {
-        int(padded_m), int(padded_n), int(padded_k),
-        workspace, workspace + size_a, workspace + size_a + size_b};
-    error = run_padded(padded, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, stream);
-    const cudaError_t freed = cudaFreeAsync(workspace, stream);
-    return error != cudaSuccess ? error : freed;
+template <typename T>
+int run(
+    const Product& product, const T* A, Index lda, const T* B, Index ldb, T* C, Index ldc, Index m, Index n, Index k,
+    T alpha, T beta, void*, std::size_t, cudaStream_t stream)
+{
+    const Device* device = nullptr;
+    const Sizes sizes = {m, n, k};
+    const int status = sizes_status(product, sizes, lda, ldb, ldc);
+    if (status != GEMM_SUCCESS || m == 0 || n == 0) return status;
+    const bool reads_ab = k > 0 && alpha != T(0);
+    if (!C || (reads_ab && (!A || !B))) return GEMM_NULL_POINTER;
+    if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return GEMM_MISALIGNED;
+
+    const Shape* shape = chosen(product, sizes);
+    if (!shape) return GEMM_TOO_LARGE;
+    const Kernel& kernel = *shape->kernel;
+    const int known = current_device(&device);
+    if (known != GEMM_SUCCESS) return known;
+    const Call<T> call = {
+        A, B, C, int(lda), int(ldb), int(ldc), int(m), int(n), int(k), alpha, beta, stream};
+    return launch_main(kernel, *device, call);
+}
+
+// Has the kernels of a product ready on a device, so that no call has to load or set anything.
+int init_product(const Product& product, [[maybe_unused]] const Device& device)
+{
+    const auto load = [&](const void* function) {
+        cudaFuncAttributes attributes;
+        return status_of(cudaFuncGetAttributes(&attributes, function));
+    };
+    const auto init_kernel = [&](const Kernel& kernel) {
+        int status = load(kernel.function);
+        return status;
+    };
+    int status = GEMM_SUCCESS;
+    for (int i = 0; i < product.count && status == GEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
+    return status;
+}
+
+int describe(const Product& product, const Sizes& sizes, gemm_description* description)
+{
+    if (!description) return GEMM_NULL_POINTER;
+    *description = {};
+    const auto [m, n, k] = sizes;
+    const Index lda = product.trans_a ? m : k, ldb = product.trans_b ? k : n;
+    const int status = can_implement(product, sizes, lda > 0 ? lda : 1, ldb > 0 ? ldb : 1, n > 0 ? n : 1);
+    if (status != GEMM_SUCCESS || m == 0 || n == 0) return status;
+    const Shape& shape = *chosen(product, sizes);
+    const bool same = shape.m == m && shape.n == n && shape.k == k;
+    description->kernel = shape.kernel->name;
+    description->config = shape.kernel->config;
+    description->origin = shape.origin;
+    description->m = shape.m, description->n = shape.n, description->k = shape.k;
+    description->recorded_us = same ? shape.recorded_us : 0;
+    description->error_over_bound = same ? shape.error_over_bound : 0;
+    return GEMM_SUCCESS;
 }
 
 }  // namespace
 }  // namespace gemm_impl
 
-extern "C" int gemm(
-    const float* A, int lda, const float* B, int ldb, float* C, int ldc,
-    int m, int n, int k, float alpha, float beta, void* stream)
+extern "C" int gemm_init(void)
 {
     using namespace gemm_impl;
-    if (m < 0 || n < 0 || k < 0) return cudaErrorInvalidValue;
-    const int width_a = k;  // of a row as stored
-    const int width_b = n;
-    if (lda < 1 || ldb < 1 || ldc < 1) return cudaErrorInvalidPitchValue;
-    if (lda < width_a || ldb < width_b || ldc < n) return cudaErrorInvalidPitchValue;
-    if (m == 0 || n == 0) return cudaSuccess;
+    const Device* device = nullptr;
+    int status = current_device(&device);
+    if (status == GEMM_SUCCESS) status = init_product(F32_NN, *device);
+    return status;
+}
 
-    const bool reads_ab = k > 0 && alpha != T(0);
-    if (C == nullptr || (reads_ab && (A == nullptr || B == nullptr))) return cudaErrorInvalidValue;
-    if (misaligned(C) || (reads_ab && (misaligned(A) || misaligned(B)))) return cudaErrorMisalignedAddress;
+extern "C" int gemm_release(void)
+{
+    return GEMM_SUCCESS;
+}
 
-    return padded_product(
-        A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, static_cast<cudaStream_t>(stream));
+extern "C" int gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+    (void)workspace, (void)workspace_bytes, (void)stream;  // these kernels count nothing
+    return GEMM_SUCCESS;
+}
+
+extern "C" const char* gemm_status_string(int status)
+{
+    switch (status) {
+    case GEMM_SUCCESS: return "done, or queued";
+    case GEMM_INVALID_SIZE: return "m, n or k is negative";
+    case GEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
+    case GEMM_NULL_POINTER: return "a matrix that would be read or written is null";
+    case GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
+    case GEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
+    case GEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
+    case GEMM_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case GEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
+    default:
+        if (status <= GEMM_CUDA_ERROR) return "no such status";
+        return cudaGetErrorString(cudaError_t(status - GEMM_CUDA_ERROR));
+    }
+}
+
+extern "C" int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
+{
+    return gemm_impl::can_implement(gemm_impl::F32_NN, {m, n, k}, lda, ldb, ldc);
+}
+
+extern "C" size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k)
+{
+    (void)m, (void)n, (void)k;  // no kernel needs one
+    return 0;
+}
+
+extern "C" int gemm_run(
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+    return gemm_impl::run(
+        gemm_impl::F32_NN, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, workspace_bytes,
+        stream);
+}
+
+extern "C" int gemm(
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, cudaStream_t stream)
+{
+    return gemm_run(A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, nullptr, 0, stream);
+}
+
+extern "C" int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description)
+{
+    return gemm_impl::describe(gemm_impl::F32_NN, {m, n, k}, description);
 }

@@ -1,52 +1,109 @@
-// gemm.h: matrix product on an NVIDIA GPU, float, chosen for m = 1024, n = 768, k = 512.
+// gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 1688b31899a8bba0. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --config "tiled:16,edge=pad"
+// Written by tilewright, file digest b1f72ed34f1801a7. To write it again:
+//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
 // Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
-//   nvcc -O3 -arch=sm_90a -c gemm.cu
+//   nvcc -O3 -std=c++17 -arch=sm_90a -c gemm.cu
 #ifndef TILEWRIGHT_GEMM_H
 #define TILEWRIGHT_GEMM_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// C = alpha * op(A) * op(B) + beta * C
+//
+//   op(A) is m x k; A is stored m x k
+//   op(B) is k x n; B is stored k x n
+//   C is m x n and overlaps neither A nor B
+//
+// Every matrix is row-major in memory that the GPU can reach. lda, ldb and ldc count elements from the start of one row
+// to the start of the next, at least 1 and the length of a stored row; what lies between two rows is neither read nor
+// written. alpha = 0 or k = 0 reads neither A nor B, beta = 0 does not read C: they may be null or hold NaN.
+//
+//     float *A, *B, *C;  // on the device; m x k, k x n and m x n
+//     int status = gemm(A, k, B, n, C, n, m, n, k, 1, 0, stream);
+//     if (status != GEMM_SUCCESS) puts(gemm_status_string(status));
+//
+//   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
+//   alignment  of A, B and C to one element
+//   workspace  none: gemm_workspace_size is always 0
+//   threads    every function may be called from any number of threads at once
+//   streams    calls on different streams run side by side
+//   devices    work goes to the current device, which the stream must belong to
+//   capture    gemm_run can be captured into a CUDA graph, after gemm_init on the device: it allocates nothing,
+//              waits for nothing and adds kernel nodes alone
+//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C|, gamma(i) = i u / (1 - i u) with the unit
+//              roundoff u of float; every run gives the same bits
+//
+// The shape that the kernel was chosen for:
+//
+//   1024x768x512           float  nn  sm_90a  as given
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// C = alpha * op(A) * op(B) + beta * C
-//
-//   op(A) is m x k; A is stored m x k, lda >= max(1, k)
-//   op(B) is k x n; B is stored k x n, ldb >= max(1, n)
-//   C is m x n, ldc >= max(1, n), and overlaps neither A nor B
-//
-// Every matrix is row-major in memory that the GPU can reach. lda, ldb and ldc count elements from the start
-// of one row to the start of the next; what lies between two rows is neither read nor written.
-//
-//   sizes      any m, n, k >= 0
-//   alignment  A, B and C to one element, 4 bytes; no demand on lda, ldb and ldc
-//   empty      m = 0 or n = 0 does nothing; k = 0 or alpha = 0 gives C = beta * C and reads neither A nor B,
-//              which may then be null; beta = 0 does not read C
-//   stream     a cudaStream_t of the current device, or null for the default stream; the call returns once
-//              the work is queued, and the matrices must live until it is done
-//   workspace  A, B and C in sizes rounded up to multiples of 16 (m), 16 (n) and 16 (k), taken from
-//              the stream's memory pool and given back to it by the call; raise the pool's
-//              cudaMemPoolAttrReleaseThreshold to keep it over a synchronisation; a stored row holds fewer
-//              than 2^31 bytes, padding counted
-//
-// Returns a cudaError_t:
-//   cudaSuccess                    queued, or nothing to do
-//   cudaErrorInvalidValue          a negative size, or a null matrix that would be read or written
-//                                  also a size that cannot be padded below 2^31
-//   cudaErrorInvalidPitchValue     lda, ldb or ldc below the width of a stored row
-//                                  also a row of 2^31 bytes or more
-//   cudaErrorMisalignedAddress     a matrix that does not start at a multiple of 4 bytes
-//   cudaErrorInvalidConfiguration  2^31 CTAs or more, each 16 x 16 elements of C
-//   cudaErrorMemoryAllocation      no room for the workspace
-//   cudaErrorNotSupported          the device has no memory pools
-//   any other                      what the CUDA runtime answered, an earlier failure on the device included
+// What every function returns but for those of sizes and names. GEMM_CUDA_ERROR + e is what the CUDA runtime
+// answered, an earlier failure on the device included.
+enum {
+    GEMM_SUCCESS = 0,              // done, or queued
+    GEMM_INVALID_SIZE = 1,         // m, n or k is negative
+    GEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
+    GEMM_NULL_POINTER = 3,         // a matrix that would be read or written is null
+    GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
+    GEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
+    GEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
+    GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for a later architecture, or the driver lacks tensor maps
+    GEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
+    GEMM_CUDA_ERROR = 1000
+};
+
+const char* gemm_status_string(int status);
+
+// Has all kernels ready on the current device. Calls do so themselves when they first need one; while a graph is
+// captured they must not have to.
+int gemm_init(void);
+
+// Frees the workspaces of gemm; no work of theirs may be queued, no thread may be in them.
+int gemm_release(void);
+
+// Makes new memory a workspace. These kernels need nothing done to it.
+int gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
+
+typedef struct gemm_description {
+    const char* kernel;        // as a profiler shows it
+    const char* config;        // all its parameters that are not at their defaults
+    const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
+    int64_t m, n, k;           // 0 for the general kernel
+    double recorded_us;        // of one product, measured when it was tuned; 0 where it was not, or for another shape
+    double error_over_bound;   // the largest error seen then, over the bound above
+    size_t workspace_bytes;
+} gemm_description;
+
+// ---- float, A as it is, B as it is ----
+
+// GEMM_SUCCESS where such a product can be computed, else why not. Calls nothing of CUDA.
+int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);
+
+// Bytes that gemm_run needs for such a product. Calls nothing of CUDA.
+size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k);
+
+// Queues the product. The workspace is used until it is done, by one stream at a time. It may be null where
+// gemm_workspace_size is 0.
+int gemm_run(
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
+
+// The same.
 int gemm(
-    const float* A, int lda, const float* B, int ldb, float* C, int ldc,
-    int m, int n, int k, float alpha, float beta, void* stream);
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, cudaStream_t stream);
+
+// Which kernel such a product gets where its operands lie as vectors want it.
+int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);
 
 #ifdef __cplusplus
 }

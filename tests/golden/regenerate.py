@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from tilewright.codegen.arch import arch_named
-from tilewright.codegen.emit import emit
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tests/golden", "examples/cpp")
+FOLDERS = ("tests/golden", "examples/cpp/sgemm")
 PLAIN = "simt:64x64x8,thread=4x4,load=registers,stages=2,fragments=single"
 WIDE = "simt:64x64x32,thread=8x8"
 KERNELS = {
@@ -40,6 +41,18 @@ KERNELS = {
 """A kernel for each mechanism, on square tiles as plain as can be otherwise."""
 
 
+ALL_MECHANISMS = ("naive_pad", "simt_exact", "simt_cluster", "simt_packed", "simt_tma", "simt_stream_k")
+
+
+def example_shapes() -> list[Served]:
+    """What the example in C++ multiplies: kernels of two kinds, plain enough to be read."""
+    arch = arch_named("sm_90a")
+    return [
+        Served(Problem.parse("300x200x100"), parse("tiled:16"), arch),
+        Served(Problem.parse("1024x16x512"), parse("skinny:4x4x4"), arch),
+    ]
+
+
 def golden_files() -> dict[str, str]:
     """Every golden file, by its path from the root, and what it should hold."""
     arch = arch_named("sm_90a")
@@ -51,9 +64,13 @@ def golden_files() -> dict[str, str]:
         files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
     problem = Problem.parse("1024x768x512", "double", "tt")
     files[f"{golden}/tiled_bounds_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
-    for name, text in emit(Problem.parse("1024x768x512"), parse("tiled:16,edge=pad"), arch, main=True).files:
+    # What launches and tests kernels, at its shortest and with what a kernel of each kind needs.
+    tiled = Served(Problem.parse("1024x768x512"), parse("tiled:16"), arch)
+    for name, text in emit(tiled, layout=Layout(main=True, cmake=True)).files:
         files[f"{golden}/{name}"] = text
-    for name, text in emit(Problem.parse("300x200x100"), parse("tiled:16"), arch).files:
+    rows = [Served(Problem.parse(str(64 * 2**i)), parse(KERNELS[name]), arch) for i, name in enumerate(ALL_MECHANISMS)]
+    files[f"{golden}/bundle.cu"] = dict(emit(rows, "bundle", Layout(split=True)).files)["bundle.cu"]
+    for name, text in emit(example_shapes(), "sgemm", Layout(cmake=True)).files:
         files[f"{example}/{name}"] = text
     return files
 
@@ -61,7 +78,7 @@ def golden_files() -> dict[str, str]:
 def present() -> set[str]:
     """The golden files that lie there now, by their paths from the root."""
     folders = (ROOT / folder for folder in FOLDERS)
-    paths = (path for folder in folders for path in folder.iterdir() if path.suffix in (".cu", ".h"))
+    paths = (path for folder in folders for path in folder.iterdir() if path.suffix in (".cu", ".h", ".txt", ".in"))
     return {path.relative_to(ROOT).as_posix() for path in paths}
 
 

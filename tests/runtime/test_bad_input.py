@@ -225,7 +225,8 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
     (lambda: tilewright.tune(EIGHT, store=5), "store must be a path, got 5"),
     (lambda: tilewright.tune(EIGHT, record=5), "record must be a path, got 5"),
     (lambda: tilewright.tune(EIGHT, sampler=None), "sampler must be a name, got None"),
-    (lambda: tilewright.emit(EIGHT, "simt", None), "config must be a Config, such as load(...).config, got 'simt'"),
+    (lambda: tilewright.Served(EIGHT, "simt", None), "config must be a Config, such as load(...).config, got 'simt'"),
+    (lambda: tilewright.emit(EIGHT), "served must be a Served or several, got Problem(m=8"),
     (lambda: tilewright.load(8, 8, 8, device="host").emit(5), "name must be text, got 5"),
 ])  # fmt: skip
 def test_arguments_of_other_types(call: Any, message: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tilewright
 from stored import make
-from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.errors import ConfigError, LaunchError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
@@ -90,15 +90,15 @@ class TestLookUp:
         assert load(20, 24, 16, store=tmp_path / "other").config.family == "naive"
         assert load(20, 24, 16, store=str(tmp_path / "none")).origin == "default"
 
-    def test_a_kernel_tells_what_it_is_and_can_be_emitted(self, tmp_path: Path) -> None:
+    def test_a_kernel_tells_what_it_is_and_that_a_processors_winner_is_not_for_a_gpu(self) -> None:
         stored("20x24x16", PAD)
         kernel = load(20, 24, 16)
         assert repr(kernel).startswith("<tilewright kernel for 20x24x16 float nn on host")
         assert f"{kernel.config} (exact)" in repr(kernel)
         assert 'extern "C" __global__' in kernel.source
         assert kernel.device.selector == "host"
-        written = kernel.emit("my_gemm").write(tmp_path / "out")
-        assert [path.name for path in written] == ["my_gemm.cu", "my_gemm.h"]
+        with pytest.raises(ConfigError, match=r"was chosen for the processor: load it for a GPU"):
+            kernel.emit("my_gemm")
 
 
 class TestSecondCall:

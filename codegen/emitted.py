@@ -1,0 +1,92 @@
+"""Emitted files: their digests, and how they are written over those of before and over no other."""
+
+import hashlib
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import check
+
+_PLACEHOLDER = "@file digest@"
+_MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
+_FILENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.(?:cu|cuh|h|txt|pc\.in)")
+_MARK_WITHIN = 1000
+"""Letters from the start of a file in which its mark is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The files that serve kernels to C and C++. Raises ConfigError for a filename with a folder in it."""
+
+    files: tuple[tuple[str, str], ...]
+    """Filenames and texts, the one with the functions first, then its header."""
+
+    def __post_init__(self) -> None:
+        for filename, _ in self.files:
+            check(bool(_FILENAME.fullmatch(filename)), f"not the name of an emitted file: {filename!r}")
+
+    def write(self, folder: Path, overwrite: bool = False) -> tuple[Path, ...]:
+        """Write the files into `folder`, which is made if need be, and return their paths.
+
+        Raises ConfigError, with nothing written, if a file there is not tilewright's or was edited since,
+        unless `overwrite`; and OSError, which names the file, if one cannot be written: all are as they were then.
+        """
+        paths = tuple(folder / filename for filename, _ in self.files)
+        for path in paths:
+            check(not path.is_dir(), f"{path} is a folder")
+            if not overwrite and (path.exists() or path.is_symlink()):
+                check(_is_untouched(path), f"{path} is not tilewright's or was edited since: not overwritten")
+        folder.mkdir(parents=True, exist_ok=True)
+        aside: list[Path] = []
+        try:
+            for path, (_, text) in zip(paths, self.files, strict=True):
+                aside.append(_written_aside(path, text))
+            for path, written in zip(paths, aside, strict=True):
+                os.replace(written, path)  # a link there is replaced, never followed
+        finally:
+            for written in aside:
+                written.unlink(missing_ok=True)
+        return paths
+
+
+def sealed(text: str) -> str:
+    """A file's text with its digest filled in."""
+    return text.replace(_PLACEHOLDER, _digest(text), 1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_untouched(path: Path) -> bool:
+    """Whether tilewright wrote the file at `path` and nobody changed it since; a link never is."""
+    if path.is_symlink():
+        return False
+    try:
+        text = path.read_text(encoding="utf-8")  # reads the CRLF that a checkout may have made as LF
+    except UnicodeDecodeError:
+        return False
+    mark = _MARK.search(text, 0, _MARK_WITHIN)
+    if mark is None:
+        return False
+    return mark[1] == _digest(text[: mark.start(1)] + _PLACEHOLDER + text[mark.end(1) :])
+
+
+def _written_aside(path: Path, text: str) -> Path:
+    """A file beside `path` with the text in it. Raises OSError that names `path`."""
+    aside = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        aside = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(aside, 0o644)
+    except BaseException as error:
+        if aside:
+            aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    return aside

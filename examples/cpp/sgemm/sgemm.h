@@ -1,0 +1,113 @@
+// sgemm.h: matrix products on NVIDIA GPUs in C and C++.
+//
+// Written by tilewright, file digest 5e50ed4944605552. To write it again:
+//   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
+// SPDX-License-Identifier: MIT
+//
+// Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
+//   nvcc -O3 -std=c++17 -arch=sm_90a -c sgemm.cu
+#ifndef TILEWRIGHT_SGEMM_H
+#define TILEWRIGHT_SGEMM_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// C = alpha * op(A) * op(B) + beta * C
+//
+//   op(A) is m x k; A is stored m x k
+//   op(B) is k x n; B is stored k x n
+//   C is m x n and overlaps neither A nor B
+//
+// Every matrix is row-major in memory that the GPU can reach. lda, ldb and ldc count elements from the start of one row
+// to the start of the next, at least 1 and the length of a stored row; what lies between two rows is neither read nor
+// written. alpha = 0 or k = 0 reads neither A nor B, beta = 0 does not read C: they may be null or hold NaN.
+//
+//     float *A, *B, *C;  // on the device; m x k, k x n and m x n
+//     int status = sgemm(A, k, B, n, C, n, m, n, k, 1, 0, stream);
+//     if (status != SGEMM_SUCCESS) puts(sgemm_status_string(status));
+//
+//   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
+//   alignment  of A, B and C to one element
+//   workspace  none: sgemm_workspace_size is always 0
+//   threads    every function may be called from any number of threads at once
+//   streams    calls on different streams run side by side
+//   devices    work goes to the current device, which the stream must belong to
+//   capture    sgemm_run can be captured into a CUDA graph, after sgemm_init on the device: it allocates nothing,
+//              waits for nothing and adds kernel nodes alone
+//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C|, gamma(i) = i u / (1 - i u) with the unit
+//              roundoff u of float; every run gives the same bits
+//
+// The shapes that kernels were chosen for; another gets the kernel of the nearest that can serve it:
+//
+//   300x200x100            float  nn  sm_90a  as given
+//   1024x16x512            float  nn  sm_90a  as given
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What every function returns but for those of sizes and names. SGEMM_CUDA_ERROR + e is what the CUDA runtime
+// answered, an earlier failure on the device included.
+enum {
+    SGEMM_SUCCESS = 0,              // done, or queued
+    SGEMM_INVALID_SIZE = 1,         // m, n or k is negative
+    SGEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
+    SGEMM_NULL_POINTER = 3,         // a matrix that would be read or written is null
+    SGEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
+    SGEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
+    SGEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
+    SGEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for a later architecture, or the driver lacks tensor maps
+    SGEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
+    SGEMM_CUDA_ERROR = 1000
+};
+
+const char* sgemm_status_string(int status);
+
+// Has all kernels ready on the current device. Calls do so themselves when they first need one; while a graph is
+// captured they must not have to.
+int sgemm_init(void);
+
+// Frees the workspaces of sgemm; no work of theirs may be queued, no thread may be in them.
+int sgemm_release(void);
+
+// Makes new memory a workspace. These kernels need nothing done to it.
+int sgemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
+
+typedef struct sgemm_description {
+    const char* kernel;        // as a profiler shows it
+    const char* config;        // all its parameters that are not at their defaults
+    const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
+    int64_t m, n, k;           // 0 for the general kernel
+    double recorded_us;        // of one product, measured when it was tuned; 0 where it was not, or for another shape
+    double error_over_bound;   // the largest error seen then, over the bound above
+    size_t workspace_bytes;
+} sgemm_description;
+
+// ---- float, A as it is, B as it is ----
+
+// SGEMM_SUCCESS where such a product can be computed, else why not. Calls nothing of CUDA.
+int sgemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);
+
+// Bytes that sgemm_run needs for such a product. Calls nothing of CUDA.
+size_t sgemm_workspace_size(int64_t m, int64_t n, int64_t k);
+
+// Queues the product. The workspace is used until it is done, by one stream at a time. It may be null where
+// sgemm_workspace_size is 0.
+int sgemm_run(
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
+
+// The same.
+int sgemm(
+    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    float alpha, float beta, cudaStream_t stream);
+
+// Which kernel such a product gets where its operands lie as vectors want it.
+int sgemm_describe(int64_t m, int64_t n, int64_t k, sgemm_description* description);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

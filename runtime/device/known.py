@@ -1,0 +1,37 @@
+"""Devices that this machine need not have: what a kernel is emitted for."""
+
+from ...codegen.arch import ARCHES, Arch
+from .protocol import DeviceInfo
+
+_GB, _MB = 10**9, 1 << 20
+
+
+def _known(name: str, arch: str, sms: int, mhz: float, gb: int, l2_mb: int, gbs: float) -> DeviceInfo:
+    return DeviceInfo(name, "cuda", ARCHES[arch], sms, mhz, gb * _GB, l2_mb * _MB, gbs, "unknown")
+
+
+# Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. The first of an architecture
+# stands for it.
+_DEVICES = (
+    #       name, arch, SMs, highest MHz, GB, MB of L2, GB/s
+    _known("Tesla T4", "sm_75", 40, 1590, 16, 4, 320),
+    _known("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 80, 40, 2039),
+    _known("NVIDIA A100-PCIE-40GB", "sm_80", 108, 1410, 40, 40, 1555),
+    _known("NVIDIA GeForce RTX 3090", "sm_86", 82, 1695, 24, 6, 936),
+    _known("NVIDIA A10", "sm_86", 72, 1695, 24, 6, 600),
+    _known("NVIDIA L40S", "sm_89", 142, 2520, 48, 96, 864),
+    _known("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 24, 72, 1008),
+    _known("NVIDIA H200", "sm_90a", 132, 1980, 141, 60, 4800),
+    _known("NVIDIA H100 80GB HBM3", "sm_90a", 132, 1980, 80, 50, 3350),
+    _known("NVIDIA H100 PCIe", "sm_90a", 114, 1755, 80, 50, 2000),
+    _known("NVIDIA B200", "sm_100", 148, 1965, 180, 126, 7700),
+    _known("NVIDIA GeForce RTX 5090", "sm_120", 170, 2407, 32, 96, 1792),
+)
+
+KNOWN: dict[str, DeviceInfo] = {info.key: info for info in _DEVICES}
+"""Every such device by key."""
+
+
+def typical(arch: Arch) -> DeviceInfo:
+    """The device that stands for an architecture; there is one for each but the host's."""
+    return next(info for info in _DEVICES if info.arch == arch)

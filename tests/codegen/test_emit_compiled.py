@@ -1,0 +1,248 @@
+"""Emitted files in the hands of compilers, build systems and GPUs."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+from emit_texts import KERNELS, SERVED, TMA
+from emitted_on_host import FAKE
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import Layout, emit
+from tilewright.codegen.emitted import Emitted
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.problem import Problem
+
+NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+needs_sanitizer = pytest.mark.skipif(
+    shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not installed"
+)
+STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
+CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"
+WITH_WORKSPACE = "simt:32x32x8,thread=4x4,split_k=3,vec=1x4x4"
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+def compiled(*command: str | Path) -> str:
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@cache
+def bundle(texts: tuple[tuple[str, str], ...], transes: tuple[str, ...] = ("nn",), arch: str = "sm_90a") -> Emitted:
+    """Kernels, each with its type, in one bundle with its self-test: each serves a shape of its own."""
+    rows = []
+    for trans in transes:
+        for number, (text, dtype) in zip(count(1), texts):
+            config = parse(text)
+            m, n, k = config.multiples if config.edge == "exact" else (65, 36, 24)
+            rows.append(
+                Served(Problem(number * m, n, 2 * k, dtype_of(dtype), *(t == "t" for t in trans)), config, ARCHES[arch])
+            )
+    return emit(rows, "gemm", Layout(main=True))
+
+
+def dtype_of(name: str) -> object:
+    return Problem.parse("1", name).dtype
+
+
+def sources(paths: Sequence[Path]) -> list[Path]:
+    return [path for path in paths if path.suffix == ".cu"]
+
+
+def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Path:
+    compiled(
+        "nvcc", "-O3", "-std=c++17", f"-arch={arch}", *flags, *sources(files.write(folder)), "-o", folder / "program"
+    )
+    return folder / "program"
+
+
+@pytest.mark.parametrize("compiler", [("gcc", "-std=c11"), ("g++", "-x", "c++", "-std=c++17")], ids=lambda c: c[0])
+@pytest.mark.parametrize("text", ["tiled:16,edge=pad", "naive:edge=exact", WITH_WORKSPACE])
+def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"{compiler[0]} is not installed")
+    emit(Served(Problem.parse("1024x768x512"), parse(text), ARCHES["sm_90a"])).write(tmp_path)
+    (tmp_path / "user.c").write_text(
+        '#include "gemm.h"\n#include "gemm.h"\n'
+        "int use(float* x, cudaStream_t stream)\n{\n    gemm_description d;\n"
+        "    return gemm(x, 1, x, 1, x, 1, 1, 1, 1, 1, 0, stream) == GEMM_SUCCESS && gemm_describe(1, 1, 1, &d) == 0;\n"
+        "}\n"
+    )
+    flags = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only")
+    compiled(*compiler, *flags, f"-I{FAKE}", tmp_path / "user.c")
+
+
+@needs_nvcc
+@pytest.mark.parametrize("family", families())
+def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family: str) -> None:
+    texts = tuple((text, "double") for text in KERNELS if text.startswith(f"{family}:"))
+    assert len(texts) >= 3
+    paths = bundle(texts, ("tt",)).write(tmp_path)
+    compiled("nvcc", "-arch=sm_90a", "-O1", *STRICT, "-c", "-o", tmp_path / "gemm.o", paths[0])
+
+
+@needs_nvcc
+def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
+    """What one kernel does not need is left out of its launcher: nothing is missing then, and nothing is unused."""
+    names = []
+    for number, text in enumerate([*KERNELS, TMA["nn"]]):
+        dtype = "double" if text.startswith("dmma") else "float"
+        problem = Problem.parse("1024x768x512", dtype)
+        names.append(emit(Served(problem, parse(text), ARCHES["sm_90a"]), f"gemm_{number}").write(tmp_path)[0].name)
+    unit = tmp_path / "all.cu"
+    unit.write_text("".join(f'#include "{name}"\n' for name in names))
+    compiled("nvcc", "-arch=sm_90a", "-O0", *STRICT, "-c", "-o", tmp_path / "all.o", unit)
+
+
+@needs_nvcc
+def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
+    rows = [Served(Problem.parse("1024x768x512", "float", t), parse(TMA[t]), ARCHES["sm_90a"]) for t in TMA]
+    paths = emit(rows, layout=Layout(main=True)).write(tmp_path)
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-std=c++17", "-t2", *STRICT, "-c", "-odir", tmp_path, *sources(paths))
+
+
+@needs_nvcc
+def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
+    texts = {"gemm_one": WITH_WORKSPACE, "gemm_two": WITH_WORKSPACE, "gemm_three": "tiled:16,edge=pad"}
+    problem = Problem.parse("1024x768x512")
+    one, *_ = [
+        emit(Served(problem, parse(text), ARCHES["sm_90a"]), name).write(tmp_path)[0] for name, text in texts.items()
+    ]
+    user = tmp_path / "user.cu"
+    calls = " + ".join(f"{name}(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)" for name in texts)
+    included = "".join(f'#include "{file}"\n' for file in ("gemm_two.cu", "gemm_three.cu", "gemm_one.h"))
+    user.write_text(f"{included}int main() {{ return {calls}; }}\n")
+    compiled("nvcc", "-arch=sm_90a", "-O1", "-t2", *STRICT, user, one, "-o", tmp_path / "program")
+    assert run(tmp_path / "program").returncode == 0  # the sizes are 0: no GPU is needed
+
+
+@needs_nvcc
+def test_an_older_target_stops_at_one_error(tmp_path: Path) -> None:
+    texts = tuple((text, "float") for text in ("simt:64x64x16", WITH_WORKSPACE, "simt:split_k=2,reduce=cluster"))
+    path = bundle(texts).write(tmp_path)[0]
+    done = run("nvcc", "-arch=sm_75", "-c", "-o", tmp_path / "gemm.o", path)
+    assert done.returncode != 0
+    assert re.findall(r"error: *#error .*", done.stderr) == ['error: #error "a cluster needs sm_90 or newer"']
+
+
+@needs_nvcc
+def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
+    program = build(tmp_path, bundle((("tiled:16,edge=pad", "float"),)), *STRICT)
+    done = run(program, "1", "2")
+    assert (done.returncode, done.stderr) == (2, f"usage: {program} [--tolerance 0.1] [--no-times] [M N K]\n")
+    done = run("env", "CUDA_VISIBLE_DEVICES=", program)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"gemm_main: no GPU to run on: .+\n", done.stderr)
+
+
+@needs_nvcc
+@pytest.mark.skipif(CMAKE is None, reason="CMake is not installed")
+def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
+    example = tmp_path / "cpp"
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "cpp", example)
+    compiled("cmake", "-S", example, "-B", tmp_path / "build")
+    compiled("cmake", "--build", tmp_path / "build")
+    done = run("env", "CUDA_VISIBLE_DEVICES=", tmp_path / "build" / "example")
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
+
+
+@needs_nvcc
+@pytest.mark.skipif(CMAKE is None, reason="CMake is not installed")
+def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
+    rows = [
+        Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_80"]),
+        Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"]),
+    ]
+    emit(rows, "mul", Layout(main=True, cmake=True)).write(tmp_path / "mul")
+    warnings = "-DCMAKE_CUDA_FLAGS=-Werror all-warnings -Xcompiler -Wall,-Wextra"
+    compiled("cmake", "-S", tmp_path / "mul", "-B", tmp_path / "made", warnings, "-DMUL_TEST=ON")
+    compiled("cmake", "--build", tmp_path / "made", "-j2")
+    compiled("cmake", "--install", tmp_path / "made", "--prefix", tmp_path / "prefix")
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "main.cpp").write_text("#include <mul.h>\nint main() { return mul(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0); }\n")
+    (user / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(user LANGUAGES CXX)\nfind_package(mul 1.0 REQUIRED)\n"
+        "foreach(kind mul mul_shared)\nadd_executable(with_${kind} main.cpp)\n"
+        "target_link_libraries(with_${kind} mul::${kind})\nendforeach()\n"
+    )
+    compiled("cmake", "-S", user, "-B", tmp_path / "using", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}")
+    compiled("cmake", "--build", tmp_path / "using")
+    if shutil.which("pkg-config"):
+        (pc,) = (tmp_path / "prefix").rglob("mul.pc")
+        flags = compiled("env", f"PKG_CONFIG_PATH={pc.parent}", "pkg-config", "--cflags", "--libs", "mul")
+        assert "-lmul" in flags
+        included = [Path(flag[2:]).resolve() for flag in flags.split() if flag.startswith("-I")]
+        assert tmp_path.resolve() / "prefix" / "include" in included
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize("family", families())
+def test_self_tests_pass(tmp_path: Path, family: str) -> None:
+    texts = tuple(each for each in SERVED if each[0].startswith(f"{family}:"))
+    program = build(tmp_path, bundle(texts, ("nn", "nt", "tn", "tt")), arch="native")
+    compiled(program, "--no-times")
+    for shape in ("129x65x33", "1x1x1", "1x300x7", "64x32x128"):
+        compiled(program, "--no-times", *shape.split("x"))
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@needs_sanitizer
+@pytest.mark.parametrize("family", families())
+def test_sanitizers_find_nothing(tmp_path: Path, family: str) -> None:
+    texts = tuple(each for each in SERVED if each[0].startswith(f"{family}:"))
+    program = build(tmp_path, bundle(texts, ("nt",)), "-lineinfo", arch="native")
+    sanitized(program, "--no-times")
+
+
+def sanitized(*command: str | Path) -> None:
+    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        done = run("compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", done.stdout), done.stdout
+
+
+@pytest.mark.gpu
+@needs_nvcc
+def test_tma_copies_and_the_general_kernel_pass_the_self_test(tmp_path: Path) -> None:
+    rows = [Served(Problem.parse("128x64x256", "float", t), parse(TMA[t]), ARCHES["sm_90a"]) for t in TMA]
+    program = build(tmp_path, emit(rows, layout=Layout(main=True)), "-lineinfo", arch="native")
+    compiled(program)
+    for shape in ("132x68x260", "129x65x33", "4x4x4", "36x16x1000"):
+        compiled(program, "--no-times", *shape.split("x"))
+    if shutil.which("compute-sanitizer"):
+        sanitized(program, "--no-times", "68", "36", "200")
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize(
+    "text", [WITH_WORKSPACE, "simt:32x32x8,thread=4x4,stream_k=1", "simt:pack_a,vec=4x1x1,split_k=2"]
+)
+def test_threads_devices_and_graphs(tmp_path: Path, text: str) -> None:
+    files = emit(Served(Problem.parse("64x40x100"), parse(text), ARCHES["sm_90a"]))
+    files.write(tmp_path)
+    program = tmp_path / "program"
+    flags = ("-O3", "-std=c++17", "-lineinfo", "-arch=native", f"-I{tmp_path}")
+    compiled("nvcc", *flags, tmp_path / "gemm.cu", CONCURRENT, "-o", program)
+    told = compiled(program, "10000")
+    assert "10000 calls each" in told
+    if shutil.which("compute-sanitizer"):
+        sanitized(program, "20")

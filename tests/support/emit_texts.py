@@ -1,0 +1,25 @@
+"""Kernels that emitted files are tested with."""
+
+from tilewright.codegen.families import families, family_named
+from variants import dtypes
+
+EDGES = ("exact", "bounds", "pad")
+KERNELS = [f"{family}:edge={edge}" for family in families() for edge in EDGES]
+KERNELS += [
+    "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single",
+    "simt:split_k=3,l2_prefetch,min_ctas=2",
+    "simt:pack_a,pack_b,vec=2",
+    "simt:64x64x32,slices=4,slice_barriers,split_k=2,reduce=cluster",
+    "simt:edge=exact,stream_k=1",
+    "simt:64x64x16,thread=4,slices=2,split_k=12",
+    "dmma:persistent=4",
+    "dmma:stream_k=1",
+]
+SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(family_named(text.partition(":")[0]))]
+"""Every kernel in every type that its family computes in."""
+TMA = {
+    trans: "simt:32x16x64,load=tma,stages=3,vec=4x4x1,thread=4,slices=2,split_k=2,"
+    f"k_inner_a={int(trans[0] == 'n')},k_inner_b={int(trans[1] == 't')}"
+    for trans in ("nn", "nt", "tn", "tt")
+}
+"""A kernel fed by TMA for each of the transposes: k lies in its tiles as it does in memory."""

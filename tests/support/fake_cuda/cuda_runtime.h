@@ -1,0 +1,341 @@
+// A CUDA runtime for emitted files on a machine without a GPU: kernels run on the processor when they are launched,
+// streams are in order, graphs are lists of what was launched. What a call of a captured stream may not do is an error.
+// Two devices; memory is filled with NaN. `fake::calls` counts calls by name.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cuda_on_host.h"
+
+#define CUDART_VERSION 13000
+
+enum cudaError_t {
+    cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidDeviceFunction = 98,
+    cudaErrorNoDevice = 100, cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901
+};
+enum cudaDeviceAttr {
+    cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor, cudaDevAttrReservedSharedMemoryPerBlock,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned cudaStreamNonBlocking = 1;
+constexpr unsigned long long cudaEnableDefault = 0;
+
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct { int programmaticStreamSerializationAllowed; } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute* attrs;
+    unsigned numAttrs;
+};
+struct cudaFuncAttributes { int numRegs; };
+struct cudaDeviceProp { char name[64]; int l2CacheSize; };
+
+namespace fake {
+
+inline std::map<std::string, long> calls;
+inline std::recursive_mutex lock;  // one call at a time, kernels included
+inline thread_local int device = 0;
+inline int capability = 90, devices = 2, sm_count = 4;
+inline long allocated = 0;  // pieces of memory that were not freed
+inline std::map<std::tuple<int, const void*>, int> allowed_smem;
+
+using Work = std::function<const char*()>;
+struct Graph { std::vector<Work> work; };
+
+}  // namespace fake
+
+struct CUstream_st {
+    unsigned long long id;
+    fake::Graph* capturing;
+};
+using cudaGraph_t = fake::Graph*;
+using cudaGraphExec_t = fake::Graph*;
+using cudaGraphNode_t = int;
+struct Event { std::chrono::steady_clock::time_point at; };
+using cudaEvent_t = Event*;
+
+namespace fake {
+
+inline unsigned long long next_id = 1;
+inline std::map<int, CUstream_st> null_streams;
+
+struct Guard {
+    std::lock_guard<std::recursive_mutex> held{lock};
+    explicit Guard(const char* name) { ++calls[name]; }
+};
+inline CUstream_st& of(cudaStream_t stream)
+{
+    if (stream) return *stream;
+    CUstream_st& found = null_streams[device];
+    if (!found.id) found.id = 1000 + device;
+    return found;
+}
+
+// Puts work on a stream: into its graph, or done at once.
+inline cudaError_t put(cudaStream_t stream, Work work)
+{
+    if (Graph* graph = of(stream).capturing) {
+        graph->work.push_back(std::move(work));
+        return cudaSuccess;
+    }
+    const char* why = work();
+    if (why) fprintf(stderr, "%s\n", why);
+    return why ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+// A kernel as it was registered: copies arguments, and runs on them.
+struct Registered {
+    unsigned cluster;
+    std::function<Work(const cudaLaunchConfig_t&, void**)> prepare;
+};
+inline std::map<const void*, Registered> kernels;
+
+template <auto kernel, unsigned cluster, class... Ts>
+void add(void (*)(Ts...))
+{
+    using Entry = tilewright_host::Entry<kernel, cluster, void (*)(Ts...)>;
+    kernels[reinterpret_cast<const void*>(kernel)] = {
+        cluster, [](const cudaLaunchConfig_t& config, void** arguments) -> Work {
+            auto copied = [&]<size_t... I>(std::index_sequence<I...>) {
+                return std::make_shared<std::tuple<Ts...>>(*static_cast<Ts*>(arguments[I])...);
+            }(std::index_sequence_for<Ts...>());
+            const tilewright_host::Launch launch = {
+                {config.gridDim.x, config.gridDim.y, config.gridDim.z},
+                {config.blockDim.x, config.blockDim.y, config.blockDim.z}, config.dynamicSmemBytes};
+            return [copied, launch]() -> const char* {
+                void* pointers[sizeof...(Ts)];
+                [&]<size_t... I>(std::index_sequence<I...>) {
+                    ((pointers[I] = &std::get<I>(*copied)), ...);
+                }(std::index_sequence_for<Ts...>());
+                return tilewright_host::run(launch, cluster, Entry::call, pointers);
+            };
+        }};
+}
+#define FAKE_KERNEL(kernel, cluster) fake::add<kernel, cluster>(&kernel);
+
+}  // namespace fake
+
+inline const char* cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : error ? "an error" : "no error";
+}
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = fake::devices, fake::devices ? cudaSuccess : cudaErrorNoDevice; }
+inline cudaError_t cudaGetDevice(int* device)
+{
+    fake::Guard guard("cudaGetDevice");
+    *device = fake::device;
+    return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int device)
+{
+    if (device >= fake::devices) return cudaErrorInvalidValue;
+    fake::device = device;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int)
+{
+    strcpy(properties->name, "fake");
+    properties->l2CacheSize = 1 << 16;
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
+{
+    fake::Guard guard("cudaDeviceGetAttribute");
+    const int values[] = {fake::capability / 10, fake::capability % 10, fake::sm_count, 233472, 1024, 232448};
+    *value = values[attribute];
+    return cudaSuccess;
+}
+inline cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int value)
+{
+    fake::Guard guard("cudaFuncSetAttribute");
+    if (!fake::kernels.count(function)) return cudaErrorInvalidDeviceFunction;
+    fake::allowed_smem[{fake::device, function}] = value;
+    return cudaSuccess;
+}
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* function)
+{
+    fake::Guard guard("cudaFuncGetAttributes");
+    return fake::kernels.count(function) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+}
+inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
+{
+    fake::Guard guard("cudaLaunchKernelExC");
+    const auto found = fake::kernels.find(function);
+    if (found == fake::kernels.end()) return cudaErrorInvalidDeviceFunction;
+    const int allowed = fake::allowed_smem[{fake::device, function}];
+    if (config->dynamicSmemBytes > size_t(allowed ? allowed : 49152)) return cudaErrorInvalidValue;
+    if (config->gridDim.x == 0 || config->gridDim.x % found->second.cluster) return cudaErrorInvalidValue;
+    return fake::put(config->stream, found->second.prepare(*config, arguments));
+}
+
+// Memory: aligned to 256 bytes and filled with NaN.
+inline cudaError_t cudaMalloc(void** memory, size_t bytes)
+{
+    fake::Guard guard("cudaMalloc");
+    *memory = aligned_alloc(256, (bytes + 511) / 256 * 256);
+    memset(*memory, 0xFF, bytes);
+    ++fake::allocated;
+    return cudaSuccess;
+}
+inline cudaError_t cudaMallocManaged(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
+inline cudaError_t cudaFree(void* memory)
+{
+    fake::Guard guard("cudaFree");
+    if (memory) --fake::allocated;
+    free(memory);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream)
+{
+    fake::Guard guard("cudaMallocAsync");
+    if (fake::of(stream).capturing) return cudaErrorStreamCaptureUnsupported;
+    return cudaMalloc(memory, bytes);
+}
+inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream)
+{
+    fake::Guard guard("cudaFreeAsync");
+    if (fake::of(stream).capturing) return cudaErrorStreamCaptureUnsupported;
+    return cudaFree(memory);
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
+{
+    fake::Guard guard("cudaMemcpy");
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream)
+{
+    fake::Guard guard("cudaMemsetAsync");
+    return fake::put(stream, [=]() -> const char* { return memset(memory, value, bytes), nullptr; });
+}
+inline cudaError_t cudaMemcpy2DAsync(
+    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind, cudaStream_t stream)
+{
+    fake::Guard guard("cudaMemcpy2DAsync");
+    if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+    return fake::put(stream, [=]() -> const char* {
+        for (size_t row = 0; row < rows; ++row) {
+            memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+        }
+        return nullptr;
+    });
+}
+
+inline cudaError_t cudaDeviceSynchronize() { fake::Guard guard("cudaDeviceSynchronize"); return cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned)
+{
+    fake::Guard guard("cudaStreamCreateWithFlags");
+    *stream = new CUstream_st{fake::next_id++, nullptr};
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete stream; return cudaSuccess; }
+inline cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id)
+{
+    fake::Guard guard("cudaStreamGetId");
+    *id = fake::of(stream).id;
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    fake::Guard guard("cudaStreamSynchronize");
+    return fake::of(stream).capturing ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status)
+{
+    fake::Guard guard("cudaStreamIsCapturing");
+    *status = fake::of(stream).capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    fake::of(stream).capturing = new fake::Graph;
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
+{
+    *graph = fake::of(stream).capturing;
+    fake::of(stream).capturing = nullptr;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return *graph = new fake::Graph, cudaSuccess; }
+inline cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t*, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaGraph_t child)
+{
+    graph->work.insert(graph->work.end(), child->work.begin(), child->work.end());
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long)
+{
+    return *ready = new fake::Graph(*graph), cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    fake::Guard guard("cudaGraphLaunch");
+    for (const fake::Work& work : graph->work) {
+        const cudaError_t error = fake::put(stream, work);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { delete graph; return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { delete graph; return cudaSuccess; }
+
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new Event, cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { delete event; return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { event->at = std::chrono::steady_clock::now(); return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop)
+{
+    *ms = std::chrono::duration<float, std::milli>(stop->at - start->at).count();
+    return cudaSuccess;
+}
+
+// cuTensorMapEncodeTiled, as tma.h reads a map.
+namespace fake {
+inline int encode(
+    void* map, int type, unsigned rank, const void* first, const uint64_t* size, const uint64_t* pitch, const unsigned* box,
+    const unsigned*, int, int swizzle, int, int)
+{
+    if (rank != 2 || uintptr_t(first) % 16 || pitch[0] % 16) return 1;
+    tilewright_host::TensorMap made = {};
+    made.first = static_cast<const char*>(first);
+    made.pitch = pitch[0];
+    made.rows = uint32_t(size[1]), made.cols = uint32_t(size[0]);
+    made.box_rows = box[1], made.box_cols = box[0];
+    made.element_bytes = type == 7 ? 4 : 8, made.swizzled = swizzle == 3;
+    memcpy(map, &made, sizeof made);
+    return 0;
+}
+}  // namespace fake
+inline cudaError_t cudaGetDriverEntryPointByVersion(
+    const char* name, void** found, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* answer)
+{
+    fake::Guard guard("cudaGetDriverEntryPointByVersion");
+    *answer = strcmp(name, "cuTensorMapEncodeTiled") ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+    *found = reinterpret_cast<void*>(&fake::encode);
+    return cudaSuccess;
+}
