@@ -116,6 +116,9 @@ class Faults:
     def test_wrong_result(self, tmp_path: Path, started: list[int]) -> None:
         self.survives(tmp_path, started, "alpha *= T(2);", Status.WRONG_RESULT, "times its bound")
 
+    def test_nan(self, tmp_path: Path, started: list[int]) -> None:
+        self.survives(tmp_path, started, "alpha = T(0) / T(0);", Status.WRONG_RESULT, "made NaN")
+
     def test_endless_loop(self, tmp_path: Path, started: list[int]) -> None:
         self.survives(tmp_path, started, ENDLESS[self.selector], Status.TIMEOUT, "in time")
 
