@@ -73,7 +73,7 @@ def test_asking_ahead_overlaps_and_repeats_nothing(tmp_path: Path) -> None:
         time.sleep(0.05)  # measuring
         search.tell(point, 1.0 + point[0])
     assert sorted(seen) == list(space.points)
-    assert threads == {"sampler"}
+    assert threads == {"sampler_0"}
     assert time.perf_counter() - begin < 12 * 0.1
     assert search.ask() is None
     assert len(search.history) == 12

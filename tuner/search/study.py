@@ -10,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 
 from ...codegen.errors import ConfigError, check
 from .sampler import distributions
-from .space import Mask, Point, Space, Trials
+from .space import Mask, Point, Space
 
 
 class Search:
@@ -30,12 +30,6 @@ class Search:
         self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
         self._queue: deque[Point] = deque()
         self._running: dict[Point, int] = {}
-        self._history: list[tuple[Point, float | None]] = []
-
-    @property
-    def history(self) -> Trials:
-        """Everything told so far."""
-        return tuple(self._history)
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
@@ -72,7 +66,6 @@ class Search:
             self._add(point, state, value)
         else:
             self._study.tell(number, value, state)
-        self._history.append((point, time_us))
 
     def _start(self, point: Point) -> Point:
         """A running trial at a point of our choice."""
