@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_type
+from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_path, check_type
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
@@ -23,8 +23,8 @@ from ..runtime.store.versions import versions_of
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
 from .measure.pipeline import Isolated
-from .recording.files import Entry, Recording, write_cache_file, write_t4
-from .recording.replay import entry_of, t4_path
+from .recording.files import Entry, Recording, write_both
+from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.ahead import AskAhead
 from .search.candidates import Candidates, candidates, read_spaces
@@ -78,7 +78,8 @@ def tune(
     info = choose(device).info
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
-    shelf, choices, record = Store(_path("store", store)), read_spaces(_path("spaces", spaces)), _path("record", record)
+    shelf, choices = Store(check_path("store", store)), read_spaces(check_path("spaces", spaces))
+    file = check_path("record", record)
     versions = versions_of(info, compiler_for(info))
     shelf.make()
     records = tuple(shelf.records())
@@ -100,11 +101,9 @@ def tune(
             try:
                 stopped = run.explore(evaluator, deadline, interrupted)
             finally:
-                if record is not None:
+                if file is not None:
                     kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
-                    recording = Recording(info.name, kernel, size, found.space.dimensions, run.entries)
-                    write_cache_file(record, recording)
-                    write_t4(t4_path(record), recording)
+                    write_both(file, Recording(info.name, kernel, size, found.space.dimensions, run.entries))
             if not run.times:
                 causes = ", ".join(f"{count} {status}" for status, count in run.statuses())
                 raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
@@ -136,11 +135,6 @@ def tune(
         guessed_us=min((entry.time_us or math.inf for entry in [*run.entries.values()][:16]), default=math.inf),
         stopped=stopped,
     )
-
-
-def _path(name: str, value: object) -> Path | None:
-    check_type(name, value, (Path, str, NoneType), "a path")
-    return value if value is None or isinstance(value, Path) else Path(str(value))
 
 
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.emit import Emitted, emit
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_type
+from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_path
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
@@ -110,7 +109,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     assert record is not None
     try:
         with device.entered():  # another GPU may be the current one
-            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config))
+            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config).launch)
         reason = verdict.reason
     except TilewrightError as error:
         reason = str(error)
@@ -169,7 +168,7 @@ class Library:
         """
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
         opened = _open(device)
-        gemm = load_on(opened, problem, Store(_folder(store)), self._ranking)
+        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking)
         with self._lock:
             self._loaded.add(gemm._kept.kernel)
         return gemm
@@ -317,11 +316,6 @@ def _open(selector: str) -> Device:
 
 def _cupy() -> Any:
     return _open("cuda").xp
-
-
-def _folder(store: Path | str | None) -> Path | None:
-    check_type("store", store, (Path, str, NoneType), "a path")
-    return None if store is None else Path(store)
 
 
 def _selector(place: str, device: str | None) -> str:

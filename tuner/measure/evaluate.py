@@ -73,7 +73,7 @@ class Bench:
             self._verifier = Verifier(device, problem)
             # An array library compiles each operation when it first meets it: paid here, not by the first variant,
             # whose time is limited. Nothing is launched, so what the check says does not matter.
-            self._verifier.check_launch(lambda a, b, c, alpha, beta: None)
+            self._verifier.check(lambda a, b, c, alpha, beta: None)
             self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
 
@@ -97,7 +97,7 @@ class Bench:
                 kernel = prepare(self.device, self.problem, config)
                 digest = kernel.source.digest
             with self._phase("verify_s"):
-                verdict = self._verifier.check(kernel)
+                verdict = self._verifier.check(kernel.launch)
                 accuracy, reason = verdict.accuracy, verdict.reason
             if reason:
                 status = Status.WRONG_RESULT
@@ -135,7 +135,7 @@ class Bench:
             verifier = Verifier(self.device, self.problem, seed=101)
             accuracies = []
             for config, launch in contenders.items():
-                verdict = verifier.check_launch(launch)
+                verdict = verifier.check(launch)
                 if verdict.reason and config is not None:
                     raise ConfigError(f"{config} is wrong on fresh data: {verdict.reason}")
                 accuracies.append(verdict.accuracy)

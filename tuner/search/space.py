@@ -111,15 +111,9 @@ class Space:
         total: NDArray[np.float32] = gaps.sum(axis=1, dtype=np.float32)
         return total
 
-    def around(self, point: Point, changes: int, reach: int | None = None) -> Mask:
-        """Valid points that differ from `point` in at most `changes` dimensions.
-
-        With `reach`, numbers differ by at most that many positions; words may always differ.
-        """
-        gaps = np.abs(self.matrix - np.array(point, dtype=np.int16))
-        near: Mask = np.count_nonzero(gaps, axis=1) <= changes
-        if reach is not None:
-            near &= (gaps[:, ~self._words] <= reach).all(axis=1)
+    def around(self, point: Point, changes: int) -> Mask:
+        """Valid points that differ from `point` in at most `changes` dimensions."""
+        near: Mask = np.count_nonzero(self.matrix != np.array(point, dtype=np.int16), axis=1) <= changes
         return near
 
     def nearest(self, point: Point, unseen: Mask) -> Point | None:
