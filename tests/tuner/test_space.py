@@ -17,13 +17,10 @@ SPACE = Space((SIZE, KIND, DEPTH), tuple(point for point in ALL if point[0] != 1
 def test_values_and_points_match() -> None:
     assert SPACE.values((3, 1, 0)) == (("SIZE", 64), ("KIND", "wide"), ("DEPTH", "absent"))
     for point in SPACE.points:
-        assert SPACE.point_of(SPACE.values(point)) == point
         assert SPACE.points[SPACE.index(point)] == point
 
 
-def test_unknown_values_and_points_are_refused() -> None:
-    with pytest.raises(ConfigError, match="SIZE cannot be 7"):
-        SPACE.point_of({"SIZE": 7, "KIND": "thin", "DEPTH": 1})
+def test_unknown_points_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a point"):
         SPACE.index((1, 0, 0))
 

@@ -5,7 +5,6 @@ are listed once, so that a search never proposes a variant that breaks a constra
 one that was not tried yet" has an answer. A parameter that a family lacks sits at position 0.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -92,16 +91,6 @@ class Space:
     def values(self, point: Point) -> tuple[tuple[str, Value], ...]:
         """Names and values of all parameters at a point."""
         return tuple((d.name, d.choices[i]) for d, i in zip(self.dimensions, point, strict=True))
-
-    def point_of(self, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Point:
-        """The point with these values, valid or not; raises ConfigError for a value that is no choice."""
-        given = dict(values)
-        point = []
-        for dimension in self.dimensions:
-            value = given.get(dimension.name)
-            check(value in dimension.choices, f"{dimension.name} cannot be {value!r}")
-            point.append(dimension.choices.index(value))
-        return tuple(point)
 
     def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """How far the points of these rows are: along numbers by scaled position, 1 for a word that differs."""
