@@ -31,7 +31,7 @@ from .search.candidates import Candidates, candidates, read_spaces
 from .search.journal import Journal
 from .search.ranked import first_guesses
 from .search.samplers import check_sampler, make_search
-from .search.space import Point
+from .search.space import Point, Trials
 
 Evaluator = Isolated | InProcess
 
@@ -89,10 +89,11 @@ def tune(
     stored = [config for config in stored if serves(config, problem, info.arch)]
     found = candidates(problem, info, choices, stored if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
-    search = AskAhead(make_search(sampler, found.space, seed), journal)
+    asked = make_search(sampler, found.space, seed)
     guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
-    search.seed(point for point in map(found.point_of, guesses) if point is not None)
-    run = _Run(found, search, budget, progress or Progress())
+    asked.seed(point for point in map(found.point_of, guesses) if point is not None)
+    search = AskAhead(asked, journal)
+    run = _Run(found, search, budget, progress or Progress(), journal.history)
     run.progress.started(problem, info, found, budget, run.resumed)
     evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
     try:
@@ -155,17 +156,22 @@ class _Run:
     search: AskAhead
     budget: Budget
     progress: Progress
-    resumed: int = field(init=False)
+    history: Trials
+    """What earlier runs told."""
     sampler_s: float = 0.0
     best: Record | None = None
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Point, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.resumed = len(self.search.history)
-        for point, time_us in self.search.history:
+        for point, time_us in self.history:
             if time_us is not None:
                 self.times[self.found.config_at(point)] = time_us
+
+    @property
+    def resumed(self) -> int:
+        """Variants that earlier runs tried."""
+        return len(self.history)
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""

@@ -1,7 +1,6 @@
 """A search in a thread of its own, so that its model is fitted while the device measures, kept in a journal."""
 
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from .journal import Journal
-from .space import Point, Trials
+from .space import Point
 
 if TYPE_CHECKING:  # only then: Optuna is slow to import
     from .study import Search
@@ -19,7 +18,7 @@ class AskAhead:
     """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order told.
 
     It starts with what the journal holds, and an outcome is in the journal before `tell` returns. Everything that
-    touches the search runs in the thread; `history` and the journal belong to the caller.
+    touches the search runs in the thread; the journal belongs to the caller.
     """
 
     DEPTH = 4
@@ -29,26 +28,15 @@ class AskAhead:
         self._search = search
         self._journal = journal
         self._started: dict[Point, datetime] = {}
-        self._history = list(journal.history)
         self._told = deque(journal.history)
         self._suggestions: deque[Future[Point | None]] = deque()
         # Compile processes have the other cores; a model's matrices are small.
         self._limits = threadpool_limits(1)
         self._thread = ThreadPoolExecutor(1, "sampler")
 
-    @property
-    def history(self) -> Trials:
-        """Everything told so far."""
-        return tuple(self._history)
-
-    def seed(self, points: Iterable[Point]) -> None:
-        """First guesses; only before the first `ask`."""
-        self._search.seed(points)
-
     def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
         """The outcome at a point: its time, or None when it failed, with a word and a sentence on why."""
         self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason)
-        self._history.append((point, time_us))
         self._told.append((point, time_us))
 
     def ready(self) -> bool:
