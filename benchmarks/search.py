@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.leaf import Value
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file
-from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Point, Space
+from tilewright.tuner.search.study import make_search
 
 SAMPLERS = ("gp", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")

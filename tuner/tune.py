@@ -30,7 +30,6 @@ from .search.ahead import AskAhead
 from .search.candidates import Candidates, candidates, read_spaces
 from .search.journal import Journal
 from .search.ranked import first_guesses
-from .search.samplers import check_sampler, make_search
 from .search.space import Point, Trials
 
 Evaluator = Isolated | InProcess
@@ -69,9 +68,10 @@ def tune(
     ArgumentTypeError, ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot
     be kept.
     """
+    from .search.study import check_sampler, make_search
+
     started = time.monotonic()
     check_type("problem", problem, Problem, "a Problem")
-    check_type("sampler", sampler, str, "a name")
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
     check_sampler(sampler)

@@ -13,9 +13,8 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
 from tilewright.tuner.search.sampler import Outcomes, distributions
-from tilewright.tuner.search.samplers import SAMPLERS, check_sampler, make_search
 from tilewright.tuner.search.space import Dimension, Point, Space
-from tilewright.tuner.search.study import Search
+from tilewright.tuner.search.study import SAMPLERS, Search, check_sampler, make_search
 
 SPACE = Space(
     (

@@ -16,9 +16,8 @@ from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.tuner.search.ahead import AskAhead
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.sampler import Outcomes, RandomSampler
-from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Dimension, Space, Trials
-from tilewright.tuner.search.study import Search
+from tilewright.tuner.search.study import Search, make_search
 
 SPACE = Space(
     (Dimension("TILE", (16, 32, 64, 128)), Dimension("ONE", (1,)), Dimension("KIND", ("thin", "wide"))),

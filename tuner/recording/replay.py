@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from ...codegen.errors import TuningError, check
 from ..measure.evaluate import Tried
-from ..search.samplers import make_search
 from ..search.space import Point
 from .files import Entry, Recording
 
@@ -54,6 +53,8 @@ def replay(
 
     `seconds` counts recorded seconds. Raises ConfigError for an unknown sampler, TuningError if nothing worked.
     """
+    from ..search.study import make_search
+
     search = make_search(sampler, recording.space(), seed)
     tried: list[tuple[Point, float | None]] = []
     charged_s, stopped = 0.0, "trials"
