@@ -32,8 +32,6 @@ class Arch:
     """Threads of one block."""
     registers_per_sm: int = 65536
     """Registers of one SM, and the most that one CTA can hold."""
-    registers_per_thread: int = 255
-    """Most registers of one thread."""
     smem_reserved_bytes: int = 1024
     """Shared memory that the system takes from each block."""
 

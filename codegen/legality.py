@@ -48,14 +48,6 @@ COMMON: tuple[Rule["Config"], ...] = (
         lambda problem, config, arch: config.smem_bytes(problem.dtype) <= arch.smem_per_block_bytes,
     ),
     Rule(
-        "registers of a thread stay within 255",
-        lambda problem, config, arch: config.registers(problem.dtype) <= arch.registers_per_thread,
-    ),
-    Rule(
-        "registers of a CTA stay within the SM's",
-        lambda problem, config, arch: config.registers(problem.dtype) * config.threads <= arch.registers_per_sm,
-    ),
-    Rule(
         "the grid has fewer than 2^31 CTAs",
         # A device of many SMs: stream-K adds at most some hundred CTAs.
         lambda problem, config, arch: config.ctas(problem, 256) <= MAX_GRID,
