@@ -194,25 +194,19 @@ class HostDevice:
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
         """NumPy's BLAS, on as many cores as it takes."""
         dtype = np.dtype(problem.dtype.numpy_name)
-        product: list[NDArray[Any]] = []  # beside C where beta asks for both; kept from call to call
 
         def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
             out = _operand(c, dtype)
             with np.errstate(all="ignore"):
-                if problem.k == 0 or alpha == 0:
-                    out[:] = 0 if beta == 0 else beta * out
+                if alpha == 0:  # what is not needed is not read
+                    out[:] = beta * out if beta else 0
                     return
-                if beta == 0:
-                    target = out
-                else:
-                    product[:] = product or [np.empty_like(out, order="C")]
-                    target = product[0]
-                np.matmul(_operand(a, dtype), _operand(b, dtype), out=target)
+                product = np.matmul(_operand(a, dtype), _operand(b, dtype), out=None if beta else out)
                 if alpha != 1:
-                    target *= dtype.type(alpha)
+                    product *= dtype.type(alpha)
                 if beta != 0:
                     out *= dtype.type(beta)
-                    out += target
+                    out += product
 
         return multiply
 
