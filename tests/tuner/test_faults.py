@@ -62,7 +62,7 @@ def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     def noting(self: child.Child) -> None:
         real(self)
-        pids.append(self.pid)
+        pids.append(self._process.pid)
 
     monkeypatch.setattr(child.Child, "__init__", noting)
     monkeypatch.setattr(pipeline, "TRY_LIMIT_S", 12.0 if request.node.get_closest_marker("gpu") else 4.0)
@@ -204,7 +204,7 @@ class Faults:
             "from tilewright.codegen.problem import Problem; from tilewright.tuner.measure import child\n"
             "from pathlib import Path\n"
             "real = child.Child.__init__\n"
-            "def noting(self):\n    real(self); print('pid', self.pid, flush=True)\n"
+            "def noting(self):\n    real(self); print('pid', self._process.pid, flush=True)\n"
             "child.Child.__init__ = noting\n"
             "class Killing(Progress):\n"
             "    count = 0\n"

@@ -49,11 +49,6 @@ class Child:
         """What it is working on; None while it is idle."""
         return self.jobs[0][0] if self.jobs else None
 
-    @property
-    def pid(self) -> int:
-        """Process id, also of its group."""
-        return self._process.pid
-
     def send(self, question: tuple[Any, ...], job: Any, limit_s: float) -> None:
         """Ask by the name of a worker's method and what it is given; the answer is due within `limit_s` of the answer
         before it. Raises ChildDiedError."""
