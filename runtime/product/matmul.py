@@ -15,7 +15,7 @@ from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchErr
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
-from ..device.detect import choose, compiler_for, open_device
+from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
 from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
@@ -98,7 +98,7 @@ class Gemm:
 def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) -> Gemm:
     """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
     found = store.lookup(device.info, problem, ranking)
-    if found.record is not None and found.record.versions != versions_of(device.info, compiler_for(device.info)):
+    if found.record is not None and found.record.versions != versions_of(device.info, device.compiler):
         found = _rechecked(device, found, store)
     return Gemm(prepare(device, problem, found.config), found.origin)
 
@@ -117,7 +117,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
         warnings.warn(text, stacklevel=4)
         return Found(default_config(record.problem, device.info.arch), "default")
-    fresh = replace(record, versions=versions_of(device.info, compiler_for(device.info)))
+    fresh = replace(record, versions=versions_of(device.info, device.compiler))
     try:
         store.keep(fresh, replace=True)
     except TilewrightError as error:

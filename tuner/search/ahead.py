@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from .journal import Journal
 from .space import Point
@@ -30,8 +30,7 @@ class AskAhead:
         self._started: dict[Point, datetime] = {}
         self._told = deque(journal.history)
         self._suggestions: deque[Future[Point | None]] = deque()
-        # Compile processes have the other cores; a model's matrices are small.
-        self._limits = threadpool_limits(1)
+        self._blas = ThreadpoolController()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
     def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
@@ -56,7 +55,6 @@ class AskAhead:
     def close(self) -> None:
         """End the thread, once it has finished the suggestion it is on."""
         self._thread.shutdown(cancel_futures=True)
-        self._limits.restore_original_limits()
 
     def _fill(self) -> None:
         while len(self._suggestions) < self.DEPTH:
@@ -65,4 +63,5 @@ class AskAhead:
     def _suggest(self) -> Point | None:
         while self._told:
             self._search.tell(*self._told.popleft())
-        return self._search.ask()
+        with self._blas.limit(limits=1):  # compile processes have the other cores; a model's matrices are small
+            return self._search.ask()
