@@ -28,10 +28,6 @@ class Rule(Generic[C]):
     holds: Callable[[Problem, C, Arch], bool]
     """True where the config may be used."""
 
-    def sentence(self, config: C) -> str:
-        """The reason with the config's values filled in."""
-        return self.reason.format(c=config)
-
     @property
     def title(self) -> str:
         """The reason without values, under which configs are counted."""
@@ -72,7 +68,7 @@ def rejections(problem: Problem, config: "Config", arch: Arch) -> Iterator[str]:
     """The reason of each rule that the config breaks."""
     for rule in rules_of(config):
         if not rule.holds(problem, config, arch):
-            yield rule.sentence(config)
+            yield rule.reason.format(c=config)
 
 
 def serves(config: "Config", problem: Problem, arch: Arch) -> bool:

@@ -196,8 +196,8 @@ class _Run:
                 self._tell(tried)
             if interrupted:
                 return "interrupt"
-            if evaluator.given_up():
-                return f"crashes: {evaluator.given_up()}"
+            if evaluator.given_up:
+                return f"crashes: {evaluator.given_up}"
             if time.monotonic() > deadline:
                 return "seconds"
             if stopped and not evaluator.busy():

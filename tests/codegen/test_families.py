@@ -95,7 +95,7 @@ def test_require_names_config_problem_device_and_reason() -> None:
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_every_reason_is_a_sentence_without_blanks_left_to_fill(family: type[Config]) -> None:
     for rule in rules_of(family):
-        assert "{" not in rule.sentence(family())
+        assert "{" not in rule.reason.format(c=family())
         assert "{" not in rule.title
 
 

@@ -170,6 +170,8 @@ def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Conf
 class InProcess:
     """`Isolated` without processes: everything here, one after the other, for debugging."""
 
+    given_up = ""  # a crash would have ended this process
+
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._bench = Bench(open_device(info), problem)
         self._waiting: deque[Config] = deque()
@@ -185,10 +187,6 @@ class InProcess:
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
         """Try what waits."""
         return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
-
-    def given_up(self) -> str:
-        """A crash would have ended this process."""
-        return ""
 
     def busy(self) -> bool:
         """Whether one waits."""

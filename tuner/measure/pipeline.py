@@ -57,7 +57,8 @@ class Isolated:
         self._known: dict[str, Record] = {}
         self._out: list[Tried] = []
         self._restarts = 0
-        self._given_up = ""
+        self.given_up = ""
+        """The crashes that ended the run."""
         self._begun = 0.0
         self._incumbent: Record | None = None
         self.started = time.monotonic()
@@ -223,7 +224,7 @@ class Isolated:
         )
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
-            self._given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
+            self.given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
             self._compiled.clear()
             self._to_compile.clear()
         self._worker = Child()
@@ -241,10 +242,6 @@ class Isolated:
             versions=self._versions,
         )
         self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
-
-    def given_up(self) -> str:
-        """The crashes that ended the run."""
-        return self._given_up
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side in the worker. Raises TuningError."""
