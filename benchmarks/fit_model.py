@@ -10,7 +10,7 @@ the factors, and how well the model ranks each shape with factors fitted to all 
 import argparse
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import families
-from tilewright.codegen.leaf import Value
+from tilewright.codegen.families import families, family_named
+from tilewright.codegen.leaf import Mode, Value
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.search.candidates import config_of
+from tilewright.tuner.search.candidates import ABSENT, FAMILY
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.policies import policy_of
 
@@ -57,6 +57,17 @@ class Shape:
         """How much each variant counts."""
         weights: Vector = np.exp(-FALL * (self.measured - self.measured.min()))
         return weights * (WEIGHT / weights.sum())
+
+
+def config_of(values: Mapping[str, Value]) -> Config:
+    """The config that a search had as these values."""
+    given = {name: value for name, value in values.items() if value != ABSENT}
+    kind = family_named(str(given.pop(FAMILY)))
+    for mode in (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT):
+        parts = int(given.pop(str(mode), 0))
+        if parts > (mode is not Mode.STREAM_K):
+            given |= {"mode": str(mode), "parts": parts}
+    return kind.of(given)
 
 
 def shapes_of(store: Path, family: str) -> list[Shape]:

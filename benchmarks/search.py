@@ -17,7 +17,7 @@ import random
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tilewright.codegen.leaf import Value
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file
-from tilewright.tuner.search.samplers import make_search
 from tilewright.tuner.search.space import Point, Space
+from tilewright.tuner.search.study import make_search
 
 SAMPLERS = ("gp", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
@@ -104,7 +105,7 @@ def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point
     search.seed(first)
     times: list[float | None] = []
     while len(times) < budget and (point := search.ask()) is not None:
-        times.append(case.recording.replay(point).time_us)
+        times.append(case.recording.entries[point].time_us)
         search.tell(point, times[-1])
         if times[-1] == case.best_us:
             break
@@ -130,9 +131,14 @@ def kernel_tuner_run(strategy: str, case: Case, budget: int, seed: int) -> Curve
         )
     times: dict[Point, float | None] = {}
     for result in results:
-        point = case.space.point_of((name, result[name]) for name in names)
-        times.setdefault(point, case.recording.replay(point).time_us)
+        point = point_of(case.space, {name: result[name] for name in names})
+        times.setdefault(point, case.recording.entries[point].time_us)
     return curve_of(times.values(), case.best_us, budget)
+
+
+def point_of(space: Space, values: Mapping[str, Value]) -> Point:
+    """The point with these values, valid or not; raises ValueError for a value that is no choice."""
+    return tuple(dimension.choices.index(values.get(dimension.name)) for dimension in space.dimensions)
 
 
 def winners(case: Case, others: Iterable[Case]) -> list[Point]:
@@ -142,7 +148,7 @@ def winners(case: Case, others: Iterable[Case]) -> list[Point]:
         timed = [(e.time_us, p) for p, e in other.recording.entries.items() if e.time_us is not None]
         for _, point in sorted(timed)[:WINNERS]:
             with contextlib.suppress(ValueError):
-                found.append(case.space.point_of(other.space.values(point)))
+                found.append(point_of(case.space, dict(other.space.values(point))))
     return found
 
 

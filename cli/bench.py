@@ -13,7 +13,7 @@ from ..tuner.bench.plot import check_plot, plot
 from ..tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown, save
 from ..tuner.bench.rows import BenchResult
 from ..tuner.bench.run import SECONDS, bench
-from ..tuner.bench.suites import suite_named
+from ..tuner.bench.suites import suite_shapes
 from ..tuner.search.nearest import nearest
 from ..tuner.tune import tune
 from . import options
@@ -25,7 +25,7 @@ _TURNS_HELP = "Seconds a contender runs in its turn, at the clock it comes to; 0
 
 
 @click.command("bench")
-@click.option("--suite", help="Shapes by name; --shape adds to them [default: public, or small on the processor].")
+@click.option("--suite", help="Shapes by name or file; --shape adds to them [default: public, or small on the processor].")
 @click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
 @options.dtype
 @options.trans
@@ -66,11 +66,11 @@ def bench_command(
     """
     if plot_file:
         check_plot(plot_file)
-    names = () if suite is None else suite_named(suite).shapes
+    names = () if suite is None else suite_shapes(suite)
     problems = [Problem.parse(shape, dtype, trans) for shape in (*names, *shapes)]
     info = options.chosen(device)
     if not problems:
-        names = suite_named("small" if info.arch.is_host else "public").shapes
+        names = suite_shapes("small" if info.arch.is_host else "public")
         problems = [Problem.parse(shape, dtype, trans) for shape in names]
     problems = list(dict.fromkeys(problems))
     console = new_console()

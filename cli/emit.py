@@ -9,13 +9,13 @@ import click
 from ..codegen.arch import ARCHES, Arch, arch_named
 from ..codegen.bundle import Served
 from ..codegen.emit import Layout, emit
-from ..codegen.errors import ConfigError, check
+from ..codegen.errors import check
 from ..codegen.families import parse
 from ..codegen.problem import Problem
 from ..runtime.device.known import KNOWN, typical
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
-from ..tuner.bench.suites import parse_suite, suite_named
+from ..tuner.bench.suites import suite_shapes
 from ..tuner.search.nearest import nearest
 from . import options
 
@@ -66,7 +66,7 @@ def emit_command(
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
     if suite:
-        shapes += _suite(suite)
+        shapes += suite_shapes(suite)
     if not shapes and config_text is None:
         raise click.UsageError("emit needs --shape, --suite or --config")
     kept = Store(store)
@@ -91,16 +91,6 @@ def emit_command(
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.arch.name}: {each.config} ({each.told})")
-
-
-def _suite(name: str) -> tuple[str, ...]:
-    path = Path(name)
-    if path.suffix != ".toml":
-        return suite_named(name).shapes
-    try:
-        return parse_suite(path.stem, path.read_text(encoding="utf-8")).shapes
-    except OSError as error:
-        raise ConfigError(f"--suite {name}: {error.strerror}") from error
 
 
 def _targets(

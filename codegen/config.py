@@ -160,7 +160,7 @@ class Config:
         return 0
 
     def registers(self, dtype: DType) -> int:
-        """Registers of a thread, an estimate from above."""
+        """Registers of a thread, an estimate from above: 255 at most, and those of a CTA at most an SM's."""
         raise NotImplementedError
 
     @property

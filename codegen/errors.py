@@ -1,4 +1,7 @@
-"""The errors a user can meet, and `check`, which raises them."""
+"""The errors a user can meet, and what raises them."""
+
+from pathlib import Path
+from types import NoneType
 
 
 class TilewrightError(Exception):
@@ -72,3 +75,9 @@ def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: s
     numbers = kinds is int or (isinstance(kinds, tuple) and int in kinds)
     if not isinstance(value, kinds) or (numbers and isinstance(value, bool)):
         raise ArgumentTypeError(f"{name} must be {what}, got {value!r}")
+
+
+def check_path(name: str, value: object) -> Path | None:
+    """The path that a caller gave, if any. Raises ArgumentTypeError."""
+    check_type(name, value, (Path, str, NoneType), "a path")
+    return None if value is None else Path(str(value))

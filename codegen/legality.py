@@ -28,10 +28,6 @@ class Rule(Generic[C]):
     holds: Callable[[Problem, C, Arch], bool]
     """True where the config may be used."""
 
-    def sentence(self, config: C) -> str:
-        """The reason with the config's values filled in."""
-        return self.reason.format(c=config)
-
     @property
     def title(self) -> str:
         """The reason without values, under which configs are counted."""
@@ -46,14 +42,6 @@ COMMON: tuple[Rule["Config"], ...] = (
     Rule(
         "shared memory of a CTA stays within the device's limit",
         lambda problem, config, arch: config.smem_bytes(problem.dtype) <= arch.smem_per_block_bytes,
-    ),
-    Rule(
-        "registers of a thread stay within 255",
-        lambda problem, config, arch: config.registers(problem.dtype) <= arch.registers_per_thread,
-    ),
-    Rule(
-        "registers of a CTA stay within the SM's",
-        lambda problem, config, arch: config.registers(problem.dtype) * config.threads <= arch.registers_per_sm,
     ),
     Rule(
         "the grid has fewer than 2^31 CTAs",
@@ -80,7 +68,7 @@ def rejections(problem: Problem, config: "Config", arch: Arch) -> Iterator[str]:
     """The reason of each rule that the config breaks."""
     for rule in rules_of(config):
         if not rule.holds(problem, config, arch):
-            yield rule.sentence(config)
+            yield rule.reason.format(c=config)
 
 
 def serves(config: "Config", problem: Problem, arch: Arch) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from .arch import Arch
-from .errors import ConfigError, check
+from .errors import check
 
 PACKED_BYTES = 128
 """Rows of a packed operand begin at multiples of so many bytes."""
@@ -97,15 +97,11 @@ def packed_ld(extent: int, size_bytes: int) -> int:
     return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
 
 
-def identifier(text: str, what: str = "name") -> str:
-    """`text` if it is an identifier of at most 64 letters that C, C++ and CUDA all accept.
-
-    Raises ConfigError naming `what` otherwise.
-    """
+def identifier(text: str) -> None:
+    """Raise ConfigError unless the text is an identifier of at most 64 letters that C, C++ and CUDA all accept."""
     word = text.isascii() and text.isidentifier() and len(text) <= 64
-    check(word, f"{what} must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {text!r}", ConfigError)
-    check(text not in _KEYWORDS, f"{what} must not be a word of C++, got {text!r}", ConfigError)
-    return text
+    check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {text!r}")
+    check(text not in _KEYWORDS, f"name must not be a word of C++, got {text!r}")
 
 
 _KEYWORDS = frozenset(

@@ -69,6 +69,3 @@ class Progress:
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
         """Before the final comparison."""
-
-
-Silent = Progress

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_type
+from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_path, check_type
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
@@ -23,15 +23,14 @@ from ..runtime.store.versions import versions_of
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
 from .measure.pipeline import Isolated
-from .recording.files import Entry, Recording, write_cache_file, write_t4
-from .recording.replay import entry_of, t4_path
+from .recording.files import Entry, Recording, write_both
+from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.ahead import AskAhead
 from .search.candidates import Candidates, candidates, read_spaces
 from .search.journal import Journal
 from .search.ranked import first_guesses
-from .search.samplers import check_sampler, make_search
-from .search.space import Point
+from .search.space import Point, Trials
 
 Evaluator = Isolated | InProcess
 
@@ -69,16 +68,18 @@ def tune(
     ArgumentTypeError, ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot
     be kept.
     """
+    from .search.study import check_sampler, make_search
+
     started = time.monotonic()
     check_type("problem", problem, Problem, "a Problem")
-    check_type("sampler", sampler, str, "a name")
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
     check_sampler(sampler)
     info = choose(device).info
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
-    shelf, choices, record = Store(_path("store", store)), read_spaces(_path("spaces", spaces)), _path("record", record)
+    shelf, choices = Store(check_path("store", store)), read_spaces(check_path("spaces", spaces))
+    file = check_path("record", record)
     versions = versions_of(info, compiler_for(info))
     shelf.make()
     records = tuple(shelf.records())
@@ -88,10 +89,11 @@ def tune(
     stored = [config for config in stored if serves(config, problem, info.arch)]
     found = candidates(problem, info, choices, stored if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
-    search = AskAhead(make_search(sampler, found.space, seed), journal)
+    asked = make_search(sampler, found.space, seed)
     guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
-    search.seed(point for point in map(found.point_of, guesses) if point is not None)
-    run = _Run(found, search, budget, progress or Progress())
+    asked.seed(point for point in map(found.point_of, guesses) if point is not None)
+    search = AskAhead(asked, journal)
+    run = _Run(found, search, budget, progress or Progress(), journal.history)
     run.progress.started(problem, info, found, budget, run.resumed)
     evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
     try:
@@ -100,11 +102,9 @@ def tune(
             try:
                 stopped = run.explore(evaluator, deadline, interrupted)
             finally:
-                if record is not None:
+                if file is not None:
                     kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
-                    recording = Recording(info.name, kernel, size, found.space.dimensions, run.entries)
-                    write_cache_file(record, recording)
-                    write_t4(t4_path(record), recording)
+                    write_both(file, Recording(info.name, kernel, size, found.space.dimensions, run.entries))
             if not run.times:
                 causes = ", ".join(f"{count} {status}" for status, count in run.statuses())
                 raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
@@ -138,11 +138,6 @@ def tune(
     )
 
 
-def _path(name: str, value: object) -> Path | None:
-    check_type(name, value, (Path, str, NoneType), "a path")
-    return value if value is None or isinstance(value, Path) else Path(str(value))
-
-
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
     check_type("trials", trials, (int, NoneType), "a whole number")
     check_type("seconds", seconds, (int, float, NoneType), "a number")
@@ -161,17 +156,22 @@ class _Run:
     search: AskAhead
     budget: Budget
     progress: Progress
-    resumed: int = field(init=False)
+    history: Trials
+    """What earlier runs told."""
     sampler_s: float = 0.0
     best: Record | None = None
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Point, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.resumed = len(self.search.history)
-        for point, time_us in self.search.history:
+        for point, time_us in self.history:
             if time_us is not None:
                 self.times[self.found.config_at(point)] = time_us
+
+    @property
+    def resumed(self) -> int:
+        """Variants that earlier runs tried."""
+        return len(self.history)
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""
@@ -196,8 +196,8 @@ class _Run:
                 self._tell(tried)
             if interrupted:
                 return "interrupt"
-            if evaluator.given_up():
-                return f"crashes: {evaluator.given_up()}"
+            if evaluator.given_up:
+                return f"crashes: {evaluator.given_up}"
             if time.monotonic() > deadline:
                 return "seconds"
             if stopped and not evaluator.busy():

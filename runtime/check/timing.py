@@ -178,7 +178,6 @@ class Timer:
         self,
         contenders: Mapping[Name, Launch],
         count: int,
-        seed: int = 0,
         seconds: float = 0.0,
         turn_seconds: float = 0.0,
     ) -> tuple[dict[Name, list[float]], float | None]:
@@ -190,7 +189,7 @@ class Timer:
         """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
-        order = random.Random(seed)
+        order = random.Random(0)
         end = time.perf_counter() + seconds
         for done in range(max(count, self.plan.most)):
             if done >= count and time.perf_counter() >= end:

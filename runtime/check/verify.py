@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ...codegen.problem import DType, Problem
 from ..device.protocol import Device, Operand
-from ..product.kernel import Kernel
 from ..store.record import Accuracy
 
 Launch = Callable[[Operand, Operand, Operand, float, float], None]
@@ -41,18 +40,11 @@ class Verdict:
     """Empty where the result is right, else one line."""
 
 
-def random_operands(device: Device, problem: Problem, seed: int) -> tuple[Operand, Operand, Any, Any]:
-    """A and B, uniform in (-1, 1), as stored and tight: operands and arrays."""
-    rng = np.random.default_rng(seed)
-    a, a_array = place(device, problem, problem.stored_a, problem.trans_a, rng)
-    b, b_array = place(device, problem, problem.stored_b, problem.trans_b, rng)
-    return a, b, a_array, b_array
-
-
 def place(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
 ) -> tuple[Operand, Any]:
-    """A random matrix on the device: operand and array. Large ones repeat what was drawn, each time shifted."""
+    """A random matrix in (-1, 1) on the device: operand and array. Large ones repeat what was drawn, each time
+    shifted."""
     dtype, count = problem.dtype.numpy_name, math.prod(shape)
     # First the device's memory: where that does not do, the processor's is not filled in vain.
     buffer = device.allocate(count * problem.dtype.size_bytes)
@@ -79,7 +71,9 @@ class Verifier:
     def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
         self.device = device
         self.problem = problem
-        self.a, self.b, a_array, b_array = random_operands(device, problem, seed)
+        rng = np.random.default_rng(seed)
+        self.a, a_array = place(device, problem, problem.stored_a, problem.trans_a, rng)
+        self.b, b_array = place(device, problem, problem.stored_b, problem.trans_b, rng)
         rng = np.random.default_rng(seed + 1)
         self._c0 = place(device, problem, (problem.m, problem.n), False, rng)[1]
         xp = device.xp
@@ -99,12 +93,8 @@ class Verifier:
         pointer = buffer.pointer + _CANARY_BYTES
         self._operand = Operand(pointer, problem.m, problem.n, max(1, problem.n), False, buffer)
 
-    def check(self, kernel: Kernel) -> Verdict:
-        """Run the variant on poisoned output and compare. Raises LaunchError."""
-        return self.check_launch(kernel.launch)
-
-    def check_launch(self, launch: Launch) -> Verdict:
-        """The same for anything that launches like a kernel, the vendor's library for one."""
+    def check(self, launch: Launch) -> Verdict:
+        """Run a kernel, or what launches like one, on poisoned output and compare. Raises LaunchError."""
         worst = Accuracy(0.0, -1, -1)
         for alpha, beta in self.SCALARS:
             self._whole[...] = _CANARY

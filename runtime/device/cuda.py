@@ -141,19 +141,15 @@ class CudaBuffer:
         return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
 
 
-def _module(binary: Binary) -> Any:
-    module = cupy.cuda.function.Module()
-    module.load(binary.image)
-    return module
-
-
 class CudaFunction:
     """A loaded kernel."""
 
-    def __init__(self, module: Any, name: str, pdl: bool, enter: Callable[[], None]) -> None:
+    def __init__(self, binary: Binary, name: str, pdl: bool, enter: Callable[[], None]) -> None:
         self.name = name
-        self._module, self._pdl, self._enter = module, pdl, enter
-        self._function = module.get_function(name)
+        self._pdl, self._enter = pdl, enter
+        self._module = cupy.cuda.function.Module()
+        self._module.load(binary.image)
+        self._function = self._module.get_function(name)
         load_now(self._function.ptr)
         self._smem_allowed = 0
 
@@ -200,7 +196,7 @@ class CudaDevice:
     def load(self, binary: Binary, name: str) -> CudaFunction:
         with self._device, _translated(f"loading {name}"):
             check(driver_launches(), "the driver is older than CUDA 11.8: install a later one", DeviceError)
-            return CudaFunction(_module(binary), name, self._pdl, self._enter)
+            return CudaFunction(binary, name, self._pdl, self._enter)
 
     def _enter(self) -> None:
         """Make the context this thread's; the runtime's device is what a thread begins with."""

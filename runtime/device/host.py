@@ -27,6 +27,7 @@ from .protocol import Binary, DeviceInfo, Operand
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PAGE = mmap.PAGESIZE
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class HostBuffer:
@@ -37,26 +38,23 @@ class HostBuffer:
         self.nbytes = nbytes
         pages = max(1, -(-(nbytes + alignment - 1) // _PAGE))
         size = (pages + 2) * _PAGE
-        libc = _libc()
-        base = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        if base is None or base == ctypes.c_void_p(-1).value:
-            raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
-        weakref.finalize(self, libc.munmap, base, size)
+        try:
+            # The array keeps the pages, and arrays over parts of it keep the array.
+            whole = np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        except (OSError, OverflowError) as error:
+            raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
+        # From guard page to guard page: what lies beside the buffer is poison too.
+        whole[_PAGE:-_PAGE] = 0xFF
+        base = whole.ctypes.data
         for guard in (base, base + size - _PAGE):
-            if libc.mprotect(guard, _PAGE, 0):  # PROT_NONE
+            if _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0):  # PROT_NONE
                 raise LaunchError(f"no guard page for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
         self.pointer: int = (base + size - _PAGE - nbytes) // alignment * alignment
-        # From guard page to guard page: what lies beside the buffer is poison too.
-        ctypes.memset(base + _PAGE, 0xFF, size - 2 * _PAGE)
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        # NumPy keeps the object it got this from, so an array keeps its buffer alive.
-        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
+        self._bytes = whole[self.pointer - base :][:nbytes]
 
     def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> NDArray[Any]:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return np.asarray(self)[offset_bytes : offset_bytes + nbytes].view(dtype).reshape(shape)
+        return self._bytes[offset_bytes : offset_bytes + nbytes].view(dtype).reshape(shape)
 
 
 class _Launch(ctypes.Structure):
@@ -196,25 +194,19 @@ class HostDevice:
     def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
         """NumPy's BLAS, on as many cores as it takes."""
         dtype = np.dtype(problem.dtype.numpy_name)
-        product: list[NDArray[Any]] = []  # beside C where beta asks for both; kept from call to call
 
         def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
             out = _operand(c, dtype)
             with np.errstate(all="ignore"):
-                if problem.k == 0 or alpha == 0:
-                    out[:] = 0 if beta == 0 else beta * out
+                if alpha == 0:  # what is not needed is not read
+                    out[:] = beta * out if beta else 0
                     return
-                if beta == 0:
-                    target = out
-                else:
-                    product[:] = product or [np.empty_like(out, order="C")]
-                    target = product[0]
-                np.matmul(_operand(a, dtype), _operand(b, dtype), out=target)
+                product = np.matmul(_operand(a, dtype), _operand(b, dtype), out=None if beta else out)
                 if alpha != 1:
-                    target *= dtype.type(alpha)
+                    product *= dtype.type(alpha)
                 if beta != 0:
                     out *= dtype.type(beta)
-                    out += target
+                    out += product
 
         return multiply
 
@@ -238,17 +230,6 @@ def _strided(pointer: int, dtype: Any, shape: tuple[int, int], pitch: int) -> ND
     span = (shape[0] - 1) * pitch + shape[1] * dtype.itemsize
     memory = (ctypes.c_char * span).from_address(pointer)
     return np.ndarray(shape, dtype, memory, strides=(pitch, dtype.itemsize))
-
-
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    )  # fmt: skip
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return libc
 
 
 def _path(file: int) -> str:

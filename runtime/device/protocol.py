@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ...codegen.arch import Arch, arch_named
+from ...codegen.arch import Arch
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 
@@ -46,11 +46,6 @@ class DeviceInfo:
         """The facts as JSON; the arch by name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "arch": self.arch.name}
-
-    @classmethod
-    def unpacked(cls, packed: dict[str, Any]) -> "DeviceInfo":
-        """What `packed` gave."""
-        return cls(**{**packed, "arch": arch_named(packed["arch"])})
 
     def peak_gflops(self, dtype: DType) -> float:
         """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations

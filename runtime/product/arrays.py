@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,51 +35,49 @@ class View:
     """Whether it may be written."""
 
 
-class Kind(Protocol):
-    """A library of arrays."""
+class Kind:
+    """A library of arrays; where nothing else is said, one without autograd."""
 
-    autograd: bool
+    autograd = False
     """Whether the library has one."""
+    pointer: Callable[[Any], int]
+    """Gives the address of an array's first element."""
+    stream: Callable[[int], int]
+    """Gives the library's current stream on a GPU."""
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
         """Whether autograd would have to know of a product of a and b in out."""
+        return False
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
         """All of three arrays but their addresses; None where they are not all of this kind. `out` may be None."""
+        raise NotImplementedError
 
     def view(self, name: str, array: Any) -> View:
         """How an array lies. Raises ArgumentTypeError, which calls it `name`."""
-
-    @property
-    def pointer(self) -> Callable[[Any], int]:
-        """Gives the address of an array's first element."""
-
-    @property
-    def stream(self) -> Callable[[int], int]:
-        """Gives the library's current stream on a GPU."""
+        raise NotImplementedError
 
     def wrote(self, array: Any) -> None:
         """Tells autograd that an array has other elements now: what it kept of the old ones is no longer good."""
 
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         """A new matrix of the type and in the memory of another."""
+        raise NotImplementedError
 
     def copied(self, array: Any) -> Any:
         """A copy that lies row by row."""
+        raise NotImplementedError
 
     def assign(self, target: Any, source: Any) -> None:
         """Copy all elements."""
+        target[...] = source
 
     def numpy(self, array: Any) -> Any:
         """An array in the processor's memory as NumPy sees it, not copied."""
+        return array
 
 
-class _NumPy:
-    autograd = False
-
-    def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        return False
-
+class _NumPy(Kind):
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
         if type(b) is not np.ndarray:
             return None
@@ -99,28 +97,14 @@ class _NumPy:
     def stream(self, index: int) -> int:
         return 0
 
-    def wrote(self, array: Any) -> None:
-        """Nobody watches."""
-
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return np.empty((rows, cols), like.dtype)
 
     def copied(self, array: Any) -> Any:
         return np.array(array, order="C")
 
-    def assign(self, target: Any, source: Any) -> None:
-        target[...] = source
 
-    def numpy(self, array: Any) -> Any:
-        return array
-
-
-class _CuPy:
-    autograd = False
-
-    def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        return False
-
+class _CuPy(Kind):
     def __init__(self, module: Any) -> None:
         self._cupy, self._array = module, module.ndarray
         self._current_stream = module.cuda.get_current_stream
@@ -146,9 +130,6 @@ class _CuPy:
         stream: int = self._current_stream().ptr
         return stream
 
-    def wrote(self, array: Any) -> None:
-        """Nobody watches."""
-
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return self._cupy.empty((rows, cols), like.dtype)
 
@@ -160,11 +141,8 @@ class _CuPy:
         with target.device:
             target[...] = source
 
-    def numpy(self, array: Any) -> Any:
-        raise AssertionError("CuPy's arrays lie on a GPU")
 
-
-class _Torch:
+class _Torch(Kind):
     autograd = True
 
     def __init__(self, module: Any) -> None:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_type
+from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_path
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
 from ..check.verify import Launch, Verifier
-from ..device.detect import choose, compiler_for, open_device
+from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
 from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
@@ -101,7 +100,7 @@ class Gemm:
 def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) -> Gemm:
     """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
     found = store.lookup(device.info, problem, ranking)
-    if found.record is not None and found.record.versions != versions_of(device.info, compiler_for(device.info)):
+    if found.record is not None and found.record.versions != versions_of(device.info, device.compiler):
         found = _rechecked(device, found, store)
     return Gemm(prepare(device, problem, found.config), found)
 
@@ -112,7 +111,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     assert record is not None
     try:
         with device.entered():  # another GPU may be the current one
-            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config))
+            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config).launch)
         reason = verdict.reason
     except TilewrightError as error:
         reason = str(error)
@@ -120,7 +119,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
         warnings.warn(text, stacklevel=4)
         return Found(default_config(record.problem, device.info.arch), "default")
-    fresh = replace(record, versions=versions_of(device.info, compiler_for(device.info)))
+    fresh = replace(record, versions=versions_of(device.info, device.compiler))
     try:
         store.keep(fresh, replace=True)
     except TilewrightError as error:
@@ -171,7 +170,7 @@ class Library:
         """
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
         opened = _open(device)
-        gemm = load_on(opened, problem, Store(_folder(store)), self._ranking)
+        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking)
         with self._lock:
             self._loaded.add(gemm._kept.kernel)
         return gemm
@@ -319,11 +318,6 @@ def _open(selector: str) -> Device:
 
 def _cupy() -> Any:
     return _open("cuda").xp
-
-
-def _folder(store: Path | str | None) -> Path | None:
-    check_type("store", store, (Path, str, NoneType), "a path")
-    return None if store is None else Path(store)
 
 
 def _selector(place: str, device: str | None) -> str:

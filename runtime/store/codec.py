@@ -7,11 +7,11 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, StoreError, StoreVersionError
+from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
 from ...codegen.problem import Problem
 from ...codegen.schema1 import from_schema_1
@@ -21,6 +21,7 @@ SCHEMA = 2
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
 new field. A field or parameter that is missing takes its default; configs of schema 1 are translated."""
 
+_require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
 """Endings of names that are units: values of such fields are never negative."""
 
@@ -177,23 +178,8 @@ def _sha256(document: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise StoreError(message)
-
-
 def _parse(data: bytes) -> Any:
     try:
-        return json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+        return json.loads(data.decode())
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, an absurd number, nested too deep
         raise StoreError(f"not JSON: {error}") from error
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name is given twice")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is not JSON")

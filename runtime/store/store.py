@@ -94,19 +94,18 @@ class Store:
         found = [record for record in (own, *shipped) if record is not None]
         return min(found, key=lambda record: record.median_us, default=None)
 
-    def records(self, device_key: str | None = None) -> Iterator[Record]:
-        """The best record of every problem, of one device or of all, sorted.
+    def records(self) -> Iterator[Record]:
+        """The best record of every device and problem, sorted.
 
         Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
         """
-        own, shipped = self.layers(device_key)
+        own, shipped = self.layers()
         yield from sorted((*own, *shipped), key=_order)
 
-    def layers(self, device_key: str | None = None) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    def layers(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
         """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
-        names = [folder.name for folder in _children(self._tuned)] if device_key is None else [device_key]
-        own = tuple(self._own_records(device_key))
-        shipped = tuple(record for name in names for record in self._shipped_records(name))
+        own = tuple(self._own_records())
+        shipped = tuple(record for each in _children(self._tuned) for record in self._shipped_records(each.name))
         best: dict[tuple[str, Problem], Record] = {}
         for record in (*own, *shipped):
             key = record.device, record.problem
@@ -165,7 +164,7 @@ class Store:
             _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
-    def _own_records(self, device_key: str | None) -> Iterator[Record]:
+    def _own_records(self) -> Iterator[Record]:
         try:
             names = sorted(name for name in os.listdir(self.root / "records") if _RECORD_FILE.fullmatch(name))
         except FileNotFoundError:
@@ -179,7 +178,7 @@ class Store:
             except StoreVersionError as error:
                 _warn(f"{error}; passed over")
                 continue
-            if record is not None and device_key in (None, record.device):
+            if record is not None:
                 yield record
 
     def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:

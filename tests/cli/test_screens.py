@@ -29,7 +29,10 @@ from tilewright.tuner.result import Budget, Result
 
 PROBLEM = Problem(4096, 4096, 4096)
 WIDTHS = pytest.mark.parametrize("width", [80, 120])
-CONFIGS = sorted({record.config for record in Store(Path("nowhere")).records("nvidia-h200")}, key=lambda c: len(str(c)))
+CONFIGS = sorted(
+    {record.config for record in Store(Path("nowhere")).records() if record.device == "nvidia-h200"},
+    key=lambda c: len(str(c)),
+)
 """Configs that ship; the last one has the longest text."""
 
 

@@ -58,7 +58,7 @@ class TestTune:
         assert lines[0] == "on the processor: these times say nothing about a GPU"
         assert lines[1].startswith("24x20x16 float nn on host")
         assert "at most 4 trials and 20 s" in " ".join(tuned.out.split())
-        (record,) = [record for record in Store(tuned.store).records(HOST) if record.problem.shape == "24x20x16"]
+        (record,) = [record for record in Store(tuned.store).layers()[0] if record.problem.shape == "24x20x16"]
         assert f"winner: {record.config}" in tuned.out.replace("\n  ", "")
         assert "  NumPy\n" in tuned.out
         assert "tried 4 variants in" in tuned.out
@@ -109,7 +109,7 @@ class TestTune:
             assert result["idle_s"] + result["verify_s"] + result["time_s"] <= result["seconds"]
         assert "8x9x7 double tn on host" in ran.out
         assert "trans_a=True, trans_b=False" in ran.out
-        assert [record.problem.shape for record in Store().records(HOST)] == ["6x6x6", "8x9x7"]
+        assert [record.problem.shape for record in Store().layers()[0]] == ["6x6x6", "8x9x7"]
 
     def test_can_do_without_processes_of_its_own(self, run: Run) -> None:
         ran = run("tune", "--shape", "5", "--trials", "1", "--seconds", "10", "--no-isolation", "--effort", "quick")
@@ -156,7 +156,7 @@ class TestTune:
         assert process.returncode == 130, err
         assert "side by side with the vendor's library" in out
         assert "ended by interrupt" in out
-        assert [record.problem.shape for record in Store(store).records(HOST)] == ["32x32x32"]
+        assert [record.problem.shape for record in Store(store).layers()[0]] == ["32x32x32"]
         assert err == ""
 
 

@@ -16,7 +16,7 @@ LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
 FOLDERS = [ROOT / layer for layer in LAYERS]
 FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
 ONLY_IN = {
-    "optuna": {f"tuner/search/{name}.py" for name in ("sampler", "samplers", "study")},
+    "optuna": {f"tuner/search/{name}.py" for name in ("sampler", "study")},
     "cupy": {"runtime/device/cuda.py"},
     "cupy_backends": {"runtime/device/cuda.py"},
     "nvmath": {"runtime/device/cublaslt.py"},

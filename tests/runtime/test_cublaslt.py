@@ -25,10 +25,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> fake_lt.FakeLt:
 def test_a_row_major_product_is_right(fake: fake_lt.FakeLt, dtype: str, trans: str) -> None:
     device, problem = HostDevice(), Problem.parse("5x7x3", dtype, trans)
     first, second = CublasLt(device, problem).launches()
-    verdict = Verifier(device, problem).check_launch(first)
+    verdict = Verifier(device, problem).check(first)
     assert verdict.reason == ""
     with pytest.raises(LaunchError, match="cuBLASLt: not supported"):
-        Verifier(device, problem).check_launch(second)
+        Verifier(device, problem).check(second)
 
 
 def test_heuristics_that_cannot_run_are_left_out(fake: fake_lt.FakeLt) -> None:
@@ -71,4 +71,4 @@ def test_the_real_one_is_right(dtype: str, trans: str) -> None:
     verifier = Verifier(device, problem)
     launches = CublasLt(device, problem).launches()
     assert launches
-    assert [verifier.check_launch(launch).reason for launch in launches] == [""] * len(launches)
+    assert [verifier.check(launch).reason for launch in launches] == [""] * len(launches)

@@ -89,7 +89,7 @@ class Conformance:
         """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
         problem = Problem.parse("65x70x300", dtype, trans)
         kernel = prepare(device, problem, variant(text))
-        verdict = Verifier(device, problem).check(kernel)
+        verdict = Verifier(device, problem).check(kernel.launch)
         assert verdict.reason == ""
         assert 0 < verdict.accuracy.worst <= 1
         # The bound of T1 is (k + 2) u |A||B|, that of T2 is 4 sqrt(k + 2) u |A||B|.
@@ -149,7 +149,7 @@ class Conformance:
     @pytest.mark.parametrize("trans", TRANS)
     def test_vendor(self, device: Device, dtype: DType, trans: str) -> None:
         problem = Problem.parse("33x21x40", dtype, trans)
-        verdict = Verifier(device, problem).check_launch(device.vendor(problem))
+        verdict = Verifier(device, problem).check(device.vendor(problem))
         assert verdict.reason == ""
 
     def test_timing(self, device: Device) -> None:
@@ -188,7 +188,7 @@ class Conformance:
         problem = Problem(64, 64, 64)
         kernel = prepare(device, problem, variant("tiled:edge=exact"))
         verifier, timer = Verifier(device, problem), Timer(device, problem)
-        assert verifier.check_launch(timer.followed(kernel.launch)).reason == ""
+        assert verifier.check(timer.followed(kernel.launch)).reason == ""
         contenders = {"one": timer.followed(kernel.launch), "kernel": timer.followed()}
         samples, _ = timer.rounds(contenders, 4)
         added = added_us(samples["one"], samples["kernel"])
@@ -224,7 +224,7 @@ class Conformance:
 
             # Capturing runs it once more, so only beta = 0 can be compared.
             verifier.SCALARS = ((1.0, 0.0), (0.5, 0.0))
-            assert verifier.check_launch(through_graph).reason == ""
+            assert verifier.check(through_graph).reason == ""
 
 
 def test_what_a_product_adds_to_the_kernel_after_it() -> None:

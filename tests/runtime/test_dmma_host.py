@@ -120,7 +120,7 @@ def test_accuracy(name: str) -> None:
     """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
     problem = Problem.parse("65x70x300", "double", "nt")
     device = HostDevice()
-    verdict = Verifier(device, problem).check(prepare(device, problem, config_for(CONFIGS[name])))
+    verdict = Verifier(device, problem).check(prepare(device, problem, config_for(CONFIGS[name])).launch)
     assert verdict.reason == ""
     assert 0 < verdict.accuracy.worst <= 1
     assert verdict.accuracy.worst * (problem.k + 2) <= 4 * (problem.k + 2) ** 0.5

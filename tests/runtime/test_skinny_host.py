@@ -92,7 +92,7 @@ def test_accuracy(name: str, dtype: str, trans: str, short: str) -> None:
     """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
     problem = Problem.parse("6x150x600" if short == "m" else "150x6x600", dtype, trans)
     device = HostDevice()
-    verdict = Verifier(device, problem).check(prepare(device, problem, config_for(CONFIGS[name], short)))
+    verdict = Verifier(device, problem).check(prepare(device, problem, config_for(CONFIGS[name], short)).launch)
     assert verdict.reason == ""
     assert verdict.accuracy.worst * (problem.k + 2) <= 4 * (problem.k + 2) ** 0.5
 

@@ -211,7 +211,7 @@ def test_hostile_device_keys_stay_inside(store: Store, key: str, tmp_path: Path)
     record = make(10.0, device=key)
     assert store.keep(record)
     assert store.best(key, PROBLEM) == record
-    assert list(store.records(key)) == [record]
+    assert [record for record in store.records() if record.device == key] == [record]
     assert path_of(store, device=key).is_file()
     outside = [path for path in tmp_path.rglob("*") if store.root not in (path, *path.parents)]
     assert outside == [tmp_path / "shipped"]

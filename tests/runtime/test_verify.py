@@ -66,7 +66,7 @@ def with_term_twice(a: Array, b: Array) -> Array:
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 def test_accepts_what_is_right(device: Device, dtype: DType, trans: str) -> None:
     problem = Problem.parse("40x36x257", dtype, trans)
-    verdict = Verifier(device, problem).check_launch(launch_of(right, problem))
+    verdict = Verifier(device, problem).check(launch_of(right, problem))
     assert verdict.reason == ""
     assert verdict.accuracy.worst < 0.1
 
@@ -85,14 +85,14 @@ def test_accepts_what_is_right(device: Device, dtype: DType, trans: str) -> None
     ids=["tf32", "dropped", "doubled", "zeros", "nan", "upside down", "one column off"],
 )
 def test_rejects_what_is_wrong(device: Device, wrong: Callable[[Array, Array], Array], named: str) -> None:
-    verdict = Verifier(device, PROBLEM).check_launch(launch_of(wrong))
+    verdict = Verifier(device, PROBLEM).check(launch_of(wrong))
     assert named in verdict.reason
     assert not verdict.accuracy.ok
 
 
 def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> None:
     problem = Problem(40, 36, 257, DType.DOUBLE)
-    verdict = Verifier(device, problem).check_launch(
+    verdict = Verifier(device, problem).check(
         launch_of(lambda a, b: a.astype(np.float32) @ b.astype(np.float32), problem)
     )
     assert "times its bound" in verdict.reason
@@ -104,7 +104,7 @@ def test_rejects_elements_left_unwritten(device: Device) -> None:
         launch_of(right)(a, b, c, alpha, beta)
         view(c, np.float32)[17, 5] = before
 
-    assert "unwritten" in Verifier(device, PROBLEM).check_launch(all_but_one).reason
+    assert "unwritten" in Verifier(device, PROBLEM).check(all_but_one).reason
 
 
 @pytest.mark.parametrize("offset", [-4, 40 * 36 * 4])
@@ -114,7 +114,7 @@ def test_rejects_writes_outside(device: Device, offset: int) -> None:
 
         ctypes.c_float.from_address(c.pointer + offset).value = 1.0
 
-    assert "outside" in Verifier(device, PROBLEM).check_launch(launch_of(right, after=beyond)).reason
+    assert "outside" in Verifier(device, PROBLEM).check(launch_of(right, after=beyond)).reason
 
 
 def test_rejects_c_read_where_beta_is_zero(device: Device) -> None:
@@ -123,7 +123,7 @@ def test_rejects_c_read_where_beta_is_zero(device: Device) -> None:
         launch_of(right)(a, b, c, alpha, beta)
         view(c, np.float32)[...] += 0 * old
 
-    assert Verifier(device, PROBLEM).check_launch(reads).reason
+    assert Verifier(device, PROBLEM).check(reads).reason
 
 
 def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkey
         result[-1, -1] += 1
         return result
 
-    assert Verifier(device, problem).check_launch(launch_of(right, problem)).reason == ""
-    verdict = Verifier(device, problem).check_launch(launch_of(last_row_wrong, problem))
+    assert Verifier(device, problem).check(launch_of(right, problem)).reason == ""
+    verdict = Verifier(device, problem).check(launch_of(last_row_wrong, problem))
     assert (verdict.accuracy.row, verdict.accuracy.col) == (299, 199)
 
 

@@ -10,7 +10,7 @@ from search_spaces import FEW_TILES, advised, on, settled, tried
 from slow import first_of
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import families
+from tilewright.codegen.families import families, family_named
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.tuner.search.candidates import candidates, read_spaces
@@ -61,7 +61,8 @@ def test_the_space_is_large_enough_to_search_and_small_enough_to_list(shape: str
 
 def test_double_is_left_to_faster_tensor_cores() -> None:
     (choices,) = settled("simt", block_m=(64,), block_n=(64,), mode=("none",), parts=(1,))
-    values = dict(choices.parameters)
+    plain = {leaf.name: leaf.plain for leaf in family_named("simt").leaves()}
+    values = {name: tuple(map(plain[name], given)) for name, given in choices.parameters}
     left = [arch for arch in ARCHES if not advised(Problem.parse("1024", "double"), arch, "simt", values)[0]]
     assert left == ["sm_80", "sm_90a"]
 

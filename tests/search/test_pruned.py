@@ -14,7 +14,7 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.pruned import pays
 
-VALUES = {choices.family: choices.typed() for choices in read_spaces()}
+VALUES = {choices.family: dict(choices.parameters) for choices in read_spaces()}
 
 
 def rules(problem: Problem, info: DeviceInfo, family: str, **less: Any) -> tuple[Rule[Any], ...]:

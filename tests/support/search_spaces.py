@@ -27,11 +27,13 @@ def settled(*names: str, **values: tuple[Value, ...]) -> tuple[Choices, ...]:
     """The shipped spaces of some families with few values for what has no part in which tiles, vectors and ways to
     share them out are tried, unless values are given: a fraction of the configs to list."""
     fixed: dict[str, tuple[Value, ...]] = {"raster": (1, 8), "min_ctas": (1,), "l2_prefetch": (0,), **values}
-    return tuple(
-        replace(choices, parameters=tuple((name, fixed.get(name, given)) for name, given in choices.parameters))
-        for choices in read_spaces()
-        if choices.family in names
-    )
+    found = []
+    for choices in [each for each in read_spaces() if each.family in names]:
+        typed = dict(choices.parameters)
+        for name in typed.keys() & fixed.keys():
+            typed[name] = tuple(map(family_named(choices.family).leaf(name).typed, fixed[name]))
+        found.append(replace(choices, parameters=tuple(typed.items())))
+    return tuple(found)
 
 
 def advised(

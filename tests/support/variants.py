@@ -95,7 +95,7 @@ def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Conf
     policy = policy_of(family.family)
     for m in (1024, 16):
         problem = Problem(m, 1024, 1024, DType.DOUBLE)
-        configs, _ = legal_configs(problem, ARCHES[arch], family, chosen.typed(), policy.advice, policy.first)
+        configs, _ = legal_configs(problem, ARCHES[arch], family, dict(chosen.parameters), policy.advice, policy.first)
         if configs:
             break
     return random.Random(1).sample(configs, min(count, len(configs)))

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.check.timing import TimingPlan
+from tilewright.runtime.check.timing import TimingPlan, summarise
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Status
 from tilewright.tuner.measure import evaluate
 from tilewright.tuner.measure.decide import NAIVE, decided, interval, judge
-from tilewright.tuner.measure.evaluate import Duel
+from tilewright.tuner.measure.evaluate import Duel, Side
 from variants import variant
 
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
@@ -23,12 +23,11 @@ VENDOR = None
 def duel(**times: list[float]) -> Duel:
     configs = {"first": FIRST, "second": SECOND, "third": THIRD, "vendor": VENDOR}
     right = Accuracy(0.5, 0, 0)
-    return Duel(
-        tuple(configs[key] for key in times),
-        tuple(map(tuple, times.values())),
-        (right,) * len(times),
-        (99.0,) * len(times),
-    )
+    return tuple(Side(configs[key], summarise(samples), right) for key, samples in times.items())
+
+
+def with_between(found: Duel, *between_us: tuple[float, ...]) -> Duel:
+    return tuple(replace(side, between_us=added) for side, added in zip(found, between_us, strict=True))
 
 
 def test_the_fastest_wins_and_the_rest_is_sorted() -> None:
@@ -64,7 +63,7 @@ def test_ratios_are_paired_by_round() -> None:
 
 def test_times_with_a_kernel_in_between_are_told_and_decide_nothing() -> None:
     back_to_back = duel(second=[10.0] * 7, third=[12.0] * 7, vendor=[15.0] * 7)
-    found = judge(replace(back_to_back, between_us=((12.0,) * 7, (11.0,) * 7, (15.0,) * 7)))
+    found = judge(with_between(back_to_back, (12.0,) * 7, (11.0,) * 7, (15.0,) * 7))
     assert [contender.config for contender in found] == [SECOND, THIRD, VENDOR]
     assert [contender.ratio_vendor for contender in found] == [1.5, 1.25, 1.0]
     assert [contender.between_us for contender in found] == [12.0, 11.0, 15.0]
@@ -72,7 +71,7 @@ def test_times_with_a_kernel_in_between_are_told_and_decide_nothing() -> None:
     assert found[0].between_interval == (1.25, 1.25)
     beside = [(each.between_us, each.between_ratio, each.between_interval) for each in judge(back_to_back)]
     assert beside == [(None, None, None)] * 3
-    found = judge(replace(back_to_back, between_us=((12.0,) * 7, (), (15.0,) * 7)))  # one is far behind
+    found = judge(with_between(back_to_back, (12.0,) * 7, (), (15.0,) * 7))  # one is far behind
     assert [contender.between_ratio for contender in found] == [1.25, None, 1.0]
 
 
@@ -104,11 +103,11 @@ def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(evaluate, "_FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
     configs = NAIVE, variant("tiled")
     found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
-    assert found.configs == (*configs, VENDOR)
-    *ours, vendor = (len(samples) for samples in found.samples_us)
+    assert tuple(side.config for side in found) == (*configs, VENDOR)
+    *ours, vendor = (len(side.measurement.samples_us) for side in found)
     assert (sorted(ours), vendor) == ([3, 5], 5)
     assert all(each.interval[0] <= each.ratio_vendor <= each.interval[1] for each in judge(found))
-    assert found.between_us == ((), (), ())  # says nothing on the processor
+    assert [side.between_us for side in found] == [(), (), ()]  # says nothing on the processor
 
 
 def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +116,8 @@ def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
     monkeypatch.setattr(evaluate, "_FAR_BEHIND", math.inf)
     found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
-    assert [len(samples) for samples in found.samples_us] == [3, 3, 3]
-    assert [len(added) for added in found.between_us[:2]] == [7, 7]
+    assert [len(side.measurement.samples_us) for side in found] == [3, 3, 3]
+    assert [len(side.between_us) for side in found[:2]] == [7, 7]
     best = judge(found)[0]
     assert best.between_us is not None
     assert best.between_us > 0

@@ -21,9 +21,9 @@ from tilewright.runtime.device.protocol import Binary, DeviceInfo
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Bench, Duel, Tried
-from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.recording.replay import replay, t4_path
-from tilewright.tuner.result import EFFORTS, Silent
+from tilewright.tuner.recording.files import read_cache_file, t4_path
+from tilewright.tuner.recording.replay import replay
+from tilewright.tuner.result import EFFORTS, Progress
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.ranked import ranked, recorded
 from tilewright.tuner.tune import tune
@@ -34,7 +34,7 @@ ARCH = ARCHES["sm_90a"]
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCH, 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
 
 
-class Counting(Silent):
+class Counting(Progress):
     def __init__(self) -> None:
         self.records: list[Record] = []
 

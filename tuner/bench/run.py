@@ -5,16 +5,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
-from ...codegen.errors import ShapeError, TuningError, check
+from ...codegen.errors import ShapeError, TilewrightError, TuningError, check
 from ...codegen.problem import Problem
 from ...runtime.device.detect import choose
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import decode
 from ...runtime.store.record import Status
 from ..measure.child import Child, ChildDiedError
-from ..measure.evaluate import one_line
+from ..measure.evaluate import one_line, status_of
 from ..measure.pipeline import MAX_RESTARTS, OPEN_LIMIT_S
 from .rows import BenchResult, BenchRow, Setting
 
@@ -81,7 +80,7 @@ class _Worker:
 
     def __init__(self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float) -> None:
         self._info, self._seconds, self._turn_seconds = info, seconds, turn_seconds
-        self._store = str(store.absolute()) if store else None
+        self._store = store.absolute() if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
         self._ends = 0
@@ -92,11 +91,9 @@ class _Worker:
         """Start the process and open the device. Raises TuningError."""
         self._child = Child()
         try:
-            answer = self._child.ask({"do": "set up", "info": self._info.packed()}, OPEN_LIMIT_S)
-        except ChildDiedError as error:
-            raise TuningError(f"the device cannot be opened: {error}") from error
-        check(answer["ok"], f"the device cannot be opened: {answer.get('reason')}", TuningError)
-        self._setting = cast(Setting, decode(Setting, answer["setting"], "message"))
+            self._setting = self._child.ask(("set_up", self._info), OPEN_LIMIT_S)
+        except (ChildDiedError, TilewrightError, MemoryError) as error:
+            raise TuningError(f"the device cannot be opened: {one_line(error)}") from error
         return self._setting
 
     def row(self, problem: Problem) -> BenchRow:
@@ -107,18 +104,15 @@ class _Worker:
             if self._child is None:
                 self.open()
             assert self._child is not None
-            asked = {"problem": str(problem), "rivals": list(self._setting.rivals), "store": self._store}
-            times = {"seconds": self._seconds, "turn_seconds": self._turn_seconds}
-            answer = self._child.ask({"do": "contest", **asked, **times}, limit_s)
-            if answer["ok"]:
-                row = cast(BenchRow, decode(BenchRow, answer["row"], "message"))
-            else:
-                row = BenchRow(problem, status=Status.LAUNCH_ERROR, reason=one_line(answer["reason"]))
+            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds
+            row: BenchRow = self._child.ask(("contest", *asked), limit_s)
         except ChildDiedError as error:
             late = time.monotonic() - begun >= limit_s
             row = BenchRow(problem, status=Status.TIMEOUT if late else Status.CRASHED, reason=one_line(error))
         except TuningError as error:
             row = BenchRow(problem, status=Status.LOST_DEVICE, reason=one_line(error))
+        except (TilewrightError, MemoryError) as error:
+            row = BenchRow(problem, status=status_of(error), reason=one_line(error))
         if row.status in (Status.TIMEOUT, Status.CRASHED, Status.LOST_DEVICE):
             self.close()
             self._ends += 1

@@ -1,16 +1,14 @@
 """The parent's end of a worker process."""
 
 import contextlib
-import json
 import os
-import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
+from multiprocessing import Pipe
 from typing import Any
 
 _START = "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor})"
@@ -21,10 +19,14 @@ class ChildDiedError(Exception):
 
 
 class Child:
-    """One worker process: started fresh, in a process group of its own, spoken to over a socket pair."""
+    """One worker process: started fresh, in a process group of its own, spoken to over a connection.
+
+    It does not go by `multiprocessing`, which would run the caller's main module again.
+    """
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
+        self.connection, theirs = Pipe()
+        """Readable where an answer waits."""
         package = __package__.partition(".")[0]
         code = _START.format(path=sys.path, package=package, descriptor=theirs.fileno())
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
@@ -37,8 +39,6 @@ class Child:
             start_new_session=True,
         )
         theirs.close()
-        self._socket = ours
-        self._received = b""
         self.deadline = float("inf")
         """When the answer to the first job is overdue, by time.monotonic()."""
         self.jobs: deque[tuple[Any, float]] = deque()
@@ -49,63 +49,39 @@ class Child:
         """What it is working on; None while it is idle."""
         return self.jobs[0][0] if self.jobs else None
 
-    @property
-    def pid(self) -> int:
-        """Process id, also of its group."""
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """For select()."""
-        return self._socket.fileno()
-
-    def send(self, message: dict[str, Any], job: Any, limit_s: float) -> None:
-        """Ask; the answer is due within `limit_s` of the answer before it. Raises ChildDiedError."""
+    def send(self, question: tuple[Any, ...], job: Any, limit_s: float) -> None:
+        """Ask by the name of a worker's method and what it is given; the answer is due within `limit_s` of the answer
+        before it. Raises ChildDiedError."""
         if not self.jobs:
             self.deadline = time.monotonic() + limit_s
         self.jobs.append((job, limit_s))
         try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self.connection.send(question)
         except OSError as error:
             raise ChildDiedError(self._last_words()) from error
 
-    def receive(self) -> dict[str, Any] | None:
-        """The answer to the first job once it is whole, None until then; blocks only if nothing is there.
-
-        Call again while `pending`. Raises ChildDiedError.
-        """
-        if not self.pending:
-            try:
-                chunk = self._socket.recv(1 << 20)
-            except OSError:
-                chunk = b""
-            if not chunk:
-                raise ChildDiedError(self._last_words())
-            self._received += chunk
-        line, newline, rest = self._received.partition(b"\n")
-        if not newline:
-            return None
-        self._received = rest
+    def receive(self) -> Any:
+        """The answer to the first job, waiting for it: what the method gave, or the error it raised. Raises
+        ChildDiedError."""
+        try:
+            answer = self.connection.recv()
+        except (OSError, EOFError) as error:
+            raise ChildDiedError(self._last_words()) from error
         self.jobs.popleft()
         self.deadline = time.monotonic() + self.jobs[0][1] if self.jobs else float("inf")
-        answer: dict[str, Any] = json.loads(line)
         return answer
 
-    @property
-    def pending(self) -> bool:
-        """Whether a whole answer was read already and waits."""
-        return b"\n" in self._received
-
-    def ask(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Ask and wait for the answer. Raises ChildDiedError, also when it is overdue (the child is ended then)."""
-        self.send(message, message["do"], limit_s)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self, selectors.EVENT_READ)
-            while self.pending or selector.select(max(0.0, self.deadline - time.monotonic())):
-                answer = self.receive()
-                if answer is not None:
-                    return answer
-        self.end()
-        raise ChildDiedError(f"no answer within {limit_s:.0f} s")
+    def ask(self, question: tuple[Any, ...], limit_s: float) -> Any:
+        """Ask, wait and return what the method gave. Raises what it raised, and ChildDiedError, also when the answer is
+        overdue (the child is ended then)."""
+        self.send(question, question, limit_s)
+        if not self.connection.poll(limit_s):
+            self.end()
+            raise ChildDiedError(f"no answer within {limit_s:.0f} s")
+        answer = self.receive()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _last_words(self) -> str:
         try:
@@ -123,5 +99,5 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._socket.close()
+        self.connection.close()
         self._stderr.close()

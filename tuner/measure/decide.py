@@ -9,7 +9,6 @@ from ...codegen.config import Config
 from ...codegen.errors import TuningError
 from ...codegen.families import families
 from ...codegen.problem import Problem
-from ...runtime.check.timing import summarise
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from .evaluate import Duel
@@ -45,15 +44,13 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender
     The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
     win, beside the vendor's library.
     """
-    place = duel.configs.index(None)
-    vendor, between = duel.samples_us[place], duel.between_us or ((),) * len(duel.configs)
+    vendor = next(side for side in duel if side.config is None)
     contenders = []
-    rows = zip(duel.configs, duel.samples_us, duel.accuracies, duel.end_to_end_us, between, strict=True)
-    for config, samples, accuracy, whole_us, added in rows:
-        measured = summarise(list(samples), duel.clock_mhz, whole_us)
-        ratio, within = paired(vendor[: len(samples)], samples)
-        beside = median(added), *paired_if_timed(between[place], added)
-        contenders.append(Contender(config, measured, accuracy, ratio, within, *beside))
+    for side in duel:
+        samples = side.measurement.samples_us
+        ratio, within = paired(vendor.measurement.samples_us[: len(samples)], samples)
+        beside = median(side.between_us), *paired_if_timed(vendor.between_us, side.between_us)
+        contenders.append(Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     ours = [(c.config.canonical, c) for c in contenders if c.config is not None and c.config not in only_compared]
     if not ours:

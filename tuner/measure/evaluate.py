@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ...codegen.config import Config
 from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
-from ...runtime.check.timing import Timer, TimingPlan, added_us
+from ...runtime.check.timing import Timer, TimingPlan, added_us, summarise
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo
@@ -44,22 +45,21 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """Contenders timed side by side: interleaved, in shuffled order, on fresh buffers."""
+class Side:
+    """One side of a duel, timed interleaved with the others, in shuffled order, on fresh buffers."""
 
-    configs: tuple[Config | None, ...]
-    """The variants; None for the vendor's library."""
-    samples_us: tuple[tuple[float, ...], ...]
-    """For each contender one time a round, in the rounds' order; fewer of one far behind, from rounds of its own."""
-    accuracies: tuple[Accuracy, ...]
-    """For each contender the error over its bound on these inputs."""
-    end_to_end_us: tuple[float, ...]
-    """For each contender the time with the operands copied to the device and the result back."""
-    clock_mhz: float | None = None
-    """Clock seen at the end."""
-    between_us: tuple[tuple[float, ...], ...] = ()
-    """For each contender what it adds, one time a round, to a kernel of another library that comes between two
-    products; nothing for one far behind, and nothing at all where that was not timed."""
+    config: Config | None
+    """The variant; None for the vendor's library."""
+    measurement: Measurement
+    """One time a round, in the rounds' order; fewer of one far behind, from rounds of its own."""
+    accuracy: Accuracy
+    """The error over its bound on these inputs."""
+    between_us: tuple[float, ...] = ()
+    """What it adds, one time a round, to a kernel of another library that comes between two products; nothing for one
+    far behind, and where that was not timed."""
+
+
+Duel: TypeAlias = tuple[Side, ...]
 
 
 class Bench:
@@ -73,7 +73,7 @@ class Bench:
             self._verifier = Verifier(device, problem)
             # An array library compiles each operation when it first meets it: paid here, not by the first variant,
             # whose time is limited. Nothing is launched, so what the check says does not matter.
-            self._verifier.check_launch(lambda a, b, c, alpha, beta: None)
+            self._verifier.check(lambda a, b, c, alpha, beta: None)
             self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
 
@@ -97,7 +97,7 @@ class Bench:
                 kernel = prepare(self.device, self.problem, config)
                 digest = kernel.source.digest
             with self._phase("verify_s"):
-                verdict = self._verifier.check(kernel)
+                verdict = self._verifier.check(kernel.launch)
                 accuracy, reason = verdict.accuracy, verdict.reason
             if reason:
                 status = Status.WRONG_RESULT
@@ -133,12 +133,12 @@ class Bench:
             }
             contenders[None] = self.device.vendor(self.problem)
             verifier = Verifier(self.device, self.problem, seed=101)
-            accuracies = []
+            accuracies: dict[Config | None, Accuracy] = {}
             for config, launch in contenders.items():
-                verdict = verifier.check_launch(launch)
+                verdict = verifier.check(launch)
                 if verdict.reason and config is not None:
                     raise ConfigError(f"{config} is wrong on fresh data: {verdict.reason}")
-                accuracies.append(verdict.accuracy)
+                accuracies[config] = verdict.accuracy
             timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
             behind = [config for config, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
@@ -149,10 +149,15 @@ class Bench:
                 late: dict[Config | None, Launch] = {config: contenders[config] for config in behind}
                 samples.update(timer.rounds(late, few)[0])
             between = _between(timer, near) if timer.plan.between else {}
-            end_to_end_us = tuple(timer.end_to_end_us(launch) for launch in contenders.values())
-            rows = tuple(tuple(samples[config]) for config in contenders)
-            added = tuple(tuple(between.get(config, ())) for config in contenders)
-            return Duel(tuple(contenders), rows, tuple(accuracies), end_to_end_us, clock_mhz, added)
+            return tuple(
+                Side(
+                    config,
+                    summarise(samples[config], clock_mhz, timer.end_to_end_us(launch)),
+                    accuracies[config],
+                    tuple(between.get(config, ())),
+                )
+                for config, launch in contenders.items()
+            )
 
 
 def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Config | None, list[float]]:
@@ -164,6 +169,8 @@ def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Conf
 
 class InProcess:
     """`Isolated` without processes: everything here, one after the other, for debugging."""
+
+    given_up = ""  # a crash would have ended this process
 
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._bench = Bench(open_device(info), problem)
@@ -180,10 +187,6 @@ class InProcess:
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
         """Try what waits."""
         return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
-
-    def given_up(self) -> str:
-        """A crash would have ended this process."""
-        return ""
 
     def busy(self) -> bool:
         """Whether one waits."""

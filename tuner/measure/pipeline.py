@@ -6,21 +6,20 @@ anew; the variant it was on keeps the blame.
 
 import math
 import os
-import selectors
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from typing import cast
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, TuningError
+from ...codegen.errors import ConfigError, TilewrightError, TuningError
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import decode
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version
 from .child import Child, ChildDiedError
-from .evaluate import Duel, Phases, Tried
+from .evaluate import Duel, Phases, Tried, one_line, status_of
 
 COMPILE_LIMIT_S = 60.0
 OPEN_LIMIT_S = 180.0
@@ -31,7 +30,6 @@ DUEL_LIMIT_S = 180.0
 MAX_RESTARTS = 3
 WORKER_QUEUE = 2
 """Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
-_STATUS = {"CompileError": Status.COMPILE_ERROR, "ConfigError": Status.PRUNED, "LaunchError": Status.LAUNCH_ERROR}
 
 
 @dataclass(slots=True)
@@ -50,7 +48,6 @@ class Isolated:
         self._info, self._problem = info, problem
         self._versions = (("driver", info.driver), ("generator", generator_version()))
         count = max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
-        self._context = {"info": info.packed(), "problem": str(problem)}
         self.compilers = [Child() for _ in range(count)]
         """Compile processes."""
         self._worker = Child()
@@ -60,7 +57,8 @@ class Isolated:
         self._known: dict[str, Record] = {}
         self._out: list[Tried] = []
         self._restarts = 0
-        self._given_up = ""
+        self.given_up = ""
+        """The crashes that ended the run."""
         self._begun = 0.0
         self._incumbent: Record | None = None
         self.started = time.monotonic()
@@ -71,7 +69,7 @@ class Isolated:
     def _open_worker(self) -> None:
         # The answer is read with the others: compiling goes on while the device starts.
         self._opened = False
-        self._worker.send({"do": "open", **self._context}, "open", OPEN_LIMIT_S)
+        self._worker.send(("open", self._info, self._problem), "open", OPEN_LIMIT_S)
 
     def room(self) -> int:
         """Enough under way that neither compilers nor worker wait."""
@@ -103,9 +101,8 @@ class Isolated:
         for place, child in enumerate(self.compilers):
             if child.job is None and self._to_compile:
                 waiting = self._to_compile.popleft()
-                question = {"do": "compile", "config": str(waiting.config), **self._context}
                 try:
-                    child.send(question, waiting, COMPILE_LIMIT_S)
+                    child.send(("compile", self._info, self._problem, waiting.config), waiting, COMPILE_LIMIT_S)
                 except ChildDiedError as error:
                     self._compiler_died(place, waiting, Status.CRASHED, str(error))
         while self._opened and len(self._worker.jobs) < WORKER_QUEUE:
@@ -119,11 +116,10 @@ class Isolated:
                 continue
             if not self._worker.jobs:
                 self._begun = time.monotonic()
-            limit = None if math.isinf(stop_above_us) else stop_above_us
             incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
-            message = {"do": "try", "config": str(job.config), "stop_above_us": limit}
+            limit_s = max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s)
             try:
-                self._worker.send(message, job, max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s))
+                self._worker.send(("try_variant", job.config, stop_above_us), job, limit_s)
             except ChildDiedError as error:
                 self._worker_died(Status.CRASHED, str(error))
 
@@ -139,17 +135,14 @@ class Isolated:
     def _wait(self, timeout_s: float) -> None:
         children = [*self.compilers, self._worker]
         nearest = min(child.deadline for child in children) - time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            for child in children:
-                selector.register(child, selectors.EVENT_READ, child)
-            ready = [key.data for key, _ in selector.select(max(0.0, min(timeout_s, nearest)))]
-        for child in ready:
+        ready = wait([child.connection for child in children], max(0.0, min(timeout_s, nearest)))
+        for child in children:
+            if child.connection not in ready:
+                continue
             if child is self._worker:
                 self._worker_spoke()
             else:
                 self._compiler_spoke(self.compilers.index(child))
-        while self._worker.pending:
-            self._worker_spoke()
         now = time.monotonic()
         for place, child in enumerate(self.compilers):
             if now > child.deadline:
@@ -165,13 +158,11 @@ class Isolated:
         except ChildDiedError as error:
             self._compiler_died(place, job, Status.CRASHED, f"compiling: {error}")
             return
-        if answer is None:
-            return
-        if answer["ok"]:
-            job.code, job.compile_s = answer["code"], answer["seconds"]
-            self._compiled.append(job)
+        if isinstance(answer, Exception):
+            self._failed(job, status_of(answer), one_line(answer))
         else:
-            self._failed(job, _STATUS.get(answer["error"], Status.COMPILE_ERROR), answer["reason"])
+            job.code, job.compile_s = answer
+            self._compiled.append(job)
 
     def _compiler_died(self, place: int, job: _Job | None, status: Status, reason: str) -> None:
         self.compilers[place].end()
@@ -186,18 +177,16 @@ class Isolated:
         except ChildDiedError as error:
             self._worker_died(Status.CRASHED, str(error))
             return
-        if answer is None:
-            return
         if job == "open":
-            if not answer["ok"]:
-                raise TuningError(f"the device cannot be opened: {answer['reason']}")
+            if isinstance(answer, Exception):
+                raise TuningError(f"the device cannot be opened: {one_line(answer)}")
             self._opened = True
             return
         self._count_busy()
-        if not answer["ok"]:
-            self._failed(job, Status.LAUNCH_ERROR, answer["reason"])
+        if isinstance(answer, Exception):
+            self._failed(job, status_of(answer), one_line(answer))
             return
-        tried = cast(Tried, decode(Tried, answer["tried"], "message"))
+        tried: Tried = answer
         tried = replace(tried, phases=replace(tried.phases, compile_s=tried.phases.compile_s + job.compile_s))
         if job.check:
             if tried.record.status is not Status.OK:
@@ -235,7 +224,7 @@ class Isolated:
         )
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
-            self._given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
+            self.given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
             self._compiled.clear()
             self._to_compile.clear()
         self._worker = Child()
@@ -254,10 +243,6 @@ class Isolated:
         )
         self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
 
-    def given_up(self) -> str:
-        """The crashes that ended the run."""
-        return self._given_up
-
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side in the worker. Raises TuningError."""
         for _ in range(MAX_RESTARTS):
@@ -266,16 +251,12 @@ class Isolated:
                 self._to_compile.clear()
                 while not self._opened or self._worker.jobs:
                     self._wait(1.0)
-                names = [str(config) for config in configs]
-                message = {"do": "duel", "configs": names, "rounds": rounds, "seconds": seconds}
-                answer = self._worker.ask(message, DUEL_LIMIT_S)
+                return cast(Duel, self._worker.ask(("duel", configs, rounds, seconds), DUEL_LIMIT_S))
             except ChildDiedError as error:
                 self._restart(str(error))
-                continue
-            if not answer["ok"]:
-                kind = ConfigError if answer["error"] == "ConfigError" else TuningError
-                raise kind(f"the final comparison failed: {answer['reason']}")
-            return cast(Duel, decode(Duel, answer["duel"], "message"))
+            except (TilewrightError, MemoryError) as error:
+                kind = ConfigError if isinstance(error, ConfigError) else TuningError
+                raise kind(f"the final comparison failed: {one_line(error)}") from error
         raise TuningError("the final comparison ended its process every time")
 
     def close(self) -> None:

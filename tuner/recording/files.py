@@ -6,7 +6,6 @@ Both count in milliseconds; in memory times are microseconds and costs seconds.
 import contextlib
 import gzip
 import json
-import os
 import re
 import warnings
 import zlib
@@ -17,6 +16,7 @@ from typing import Any
 
 from ...codegen.errors import ConfigError, StoreError, check
 from ...codegen.leaf import Value
+from ...runtime.files import write_whole
 from ..search.space import Dimension, Point, Space
 
 UNPACKED_BYTES = 256 << 20
@@ -74,13 +74,6 @@ class Recording:
     def space(self) -> Space:
         """All points that are not known to break a constraint, failed ones included."""
         return Space(self.dimensions, tuple(p for p, entry in self.entries.items() if entry.status != "pruned"))
-
-    def replay(self, point: Point) -> Entry:
-        """The recorded outcome; raises ConfigError for a point that was not recorded."""
-        entry = self.entries.get(point)
-        if entry is None:
-            raise ConfigError(f"not in the recording: {point}")
-        return entry
 
     def best(self) -> tuple[Point, float]:
         """The fastest point and its time in microseconds; raises ConfigError if none worked."""
@@ -186,6 +179,18 @@ def _entry(element: dict[str, Any]) -> Entry:
     return Entry("ok", float(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason)
 
 
+def write_both(path: Path, recording: Recording) -> None:
+    """Write a Kernel Tuner cache file, and beside it T4."""
+    write_cache_file(path, recording)
+    write_t4(t4_path(path), recording)
+
+
+def t4_path(path: Path) -> Path:
+    """`run.json.gz` gives `run.t4.json.gz`."""
+    stem = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
+
+
 def write_cache_file(path: Path, recording: Recording) -> None:
     """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all."""
     names = [d.name for d in recording.dimensions]
@@ -259,11 +264,8 @@ def _write(path: Path, text: str) -> None:
     data = text.encode()
     # No time stamp and no name in the gzip header: the same run gives the same bytes.
     data = gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(data)
-        aside.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StoreError(f"cannot write the recording {path}: {error}") from error

@@ -2,11 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...codegen.errors import TuningError, check
 from ..measure.evaluate import Tried
-from ..search.samplers import make_search
 from ..search.space import Point
 from .files import Entry, Recording
 
@@ -23,12 +21,6 @@ def entry_of(tried: Tried) -> Entry:
         bench_s=phases.time_s,
         reason=record.reason,
     )
-
-
-def t4_path(path: Path) -> Path:
-    """`run.json.gz` gives `run.t4.json.gz`."""
-    stem = path.name.removesuffix(".gz").removesuffix(".json")
-    return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +53,8 @@ def replay(
 
     `seconds` counts recorded seconds. Raises ConfigError for an unknown sampler, TuningError if nothing worked.
     """
+    from ..search.study import make_search
+
     search = make_search(sampler, recording.space(), seed)
     tried: list[tuple[Point, float | None]] = []
     charged_s, stopped = 0.0, "trials"
@@ -69,7 +63,7 @@ def replay(
         if point is None or charged_s > seconds:
             stopped = "space" if point is None else "seconds"
             break
-        entry = recording.replay(point)
+        entry = recording.entries[point]
         charged_s += entry.charged_s
         search.tell(point, entry.time_us)
         tried.append((point, entry.time_us))

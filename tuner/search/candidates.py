@@ -4,7 +4,7 @@ import itertools
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
@@ -33,13 +33,8 @@ class Choices:
     """One file: a family and the values of its parameters to combine."""
 
     family: str
-    parameters: tuple[tuple[str, tuple[Value, ...]], ...]
-    """Parameter names and plain values, simple ones first."""
-
-    def typed(self) -> dict[str, tuple[Any, ...]]:
-        """The values as configs have them. Raises ConfigError for an unknown parameter or value."""
-        kind = family_named(self.family)
-        return {name: tuple(kind.leaf(name).typed(value) for value in values) for name, values in self.parameters}
+    parameters: tuple[tuple[str, tuple[Any, ...]], ...]
+    """Parameter names and typed values, simple ones first."""
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
@@ -53,25 +48,22 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
         listed = {choices.family for choices in found}
         for name in [family for family in families() if family not in listed]:
             leaves = family_named(name).leaves()
-            found.append(Choices(name, tuple((leaf.name, tuple(map(leaf.plain, leaf.choices))) for leaf in leaves)))
+            found.append(Choices(name, tuple((leaf.name, leaf.choices) for leaf in leaves)))
     return tuple(found)
 
 
 def _read(name: str, text: str) -> Choices:
     try:
         document = tomllib.loads(text)
-        family, parameters = document.get("family"), document.get("parameters")
-        if family not in families():
-            raise ConfigError(f"family must be one of {', '.join(families())}, got {family!r}")
+        kind, parameters = family_named(document.get("family", "")), document.get("parameters")
         if not isinstance(parameters, dict):
             raise ConfigError("needs a table [parameters]")
         for key, values in parameters.items():
             check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
-        choices = Choices(family, tuple((key, tuple(values)) for key, values in parameters.items()))
-        choices.typed()
+        typed = ((key, tuple(map(kind.leaf(key).typed, values))) for key, values in parameters.items())
+        return Choices(kind.family, tuple(typed))
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{name}: {error}") from error
-    return choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +75,10 @@ class Candidates:
     """The config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
     """Each reason for which configs were pruned, and how many, most first."""
+    _rows: Mapping[Config, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_rows", {config: row for row, config in enumerate(self.configs)})
 
     def config_at(self, point: Point) -> Config:
         """The config of a point."""
@@ -90,12 +86,8 @@ class Candidates:
 
     def point_of(self, config: Config) -> Point | None:
         """The point of a config, None if it is not among the candidates."""
-        values = values_of(config)
-        try:
-            point = self.space.point_of({d.name: values.get(d.name, ABSENT) for d in self.space.dimensions})
-        except ConfigError:
-            return None
-        return point if point in self.space else None
+        row = self._rows.get(config)
+        return None if row is None else self.space.points[row]
 
 
 def candidates(
@@ -109,7 +101,7 @@ def candidates(
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        kind, values = family_named(choices.family), choices.typed()
+        kind, values = family_named(choices.family), dict(choices.parameters)
         policy = policy_of(kind.family)
         axes = worth(problem, info.arch, kind, (*rules_of(kind), *policy.advice), values, reasons)
         advice = (*policy.advice, *pays(problem, info, kind, axes))
@@ -122,19 +114,16 @@ def candidates(
     return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 
-def values_of(config: Config) -> dict[str, Value]:
-    """The config as a search has it: its family and plain values, where how CTAs share out the work is three numbers
-    instead of mode and parts: CTAs of a tile (split_k), CTAs of an SM (stream_k), tiles of a CTA (persistent)."""
-    read = {name: reader(config) for name, reader in _readers(type(config)).items()}
-    return {FAMILY: config.family} | {name: _plain(value) for name, value in read.items()}
-
-
 def _plain(value: Any) -> Value:
     return str(value) if isinstance(value, str) else int(value)
 
 
 def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
-    """What a search has of a family's configs: names, and what gives their typed values, which equal the plain ones."""
+    """What a search has of a family's configs: names, and what gives their typed values, which equal the plain ones.
+
+    How CTAs share out the work is three numbers there instead of mode and parts: CTAs of a tile (split_k), CTAs of an
+    SM (stream_k), tiles of a CTA (persistent).
+    """
     found: dict[str, Callable[[Config], Any]] = {}
     for leaf in kind.leaves():
         if leaf.name == "mode":
@@ -143,18 +132,6 @@ def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
         elif leaf.name != "parts":
             found[leaf.name] = reader(kind.family, leaf.name)
     return found
-
-
-def config_of(values: Mapping[str, Value]) -> Config:
-    """The config that `values_of` gave these values of; those that are absent take their defaults. Raises
-    ConfigError."""
-    given = {name: value for name, value in values.items() if value != ABSENT}
-    kind = family_named(str(given.pop(FAMILY, "")))
-    for mode in _SPLITS:
-        parts = given.pop(str(mode), 0)
-        if isinstance(parts, int) and parts > (mode is not Mode.STREAM_K):
-            given |= {"mode": str(mode), "parts": parts}
-    return kind.of(given)
 
 
 def _space(configs: tuple[Config, ...]) -> Space:

@@ -5,8 +5,7 @@ are listed once, so that a search never proposes a variant that breaks a constra
 one that was not tried yet" has an answer. A parameter that a family lacks sits at position 0.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -46,35 +45,25 @@ class Dimension:
         return all(isinstance(choice, int) for choice in self.choices[1:])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Space:
     """Dimensions and every valid point over them."""
 
-    dimensions: tuple[Dimension, ...]
-    """The parameters, in the order of a point's entries."""
-    points: tuple[Point, ...]
-    """All valid points, each once."""
-    matrix: NDArray[np.int16] = field(init=False, repr=False)
-    scaled: NDArray[np.float32] = field(init=False, repr=False)
-    """The points with numbers scaled to 0..1 by position; words keep their position."""
-    _scale: NDArray[np.float32] = field(init=False, repr=False)
-    _rows: dict[Point, int] = field(init=False, repr=False)
-    _words: Mask = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check(bool(self.points), "no variant meets the constraints: the space is empty")
-        matrix = np.array(self.points, dtype=np.int16).reshape(len(self.points), len(self.dimensions))
-        sizes = np.array([len(dimension.choices) for dimension in self.dimensions])
-        check(bool((matrix >= 0).all() and (matrix < sizes).all()), "a point lies outside its choices")
-        words = np.array([not dimension.ordered for dimension in self.dimensions], dtype=np.bool_)
-        rows = {point: row for row, point in enumerate(self.points)}
-        check(len(rows) == len(self.points), "a point is listed twice")
-        object.__setattr__(self, "matrix", matrix)
-        scale = np.where(words, 1, np.maximum(sizes - 1, 1)).astype(np.float32)
-        object.__setattr__(self, "scaled", matrix / scale)
-        object.__setattr__(self, "_scale", scale)
-        object.__setattr__(self, "_rows", rows)
-        object.__setattr__(self, "_words", words)
+    def __init__(self, dimensions: tuple[Dimension, ...], points: tuple[Point, ...]) -> None:
+        check(bool(points), "no variant meets the constraints: the space is empty")
+        self.dimensions = dimensions
+        """The parameters, in the order of a point's entries."""
+        self.points = points
+        """All valid points, each once."""
+        self.matrix = np.array(points, dtype=np.int16).reshape(len(points), len(dimensions))
+        """A row for each point."""
+        sizes = np.array([len(dimension.choices) for dimension in dimensions])
+        check(bool((self.matrix >= 0).all() and (self.matrix < sizes).all()), "a point lies outside its choices")
+        self._rows = {point: row for row, point in enumerate(points)}
+        check(len(self._rows) == len(points), "a point is listed twice")
+        self._words: Mask = np.array([not dimension.ordered for dimension in dimensions], dtype=np.bool_)
+        # Numbers are scaled to 0..1 by position; words keep their position.
+        self._scale = np.where(self._words, 1, np.maximum(sizes - 1, 1)).astype(np.float32)
+        self._scaled = (self.matrix / self._scale).astype(np.float32)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -93,33 +82,17 @@ class Space:
         """Names and values of all parameters at a point."""
         return tuple((d.name, d.choices[i]) for d, i in zip(self.dimensions, point, strict=True))
 
-    def point_of(self, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Point:
-        """The point with these values, valid or not; raises ConfigError for a value that is no choice."""
-        given = dict(values)
-        point = []
-        for dimension in self.dimensions:
-            value = given.get(dimension.name)
-            check(value in dimension.choices, f"{dimension.name} cannot be {value!r}")
-            point.append(dimension.choices.index(value))
-        return tuple(point)
-
     def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """How far the points of these rows are: along numbers by scaled position, 1 for a word that differs."""
-        gaps = np.abs(self.scaled[rows] - np.array(point, dtype=np.float32) / self._scale)
+        gaps = np.abs(self._scaled[rows] - np.array(point, dtype=np.float32) / self._scale)
         if self._words.any():
             gaps[:, self._words] = gaps[:, self._words] > 0
         total: NDArray[np.float32] = gaps.sum(axis=1, dtype=np.float32)
         return total
 
-    def around(self, point: Point, changes: int, reach: int | None = None) -> Mask:
-        """Valid points that differ from `point` in at most `changes` dimensions.
-
-        With `reach`, numbers differ by at most that many positions; words may always differ.
-        """
-        gaps = np.abs(self.matrix - np.array(point, dtype=np.int16))
-        near: Mask = np.count_nonzero(gaps, axis=1) <= changes
-        if reach is not None:
-            near &= (gaps[:, ~self._words] <= reach).all(axis=1)
+    def around(self, point: Point, changes: int) -> Mask:
+        """Valid points that differ from `point` in at most `changes` dimensions."""
+        near: Mask = np.count_nonzero(self.matrix != np.array(point, dtype=np.int16), axis=1) <= changes
         return near
 
     def nearest(self, point: Point, unseen: Mask) -> Point | None:

@@ -1,16 +1,27 @@
-"""A search: an Optuna study in memory that answers with points of a space, each at most once."""
+"""A search: an Optuna study in memory that answers with points of a space, each at most once; and the samplers by their
+names. To be imported where a search begins: Optuna is slow to import."""
 
+import inspect
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from ...codegen.errors import ConfigError, check
-from .sampler import distributions
-from .space import Mask, Point, Space, Trials
+from ...codegen.errors import ConfigError, check, check_type
+from .gaussian import GaussianSampler
+from .sampler import ExhaustiveSampler, RandomSampler, distributions
+from .space import Mask, Point, Space
+
+SAMPLERS = ("gp", "tpe", "random", "exhaustive")
+"""Our names, of which `tpe` is Optuna's TPESampler; `optuna:` and the name of a class in `optuna.samplers` is any."""
+
+OPTUNA = "optuna:"
+_TPE = OPTUNA + "TPESampler"
 
 
 class Search:
@@ -30,12 +41,6 @@ class Search:
         self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
         self._queue: deque[Point] = deque()
         self._running: dict[Point, int] = {}
-        self._history: list[tuple[Point, float | None]] = []
-
-    @property
-    def history(self) -> Trials:
-        """Everything told so far."""
-        return tuple(self._history)
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
@@ -72,7 +77,6 @@ class Search:
             self._add(point, state, value)
         else:
             self._study.tell(number, value, state)
-        self._history.append((point, time_us))
 
     def _start(self, point: Point) -> Point:
         """A running trial at a point of our choice."""
@@ -89,3 +93,47 @@ class Search:
         self._running[point] = number
         self._unseen[self.space.index(point)] = False
         return point
+
+
+def check_sampler(name: str) -> None:
+    """Raise ConfigError for a name that `make_search` does not know, ArgumentTypeError for no name."""
+    check_type("sampler", name, str, "a name")
+    if name.startswith(OPTUNA):
+        known = _of_optuna()
+        check(name in known, f"Optuna samplers that need no arguments are {', '.join(known)}; got {name!r}")
+    else:
+        check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}")
+
+
+def make_search(name: str, space: Space, seed: int) -> Search:
+    """The search called `name`. Raises ConfigError for an unknown one.
+
+    A sampler of Optuna's may need a package; `ask` raises ConfigError then.
+    """
+    check_sampler(name)
+    if name == "tpe":
+        name = _TPE
+    if name.startswith(OPTUNA):
+        kind = _of_optuna()[name]
+        options = {"seed": seed, "warn_independent_sampling": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a sampler is experimental
+            sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
+    else:
+        kinds = {"gp": GaussianSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
+        sampler = kinds[name](space, seed)
+    # Positions taken for numbers mislead Optuna's TPE: on recordings it needs twice as many outcomes or more.
+    return Search(space, sampler, numbers=name != _TPE)
+
+
+def _of_optuna() -> dict[str, Any]:
+    """Optuna's samplers that can be made without an argument, by our names of them."""
+    found = {}
+    for name in sorted(optuna.samplers.__all__):
+        kind = getattr(optuna.samplers, name)
+        if not inspect.isclass(kind) or inspect.isabstract(kind):
+            continue
+        needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
+        if not needed and name != "BruteForceSampler":  # stops its study, as only `optimize` may; ours is `exhaustive`
+            found[OPTUNA + name] = kind
+    return found
