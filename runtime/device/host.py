@@ -111,13 +111,13 @@ class HostLaunch:
         self._block = ParameterBlock(codes)
 
     def __call__(self, stream: int, *values: object) -> None:
-        try:
-            self._block.fill(*values)
-        except OverflowError:
-            self._block.fill(*in_range(values))
         function, block = self._function, self._block
         count = ctypes.c_uint64(block.count)
         with function.lock:
+            try:
+                block.fill(*values)
+            except OverflowError:
+                block.fill(*in_range(values))
             failure = function.entry(ctypes.byref(self._how), block.pointers, block.sizes, count)
             if failure is not None:
                 raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")

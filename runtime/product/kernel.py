@@ -30,7 +30,7 @@ class Kernel:
         self.config = config
         self.source = source
         self.binary = binary
-        self._lock = threading.Lock()  # the arguments have one place, and the launches of a product go together
+        self._lock = threading.Lock()  # the launches of a product go together
         self._twin: Kernel | None = None
         self._laid: dict[tuple[int, int, int], Run] = {}
         self._maps: tuple[dict[Place, bytes], ...] = ({}, {})
@@ -83,7 +83,7 @@ class Kernel:
         """
         if self._empty:
             return lambda *given: None
-        lock, main, more = self._lock, self._main, not self._plain
+        main, plain = self._main, self._plain
         m, n, k = self._inner.m, self._inner.n, self._inner.k
         copies = self._padding is not None  # of its own, which lie as they must
         mask = 0 if copies else self._alignment - 1
@@ -92,12 +92,11 @@ class Kernel:
         def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
             if askew or ((a | b | c) & mask and not self._aligned(a, b, c)):
                 self._scalar(capturing).laid(lda, ldb, ldc)(stream, capturing, a, b, c, alpha, beta)
-                return
-            with lock:
-                if more:
+            elif plain:
+                main(stream, a, lda, b, ldb, c, ldc, m, n, k, alpha, beta)
+            else:
+                with self._lock:
                     self._run(stream, capturing, (a, lda), (b, ldb), (c, ldc), alpha, beta)
-                else:
-                    main(stream, a, lda, b, ldb, c, ldc, m, n, k, alpha, beta)
 
         return run
 
