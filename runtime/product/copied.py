@@ -72,19 +72,21 @@ class Padding:
             launch = LaunchConfig((max(1, ctas), 1, 1), (_FRAME_THREADS, 1, 1))
             self._frames.append(frame.bound(launch, "Qiiiii") if outside else None)
 
-    def matrices(self, memory: int) -> tuple[Place, Place, Place]:
-        """Where the copies of A, B and C lie in `memory`."""
-        starts = memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
-        a, b, c = ((start, max(1, cols)) for start, (_, cols) in zip(starts, self._padded))
-        return a, b, c
+    def copied(
+        self, stream: int, matrices: tuple[Place, Place, Place], needed: tuple[bool, bool, bool], memory: int
+    ) -> tuple[Place, Place, Place]:
+        """Where the copies of A, B and C lie in `memory`: those that are needed are filled, with zeros around them.
 
-    def fill(self, stream: int, which: int, matrix: Place, copy: Place) -> None:
-        """Copy A, B or C (0, 1 or 2) and zero the rest. Raises LaunchError."""
-        rows, cols = self._given[which]
-        self._copy(stream, matrix, copy, rows, cols)
-        frame = self._frames[which]
-        if frame is not None:
-            frame(stream, *copy, rows, cols, *self._padded[which])
+        Raises LaunchError.
+        """
+        starts = memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
+        a, b, c = copies = tuple((start, max(1, cols)) for start, (_, cols) in zip(starts, self._padded))
+        for which, copy in enumerate(copies):
+            if needed[which]:
+                self._copy(stream, matrices[which], copy, *self._given[which])
+                if (frame := self._frames[which]) is not None:
+                    frame(stream, *copy, *self._given[which], *self._padded[which])
+        return a, b, c
 
     def take(self, stream: int, copy: Place, matrix: Place) -> None:
         """Copy what was asked for out of the padded C."""

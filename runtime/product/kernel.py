@@ -42,7 +42,8 @@ class Kernel:
             return
         self._padding = Padding(device, problem, config, device.load(binary, source.frame)) if source.frame else None
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
-        self._inner = self._padding.problem if self._padding else problem
+        inner = self._padding.problem if self._padding else problem
+        self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)
         self._no_maps = (_NO_MAP,) * len(self._boxes)
         shapes = problem.stored_a, problem.stored_b
@@ -84,7 +85,7 @@ class Kernel:
         if self._empty:
             return lambda *given: None
         main, plain = self._main, self._plain
-        m, n, k = self._inner.m, self._inner.n, self._inner.k
+        m, n, k = self._sizes
         copies = self._padding is not None  # of its own, which lie as they must
         mask = 0 if copies else self._alignment - 1
         askew = not copies and any(ld * self._size % multiple for ld, multiple in zip((lda, ldb, ldc), self._multiples))
@@ -137,23 +138,19 @@ class Kernel:
     def _run(self, stream: int, capturing: bool, a: Place, b: Place, c: Place, alpha: float, beta: float) -> None:
         """A launch with what some kernels need: copies of operands, a workspace, tensor maps."""
         buffers = self._scratch.at(stream, capturing) if self._scratch else ()
-        problem = self._inner
-        reads = alpha != 0 and problem.k > 0
-        given, k = (a, b, c), problem.k
+        m, n, k = self._sizes
+        reads, target = alpha != 0 and k > 0, c
         if self._padding:
-            a, b, c = copies = self._padding.matrices(buffers[-1].pointer)
-            for which, needed in enumerate((reads, reads, beta != 0)):
-                if needed:
-                    self._padding.fill(stream, which, given[which], copies[which])
+            a, b, c = self._padding.copied(stream, (a, b, c), (reads, reads, beta != 0), buffers[-1].pointer)
             k = k if reads else 0
         elif self._packing and reads:
             a, b = self._packing.run(stream, a, b, buffers[-1].pointer)
         more: tuple[object, ...] = (buffers[0].pointer, *self._stream_ctas) if self._workspace else ()
         if self._boxes:
             more += (self._map(0, a), self._map(1, b))[: len(self._boxes)] if reads else self._no_maps
-        self._main(stream, *a, *b, *c, problem.m, problem.n, k, alpha, beta, *more)
+        self._main(stream, a[0], a[1], b[0], b[1], c[0], c[1], m, n, k, alpha, beta, *more)
         if self._padding:
-            self._padding.take(stream, c, given[2])
+            self._padding.take(stream, c, target)
 
     def _map(self, which: int, place: Place) -> bytes:
         """The argument that tells TMA where A or B is."""
