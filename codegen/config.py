@@ -228,16 +228,18 @@ class Config:
             return stream + tiles - (tiles if tiles < stream else tiles % stream)
         return -(-tiles // self.persistent_tiles) * self.split_ctas
 
-    def workspace_bytes(self, problem: Problem, sm_count: int) -> int:
-        """Device memory of the kernel's own on a device of `sm_count` SMs, zero before the first launch: partial tiles
-        and counters; 0 where it has none."""
+    def counters(self, problem: Problem, sm_count: int) -> int:
+        """Counters at which CTAs that share tiles of C meet, on a device of `sm_count` SMs."""
         if not self.has_workspace:
             return 0
+        return self.stream_ctas_per_sm * sm_count or self.tiles(problem)
+
+    def workspace_bytes(self, problem: Problem, sm_count: int) -> int:
+        """Device memory of the kernel's own on a device of `sm_count` SMs: partial tiles, then counters of 4 bytes,
+        zero before the first launch; 0 where it has none."""
         tile_m, tile_n, _ = self.cta_tile
-        tile_bytes = tile_m * tile_n * problem.dtype.size_bytes
-        if self.stream_ctas_per_sm:
-            return self.stream_ctas_per_sm * sm_count * (2 * tile_bytes + 4)
-        return self.tiles(problem) * (self.split_ctas * tile_bytes + 4)
+        tiles = 2 if self.stream_ctas_per_sm else self.split_ctas
+        return self.counters(problem, sm_count) * (tiles * tile_m * tile_n * problem.dtype.size_bytes + 4)
 
     def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
         """Grid and block. The grid is one-dimensional: no dimension of C meets the limit on y."""

@@ -66,9 +66,10 @@ class KernelSource:
     """CUDA C++ of one variant. The text serves every shape that its edge allows.
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
-    T alpha, T beta; T* workspace where the config has one; unsigned stream_ctas, the CTAs that share the remainder,
+    T alpha, T beta; T* workspace and unsigned* counters where the config has them; unsigned stream_ctas, the CTAs that share the remainder,
     with stream-K; a tensor map of A and of B (CUtensorMap) with TMA. Leading dimensions are in elements. The workspace
-    is aligned to 256 bytes, zero before the first launch, and used by one launch at a time.
+    is aligned to 256 bytes; counters are zero before the first launch, and are left zero by each. Both are used by one
+    launch at a time.
     """
 
     name: str

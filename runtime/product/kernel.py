@@ -54,11 +54,12 @@ class Kernel:
         sizes = tuple(size for size in (workspace, copies) if size)
         self._scratch = Scratch(device, sizes, workspace) if sizes else None
         self._workspace = bool(workspace)
+        self._counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
         self._stream_ctas = (stream_ctas,) if stream_ctas else ()
         self._plain = not sizes and not self._boxes
         launch = config.launch_config(problem, sm_count)
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
-        codes = "QiQiQiiii" + scalars + "Q" * self._workspace + "I" * bool(stream_ctas) + "m" * len(self._boxes)
+        codes = "QiQiQiiii" + scalars + "QQ" * self._workspace + "I" * bool(stream_ctas) + "m" * len(self._boxes)
         self._main = device.load(binary, source.name).bound(
             launch.limited(device.info.arch, sm_count) if config.pdl else launch, codes
         )
@@ -145,7 +146,10 @@ class Kernel:
             k = k if reads else 0
         elif self._packing and reads:
             a, b = self._packing.run(stream, a, b, buffers[-1].pointer)
-        more: tuple[object, ...] = (buffers[0].pointer, *self._stream_ctas) if self._workspace else ()
+        more: tuple[object, ...] = ()
+        if self._workspace:
+            at = buffers[0].pointer
+            more = at, at + self._counters_at, *self._stream_ctas
         if self._boxes:
             more += (self._map(0, a), self._map(1, b))[: len(self._boxes)] if reads else self._no_maps
         self._main(stream, a[0], a[1], b[0], b[1], c[0], c[1], m, n, k, alpha, beta, *more)

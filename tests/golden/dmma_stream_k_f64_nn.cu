@@ -8,9 +8,10 @@
 //   launch     stream_ctas CTAs, 1 an SM, then
 //              one for each tile of C but (ceil(m / 64) * ceil(n / 64)) % stream_ctas along x,
 //              (128, 1, 1) threads, 98304 bytes of shared memory, given at launch
-//   workspace  65536 bytes for each of stream_ctas CTAs, then 4 for each, which must be 0 and are left 0
+//   workspace  65536 bytes for each of stream_ctas CTAs
+//   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest f9f0b979f7e6787b. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 199b9e095890ab7c. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x32,interleave=2,stream_k=1,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -449,15 +450,16 @@ constexpr int PARTIALS = OUT / PARTIAL;                                  // such
 // when all else is there, and need not be written.
 //
 // The workspace holds two tiles for each of `ctas` CTAs, one for accumulators that begin a tile of C and one for
-// others, then a counter for each tile of C: how many of its tiles of k have come, 0 before and after.
+// others. There is a counter for each tile of C that they share: how many of its tiles of k have come, 0 before and
+// after.
 __device__ __forceinline__ bool reduce_stream_k(
-    T (&out)[OUT], T* workspace, T* shared, const StreamK& stream, unsigned cta, unsigned at, unsigned part)
+    T (&out)[OUT], T* workspace, unsigned* counters, T* shared, const StreamK& stream, unsigned cta, unsigned at,
+    unsigned part)
 {
     constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
     const unsigned tile = at / stream.tiles;  // of C
     const unsigned begin = tile * stream.tiles, end = begin + stream.tiles;
-    T* const behind = workspace + Index(2 * stream.ctas) * THREADS * OUT;
-    unsigned* const counter = reinterpret_cast<unsigned*>(behind) + tile;
+    unsigned* const counter = counters + tile;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
     const auto place = [&](unsigned of, bool begins) {
         return reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(2 * of + !begins) * TILE + threadIdx.x;
@@ -545,7 +547,7 @@ __device__ __forceinline__ void store(
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x32_57cdf683(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned stream_ctas)
+    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters, unsigned stream_ctas)
 {
     extern __shared__ __align__(16) T shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -651,7 +653,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn
         }
 
         const bool whole = part == stream.tiles;
-        if (!whole && !reduce_stream_k(acc, workspace, shared, stream, blockIdx.x, at - part, part)) continue;
+        if (!whole && !reduce_stream_k(acc, workspace, counters, shared, stream, blockIdx.x, at - part, part)) continue;
         const Index row = row0 + warp_m, col = col0 + warp_n;
         const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
         store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);

@@ -6,9 +6,10 @@
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 4 elements
 //   launch     ceil(m / 64) * ceil(n / 64) * 16 CTAs along x, (512, 1, 1) threads, 34816 bytes of static shared memory
-//   workspace  16384 bytes a CTA, then 4 each 16 CTAs, which must be 0 and are left 0
+//   workspace  16384 bytes a CTA
+//   counters   one each 16 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 3f00d6eafdabb1cb. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 58f131ffcfacb721. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,thread=4,slices=2,load=registers,stages=2,vec=1x1x4,split_k=16"
 // SPDX-License-Identifier: MIT
 
@@ -333,14 +334,14 @@ __device__ __forceinline__ unsigned look_away(unsigned* word)
 // tile each, once all are there, and hand on pieces of it: `write(piece, thread, e)`, where they are those of a CTA's
 // thread from its e-th on.
 //
-// The workspace holds a tile for each CTA, then a word for each tile of C, 0 before and after.
+// The workspace holds a tile for each CTA. There is a counter, its word, for each tile of C, 0 before and after.
 template <typename Write>
-__device__ __forceinline__ void reduce_cooperative(T (&out)[OUT], T* workspace, T* shared, Write write)
+__device__ __forceinline__ void reduce_cooperative(
+    T (&out)[OUT], T* workspace, unsigned* counters, T* shared, Write write)
 {
     using Piece = Vector<PIECE>;
     const int split = int(blockIdx.x % SPLIT_K);
-    unsigned* const word = reinterpret_cast<unsigned*>(workspace + Index(gridDim.x) * THREADS * OUT)
-                         + blockIdx.x / SPLIT_K;
+    unsigned* const word = counters + blockIdx.x / SPLIT_K;
     Piece* const tiles = reinterpret_cast<Piece*>(workspace) + Index(blockIdx.x - split) * TILE;
     Piece* const lines = reinterpret_cast<Piece*>(shared) + 1;  // it holds nothing else any more
 
@@ -435,7 +436,7 @@ __device__ __forceinline__ void store(
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x32_ef7f59d1(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
+    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters)
 {
     __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -494,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     T out[OUT];
     reduce_slices(out, acc, shared);
     // A piece is written as the thread would write it that had these accumulators of its CTA's.
-    reduce_cooperative(out, workspace, shared, [&](T (&piece)[PIECE], int thread, int e) {
+    reduce_cooperative(out, workspace, counters, shared, [&](T (&piece)[PIECE], int thread, int e) {
         const int warp = thread / 32;
         const Index row = row0 + warp / WARPS_N % WARPS_M * WARP_M, col = col0 + warp % WARPS_N * WARP_N;
         const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));

@@ -8,9 +8,10 @@
 //              to rows of m and n elements, one a step of k, at multiples of 128 bytes; this one is given the copies
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) * 4 CTAs along x, (256, 1, 1) threads, 13056 bytes of static shared memory
-//   workspace  16384 bytes a CTA, then 4 each 4 CTAs, which must be 0 and are left 0
+//   workspace  16384 bytes a CTA
+//   counters   one each 4 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest af22e81ea256c977. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 664d5b897058fe77. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x8,thread=4,pack_a,pack_b,vec=4x4x1,split_k=4"
 // SPDX-License-Identifier: MIT
 
@@ -318,14 +319,13 @@ constexpr int PARTIALS = OUT / PARTIAL;                                  // such
 // Adds up the accumulators of the SPLIT_K CTAs that share a tile of C, always in the same order, so that every run
 // gives the same bits. Each CTA writes its own to the workspace, and the last one adds them up. True in that CTA.
 //
-// The workspace holds a tile for each CTA, then a counter for each tile of C, 0 before and after.
-__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, T* shared)
+// The workspace holds a tile for each CTA. There is a counter for each tile of C, 0 before and after.
+__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, unsigned* counters, T* shared)
 {
     constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
     constexpr int WORDS = OUT * int(sizeof(T)) / 4;
     constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // CTAs' read at a time: more would take registers
     const int split = int(blockIdx.x % SPLIT_K);
-    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(gridDim.x) * THREADS * OUT);
     Vector<PARTIAL>* const tiles =
         reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(blockIdx.x - split) * TILE + threadIdx.x;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
@@ -393,7 +393,7 @@ __device__ __forceinline__ void store(
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x8_ea81a178(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
+    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters)
 {
     __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -455,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     #pragma unroll
     for (int e = 0; e < ACC; ++e) acc[e] *= alpha;
 
-    if (!reduce_split_k(acc, workspace, shared)) return;
+    if (!reduce_split_k(acc, workspace, counters, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
     store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);

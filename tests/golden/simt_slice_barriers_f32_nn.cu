@@ -7,9 +7,10 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) * 2 CTAs along x,
 //              (256, 1, 1) threads, 65536 bytes of shared memory, given at launch
-//   workspace  16384 bytes a CTA, then 4 each 2 CTAs, which must be 0 and are left 0
+//   workspace  16384 bytes a CTA
+//   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 51c637ad575020f3. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest ee28bbe65375ab40. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -359,14 +360,13 @@ constexpr int PARTIALS = OUT / PARTIAL;                                  // such
 // Adds up the accumulators of the SPLIT_K CTAs that share a tile of C, always in the same order, so that every run
 // gives the same bits. Each CTA writes its own to the workspace, and the last one adds them up. True in that CTA.
 //
-// The workspace holds a tile for each CTA, then a counter for each tile of C, 0 before and after.
-__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, T* shared)
+// The workspace holds a tile for each CTA. There is a counter for each tile of C, 0 before and after.
+__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, unsigned* counters, T* shared)
 {
     constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
     constexpr int WORDS = OUT * int(sizeof(T)) / 4;
     constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // CTAs' read at a time: more would take registers
     const int split = int(blockIdx.x % SPLIT_K);
-    unsigned* const counters = reinterpret_cast<unsigned*>(workspace + Index(gridDim.x) * THREADS * OUT);
     Vector<PARTIAL>* const tiles =
         reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(blockIdx.x - split) * TILE + threadIdx.x;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
@@ -436,7 +436,7 @@ __device__ __forceinline__ void store(
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x32_dbdc5345(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace)
+    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters)
 {
     extern __shared__ __align__(16) T shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -497,7 +497,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     T out[OUT];
     reduce_slices(out, acc, shared);
     const int first = threadIdx.x / SLICE_THREADS * OUT;  // of the thread's accumulators, row after row
-    if (!reduce_split_k(out, workspace, shared)) return;
+    if (!reduce_split_k(out, workspace, counters, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
     store(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);

@@ -49,7 +49,7 @@ FAULTS = (
     ("part added up and left", "< SPLIT_K) parts = 0;", "< 0) parts = 0;", LINES),
     ("word not put back", "if (before / GONE == SPLIT_K - 1) *word = 0;", "", LINES),
     ("word put back by the first", "before / GONE == SPLIT_K - 1", "before / GONE == 0", LINES),
-    ("word where accumulators are", "Index(gridDim.x) * THREADS * OUT", "Index(0)", LINES),
+    ("word where accumulators are", "= counters + blockIdx", "= reinterpret_cast<unsigned*>(workspace) + blockIdx", LINES),
     ("accumulators of a CTA put down over another's", "tiles[split * TILE + g", "tiles[split / 2 * TILE + g", LINES),
     ("last part left out", "part < REDUCERS; ++part", "part < REDUCERS - 1; ++part", SLICES),
     ("last CTA of a thread left out", "? TERMS : 0", "? TERMS - 1 : 0", LINES),

@@ -85,7 +85,7 @@ FAULTS = (
     ("first to come taken for the last", "== all - part;", "== 0;", LOOP),
     ("counter not put back", "if (*last) *counter = 0;", "", LOOP),
     ("CTAs counted instead of tiles of k", "last, part, stream.tiles)", "last, 1, stream.tiles)", TENSOR),
-    ("counters where accumulators are", "Index(2 * stream.ctas) * THREADS * OUT", "Index(0) * THREADS * OUT", LOOP),
+    ("counters where accumulators are", "= counters + tile;", "= reinterpret_cast<unsigned*>(workspace) + tile;", LOOP),
     ("accumulators kept before all else is there", "load_acquire(counter) == stream.tiles - part", "true", TENSOR),
     ("end of a tile taken for its beginning", "at == begin && load_acquire(counter) ==", "load_acquire(counter) ==",
      LOOP),
