@@ -18,7 +18,7 @@
 #include <structmember.h>
 
 enum {
-    MOST_KEPT = 10, /* objects that a Call or Launch keeps */
+    MOST_KEPT = 15, /* objects that a Launch or a Call keeps */
     SLOT_BYTES = 64, /* an argument begins at a multiple of this, which keeps every type aligned */
     MOST_SLOTS = 64, /* 4 KB, what every driver takes of arguments */
     MAP_BYTES = 128, /* of a CUtensorMap */
@@ -185,57 +185,100 @@ enum {         /* what a Call keeps */
     STREAM,    /* gives the current stream of a GPU */
     CAPTURING, /* tells whether a stream is captured */
     POINTER,   /* gives the address of an array */
-    RUN,       /* puts the product on a stream */
-    USED,      /* is told of each product that was put there */
-    WROTE,     /* is told of each `out` that was written, None where nobody watches */
+    USED,      /* is told of each product that was put on a stream */
+    WROTE,     /* is told of each `out` that was written; None where nobody watches */
+    ACQUIRE,   /* begins the time in which other threads wait; None where they need not */
+    RELEASE,   /* ends it */
+    ADDRESSES, /* the rest is the Program's */
+    MAPS,
+    CONSTANTS,
+    STEPS,
+    CALL_KEEPS,
 };
+
+enum { A, B, C, ALPHA, BETA, GIVEN, MOST_VALUES = 256 }; /* numbers of values are bytes */
 
 typedef struct {
     Head head;
-    long device;                               /* the arrays' GPU */
-    unsigned long long span_a, span_b, span_c; /* bytes from the first element to behind the last */
-    unsigned long long odd;                    /* bits that are 0 in the address of an element */
+    unsigned long long span[3], mask[3]; /* of A, B and C: bytes up to the end, bits that are 0 in the address */
 } Call;
 
-/* The address of an array's first element as an object and as a number; NULL with an exception. */
-static PyObject *address_of(const Call *self, PyObject *array, unsigned long long *address)
+/* Calls something for its effect. -1 with an exception. */
+static int told(PyObject *callable, PyObject *const *given, size_t count)
 {
-    PyObject *object = PyObject_CallOneArg(self->head.kept[POINTER], array);
-    if (object) {
-        *address = PyLong_AsUnsignedLongLong(object);
-        if (*address == ULLONG_MAX && PyErr_Occurred())
-            Py_CLEAR(object);
+    PyObject *done = PyObject_Vectorcall(callable, given, count, NULL);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* What Program.carried_out does, where `values` begin with what is given. -1 with an exception. */
+static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values)
+{
+    PyObject *own = NULL, *maps = kept[MAPS], *constants = kept[CONSTANTS], *steps = kept[STEPS];
+    PyObject *asked[] = {stream, Py_False}, *passed[MOST_SLOTS + 1] = {stream};
+    Py_ssize_t count = GIVEN, mapped = 0;
+    int result = -1;
+    if (kept[ADDRESSES] != Py_None && !(own = PyObject_Vectorcall(kept[ADDRESSES], asked, 2, NULL)))
+        return -1;
+    for (Py_ssize_t i = 0; own && i < PyTuple_GET_SIZE(own); i++)
+        values[count++] = PyTuple_GET_ITEM(own, i);
+    for (; mapped < PyTuple_GET_SIZE(maps); mapped++) {
+        PyObject *map = PyTuple_GET_ITEM(maps, mapped); /* the number of an address, and Maps */
+        PyObject *address = values[PyLong_AsLong(PyTuple_GET_ITEM(map, 0))];
+        if (!(values[count++] = PyObject_GetItem(PyTuple_GET_ITEM(map, 1), address)))
+            goto end;
     }
-    return object;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); i++)
+        values[count + i] = PyTuple_GET_ITEM(constants, i);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); i++) {
+        PyObject *step = PyTuple_GET_ITEM(steps, i), *picks = PyTuple_GET_ITEM(step, 1); /* a launch, and bytes */
+        Py_ssize_t size = PyBytes_GET_SIZE(picks);
+        for (Py_ssize_t j = 0; j < size; j++)
+            passed[j + 1] = values[(unsigned char)PyBytes_AS_STRING(picks)[j]];
+        if (told(PyTuple_GET_ITEM(step, 0), passed, (size_t)size + 1))
+            goto end;
+    }
+    result = 0;
+end:
+    while (mapped--)
+        Py_DECREF(values[GIVEN + (own ? PyTuple_GET_SIZE(own) : 0) + mapped]);
+    Py_XDECREF(own);
+    return result;
 }
 
 /* As `usual`, on a stream. */
 static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
 {
-    PyObject *const *kept = self->head.kept, *a, *b = NULL, *c = NULL, *done = NULL;
-    unsigned long long at_a, at_b, at_c, end_c;
-    int result = -1;
-    if (!(a = address_of(self, given[0], &at_a)) || !(b = address_of(self, given[1], &at_b)) ||
-        !(c = address_of(self, given[2], &at_c)))
-        goto end;
-    end_c = at_c + self->span_c;
-    if ((at_a < end_c && at_c < at_a + self->span_a) || (at_b < end_c && at_c < at_b + self->span_b) ||
-        ((at_a | at_b | at_c) & self->odd)) {
-        result = 0;
-        goto end;
+    PyObject *const *kept = self->head.kept, *values[MOST_VALUES] = {[ALPHA] = given[ALPHA], [BETA] = given[BETA]};
+    unsigned long long at[3], end_c;
+    int result = -1, locked = kept[ACQUIRE] != Py_None;
+    for (int i = A; i <= C; i++) {
+        if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i])))
+            goto end;
+        at[i] = PyLong_AsUnsignedLongLong(values[i]);
+        if (at[i] == ULLONG_MAX && PyErr_Occurred())
+            goto end;
+        result = at[i] & self->mask[i] ? 0 : result;
     }
-    PyObject *passed[] = {stream, Py_False, a, b, c, given[3], given[4]};
-    done = PyObject_Vectorcall(kept[RUN], passed, 7, NULL);
-    if (done)
-        Py_SETREF(done, PyObject_CallNoArgs(kept[USED]));
-    if (done && kept[WROTE] != Py_None)
-        Py_SETREF(done, PyObject_CallOneArg(kept[WROTE], given[2]));
-    result = done ? 1 : -1;
+    end_c = at[C] + self->span[C];
+    for (int i = A; i < C; i++)
+        result = at[i] < end_c && at[C] < at[i] + self->span[i] ? 0 : result;
+    if (!result || (locked && told(kept[ACQUIRE], NULL, 0)))
+        goto end;
+    result = carried_out(kept, stream, values);
+    if (locked) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        if (told(kept[RELEASE], NULL, 0))
+            result = -1;
+        else
+            PyErr_Restore(type, error, trace);
+    }
+    if (!result)
+        result = told(kept[USED], NULL, 0) || (kept[WROTE] != Py_None && told(kept[WROTE], &given[C], 1)) ? -1 : 1;
 end:
-    Py_XDECREF(done);
-    Py_XDECREF(c);
-    Py_XDECREF(b);
-    Py_XDECREF(a);
+    for (int i = A; i <= C; i++)
+        Py_XDECREF(values[i]);
     return result;
 }
 
@@ -243,15 +286,16 @@ end:
 static int usual(const Call *self, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept;
-    if (given[2] == Py_None || !PyFloat_CheckExact(given[3]) || !PyFloat_CheckExact(given[4]))
+    if (given[C] == Py_None || !PyFloat_CheckExact(given[ALPHA]) || !PyFloat_CheckExact(given[BETA]) ||
+        PyFloat_AS_DOUBLE(given[ALPHA]) == 0)
         return 0;
     PyObject *current = PyObject_CallNoArgs(kept[CURRENT]);
     if (!current)
         return -1;
-    long device = PyLong_AsLong(current);
+    int here = PyObject_RichCompareBool(current, kept[INDEX], Py_EQ);
     Py_DECREF(current);
-    if (device != self->device)
-        return PyErr_Occurred() ? -1 : 0;
+    if (here <= 0)
+        return here;
     PyObject *stream = PyObject_CallOneArg(kept[STREAM], kept[INDEX]);
     if (!stream)
         return -1;
@@ -266,34 +310,32 @@ static int usual(const Call *self, PyObject *const *given)
 static PyObject *call_call(PyObject *object, PyObject *const *given, size_t flags, PyObject *names)
 {
     Call *self = (Call *)object;
-    if (names || PyVectorcall_NARGS(flags) != 5)
+    if (names || PyVectorcall_NARGS(flags) != GIVEN)
         return PyErr_Format(PyExc_TypeError, "a plan takes a, b, out, alpha and beta");
     int result = usual(self, given);
     if (result > 0)
-        return Py_NewRef(given[2]);
-    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, 5, NULL);
+        return Py_NewRef(given[C]);
+    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, GIVEN, NULL);
 }
 
-/* Call(plan, tracks, current, index, stream, capturing, pointer, run, used, wrote, (span_a, span_b, span_c), odd) */
+/* Call(kept, spans, masks) */
 static PyObject *call_new(PyTypeObject *type, PyObject *given, PyObject *Py_UNUSED(named))
 {
-    PyObject *k[MOST_KEPT];
-    unsigned long long span_a, span_b, span_c, odd;
-    if (!PyArg_ParseTuple(given, "OOOOOOOOOO(KKK)K", &k[PLAN], &k[TRACKS], &k[CURRENT], &k[INDEX], &k[STREAM],
-                          &k[CAPTURING], &k[POINTER], &k[RUN], &k[USED], &k[WROTE], &span_a, &span_b, &span_c, &odd))
+    PyObject *kept;
+    unsigned long long span[3], mask[3];
+    if (!PyArg_ParseTuple(given, "O!(KKK)(KKK)", &PyTuple_Type, &kept, &span[A], &span[B], &span[C], &mask[A],
+                          &mask[B], &mask[C]))
         return NULL;
-    long device = PyLong_AsLong(k[INDEX]);
-    if (device == -1 && PyErr_Occurred())
-        return NULL;
+    if (PyTuple_GET_SIZE(kept) != CALL_KEEPS)
+        return PyErr_Format(PyExc_ValueError, "a Call keeps %d objects", CALL_KEEPS);
     Call *self = (Call *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
     self->head.vectorcall = call_call;
-    for (int i = 0; i < MOST_KEPT; i++)
-        self->head.kept[i] = Py_NewRef(k[i]);
-    self->device = device;
-    self->span_a = span_a, self->span_b = span_b, self->span_c = span_c;
-    self->odd = odd;
+    for (int i = 0; i < CALL_KEEPS; i++)
+        self->head.kept[i] = Py_NewRef(PyTuple_GET_ITEM(kept, i));
+    memcpy(self->span, span, sizeof span);
+    memcpy(self->mask, mask, sizeof mask);
     return (PyObject *)self;
 }
 

@@ -9,7 +9,7 @@ from ..device import launcher
 from ..device.protocol import Operand
 from .arguments import leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
-from .kernel import Kernel
+from .kernel import Kernel, Laid
 
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
@@ -63,14 +63,16 @@ class Plan:
 
     def quick(self) -> "Plan":
         """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
-        extension = None if self._index is None else launcher.module()
+        extension = launcher.module() if self._index is not None and isinstance(self._run, Laid) else None
         if extension is None:
             return self
-        device, spans = self._device, (self._span_a, self._span_b, self._span_c)
-        made: Plan = extension.Call(
-            self, self.tracks, device.current, self._index, self._stream, device.capturing, self._pointer, self._run,
-            self._kept.touch, None if self.tracks is None else self._kind.wrote, spans, self._odd,
-        )  # fmt: skip
+        device, program, masks = self._device, self._run.program, self._run.masks
+        lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
+        asked = device.current, self._index, self._stream, device.capturing, self._pointer
+        told = self._kept.touch, None if self.tracks is None else self._kind.wrote
+        work = *lock, program.addresses, program.maps, program.constants, program.steps
+        spans = self._span_a, self._span_b, self._span_c
+        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), spans, masks)
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
