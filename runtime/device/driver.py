@@ -96,7 +96,7 @@ def driver_launch(
 
 
 class DriverLaunch:
-    """What `Launch` in launcher.c is, in Python."""
+    """What `Launch` of the extension is, in Python."""
 
     def __init__(
         self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed

@@ -20,6 +20,7 @@ from .host_compiler import compiled, compiler_version
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"
+_PARTS = "launch.c", "call.c", "module.c"
 _FLAGS = "-x", "c", "-std=c11", "-O2", "-shared", "-fPIC"
 _TIMEOUT_S = 60.0
 
@@ -60,8 +61,8 @@ def _loaded(binary: Binary) -> Any:
 
 @cache
 def _found() -> tuple[Any, str]:
-    source = KernelSource(_NAME, Path(__file__).with_suffix(".c").read_text())
     try:
+        source = KernelSource(_NAME, "\n".join(Path(__file__).with_name("calls").joinpath(name).read_text() for name in _PARTS))
         compiler = ExtensionCompiler()
         return _loaded(compile_cached(compiler, source)), f"C, {compiler.identity.partition(';')[0]}"
     except Exception as error:  # whatever is wrong with a compiler, a cache or a loader: calls work without
@@ -69,7 +70,7 @@ def _found() -> tuple[Any, str]:
 
 
 def module() -> Any:
-    """The extension, with the types `Launch` and `Call` of launcher.c; None where it cannot be had."""
+    """The extension, with the types `Launch` and `Call`; None where it cannot be had."""
     return _found()[0]
 
 

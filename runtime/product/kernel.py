@@ -158,7 +158,7 @@ class Kernel:
                     if (reads, reads, beta != 0)[which]:
                         padding.fill(stream, which, given[which], copy)
                 program = reading if reads else idle
-                program.carried_out(stream, own, *(address for address, _ in copies), alpha, beta)
+                program.carried_out(stream, (*(address for address, _ in copies), alpha, beta, *own))
                 padding.take(stream, copies[2], given[2])
 
         return run

@@ -1,8 +1,10 @@
-"""The launches that make one product, written down so that Python and launcher.c can both carry them out."""
+"""The launches that make one product, written down so that Python and the extension can both carry them out."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 from ..device.protocol import Launcher
 
@@ -39,15 +41,17 @@ class Program:
     `addresses`, `maps` and `constants`."""
 
     lock: threading.Lock
-    """Held meanwhile where there is more than one launch without a place to work in."""
+    """Held meanwhile, where threads have to take turns."""
+    shared: bool
+    """Whether they have to: where launches work in the same memory, or keep maps."""
     addresses: Addresses | None
     """Gives the addresses of what the launches work in, None where they need nothing."""
     maps: tuple[tuple[int, Maps], ...]
     """Tensor maps, each with the number of the address that it is found by."""
     constants: tuple[Value, ...]
     """Arguments that never change."""
-    steps: tuple[tuple[Launcher, bytes], ...]
-    """Each launch, and the numbers of its arguments."""
+    steps: tuple[tuple[Launcher, bytes, Callable[[tuple[object, ...]], tuple[object, ...]]], ...]
+    """Each launch, the numbers of its arguments, and what picks those."""
 
     @classmethod
     def of(
@@ -58,24 +62,24 @@ class Program:
         known = [*GIVEN, *names, *maps]
         constants = list(dict.fromkeys(value for _, values in steps for value in values if not isinstance(value, str)))
         numbers = {value: number for number, value in enumerate([*known, *constants])}
-        picked = tuple((launch, bytes(numbers[value] for value in values)) for launch, values in steps)
+        picks = [[numbers[value] for value in values] for _, values in steps]
+        picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
         found_by = tuple((numbers[each.source], each) for each in maps.values())
-        return cls(lock, addresses if names else None, found_by, tuple(constants), picked)
-
-    @property
-    def shared(self) -> bool:
-        """Whether threads have to take turns."""
-        return self.addresses is not None or len(self.maps) > 0 or len(self.steps) > 1
+        return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         """Carry it out. Raises LaunchError, and CaptureError where a graph would need memory that is not there."""
+        if not self.shared:
+            self.carried_out(stream, (a, b, c, alpha, beta))
+            return
         with self.lock:
             own = self.addresses(stream, capturing) if self.addresses else ()
-            self.carried_out(stream, own, a, b, c, alpha, beta)
+            self.carried_out(stream, (a, b, c, alpha, beta, *own))
 
-    def carried_out(self, stream: int, own: tuple[int, ...], *given: float) -> None:
-        """As a call where the lock is held and the addresses are known."""
-        values: tuple[object, ...] = (*given, *own)
-        values += (*(maps[values[number]] for number, maps in self.maps), *self.constants)  # type: ignore[index]
-        for launch, picks in self.steps:
-            launch(stream, *[values[number] for number in picks])
+    def carried_out(self, stream: int, values: tuple[Any, ...]) -> None:
+        """As a call where the lock is held; `values` are what is given and the addresses."""
+        if self.maps:
+            values += tuple(maps[values[number]] for number, maps in self.maps)
+        values += self.constants
+        for launch, _, pick in self.steps:
+            launch(stream, *pick(values))
