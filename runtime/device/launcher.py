@@ -62,8 +62,8 @@ def _loaded(binary: Binary) -> Any:
 @cache
 def _found() -> tuple[Any, str]:
     try:
-        source = KernelSource(_NAME, "\n".join(Path(__file__).with_name("calls").joinpath(name).read_text() for name in _PARTS))
-        compiler = ExtensionCompiler()
+        compiler, folder = ExtensionCompiler(), Path(__file__).with_name("calls")
+        source = KernelSource(_NAME, "\n".join((folder / name).read_text() for name in _PARTS))
         return _loaded(compile_cached(compiler, source)), f"C, {compiler.identity.partition(';')[0]}"
     except Exception as error:  # whatever is wrong with a compiler, a cache or a loader: calls work without
         return None, f"Python ({error})"

@@ -35,14 +35,14 @@ class Packing:
         launch = LaunchConfig((max(1, ctas), 1, 1), (PACK_THREADS, 1, 1))
         self._launch = function.bound(launch, "QiQi" * sum(self._packs) + "iii")
 
-    def shapes(self, *stored: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    def shapes(self, *stored: tuple[int, int]) -> list[tuple[int, int]]:
         """Rows and columns of what the kernel reads of A and B."""
-        return tuple((self._k, ld) if packs else given for given, ld, packs in zip(stored, self._lds, self._packs))
+        return [(self._k, ld) if packs else given for given, ld, packs in zip(stored, self._lds, self._packs)]
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """Of what `addresses` gives."""
-        return [name for name, packs in zip(("copy_a", "copy_b"), self._packs) if packs]
+        return tuple(name for name, packs in zip(("copy_a", "copy_b"), self._packs) if packs)
 
     def addresses(self, memory: int) -> tuple[int, ...]:
         """Where the copies lie."""
@@ -82,7 +82,7 @@ class Padding:
             launch = LaunchConfig((max(1, ctas), 1, 1), (_FRAME_THREADS, 1, 1))
             self._frames.append(frame.bound(launch, "Qiiiii") if outside else None)
 
-    names = ["copies"]
+    names: tuple[str, ...] = ("copies",)
     """Of what `addresses` gives."""
 
     def addresses(self, memory: int) -> tuple[int, ...]:

@@ -50,14 +50,13 @@ class Kernel:
         counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
 
         def addresses(buffers: Buffers) -> tuple[int, ...]:
-            at = buffers[0].pointer
-            own = (at, at + counters_at) if workspace else ()
-            return own + (copies.addresses(buffers[-1].pointer) if copies else ())
+            at, last = buffers[0].pointer, buffers[-1].pointer
+            return ((at, at + counters_at) if workspace else ()) + (copies.addresses(last) if copies else ())
 
         self._scratch = Scratch(device, sizes, workspace, addresses) if sizes else None
-        self._more: list[Value] = ["workspace", "counters"] if workspace else []
-        self._names = self._more + (copies.names if copies else [])
-        self._more += [stream_ctas] if stream_ctas else []
+        own = ("workspace", "counters") if workspace else ()
+        self._names = (*own, *(copies.names if copies else ()))
+        self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
         launch = config.launch_config(problem, sm_count)
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
         more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes)
@@ -113,8 +112,9 @@ class Kernel:
         """The kernel for operands that do not lie aligned, compiled when first needed: most callers' do."""
         if self._twin is None:
             if capturing:
-                text = f"operands of {self.problem} do not lie at multiples of {max(self._multiples)} bytes, and the"
-                raise CaptureError(f"{text} kernel for such is not compiled yet: call it once with them before capturing")
+                most = max(self._multiples)
+                text = f"operands of {self.problem} do not lie at multiples of {most} bytes, and the kernel"
+                raise CaptureError(f"{text} for such is not compiled yet: call it once with them before capturing")
             self._twin = prepare(self.device, self.problem, self.config.scalar())
         return self._twin
 
@@ -127,14 +127,15 @@ class Kernel:
         """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it."""
         (m, n, k), a, b = self._sizes, ("a", lds[0]), ("b", lds[1])
         steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
-        stored = self.problem.stored_a, self.problem.stored_b
+        stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
         reads = reads and k > 0
         if self._packing and reads:
             stored = self._packing.shapes(*stored)
             step, (a, b) = self._packing.step(a, b)
             steps.append(step)
         for (name, ld), shape, box in zip((a, b), stored, self._boxes if reads else ()):
-            made = partial(self.device.tensor_map, rows=shape[0], cols=shape[1], ld=ld, dtype=self.problem.dtype, box=box)
+            rows, cols = shape
+            made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=ld, dtype=dtype, box=box)
             maps[f"map of {name}"] = Maps(name, made)
         k = k if reads or not self._padding else 0  # what was not copied is not read, not even to be multiplied by 0
         values = [*a, *b, "c", lds[2], m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]

@@ -63,16 +63,18 @@ class Plan:
 
     def quick(self) -> "Plan":
         """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
-        extension = launcher.module() if self._index is not None and isinstance(self._run, Laid) else None
+        laid = self._run
+        extension = launcher.module() if self._index is not None and isinstance(laid, Laid) else None
         if extension is None:
             return self
-        device, program, masks = self._device, self._run.program, self._run.masks
+        assert isinstance(laid, Laid)
+        device, program = self._device, laid.program
         lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
         asked = device.current, self._index, self._stream, device.capturing, self._pointer
         told = self._kept.touch, None if self.tracks is None else self._kind.wrote
         work = *lock, program.addresses, program.maps, program.constants, program.steps
         spans = self._span_a, self._span_b, self._span_c
-        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), spans, masks)
+        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), spans, laid.masks)
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
