@@ -11,7 +11,7 @@ from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType
 from ...codegen.source import LaunchConfig, TensorBox
 from . import launcher
-from .parameters import MAP_BYTES, ParameterBlock, in_range
+from .parameters import MAP_BYTES, ParameterBlock
 from .protocol import Launcher
 
 _LEAST_DRIVER = 12030
@@ -113,10 +113,7 @@ class DriverLaunch:
     def __call__(self, stream: int, *values: object) -> None:
         """Put it on a stream. Raises LaunchError."""
         with self._lock:
-            try:
-                self._fill(*values)
-            except OverflowError:
-                self._fill(*in_range(values))
+            self._fill(*values)
             if stream != self._stream:
                 self._config.stream = self._stream = stream
             status = self._launch(*self._given)

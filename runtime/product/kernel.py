@@ -120,8 +120,9 @@ class Kernel:
 
     def masks(self, *lds: int) -> tuple[int, ...]:
         """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors lie as they must."""
-        askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, self._multiples))
-        return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in self._multiples)
+        multiples = self._multiples if self._sizes[2] else (1, 1, self._multiples[2])  # nothing is read where k is 0
+        askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
+        return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in multiples)
 
     def program(self, lds: tuple[int, int, int], reads: bool) -> Program:
         """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it."""
@@ -168,10 +169,11 @@ class Kernel:
 class Laid:
     """A kernel for matrices with certain leading dimensions. Called as `Kernel.laid` says."""
 
-    __slots__ = ("_idle", "_kernel", "_lds", "masks", "program")
+    __slots__ = ("_askew", "_idle", "_kernel", "_lds", "masks", "program")
 
     def __init__(self, kernel: Kernel, lds: tuple[int, int, int]) -> None:
         self._kernel, self._lds = kernel, lds
+        self._askew: Run | None = None
         self.masks = kernel.masks(*lds)
         """Bits of the addresses of A, B and C that are not 0 where another kernel has to serve."""
         self.program = kernel.program(lds, True)
@@ -181,10 +183,11 @@ class Laid:
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         mask_a, mask_b, mask_c = self.masks
         if a & mask_a or b & mask_b or c & mask_c:
-            run: Run = self._kernel.scalar(capturing).laid(*self._lds)
+            if self._askew is None:
+                self._askew = self._kernel.scalar(capturing).laid(*self._lds)
+            self._askew(stream, capturing, a, b, c, alpha, beta)
         else:
-            run = self.program if alpha != 0 else self._idle
-        run(stream, capturing, a, b, c, alpha, beta)
+            (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
 
 
 def prepare(device: Device, problem: Problem, config: Config) -> Kernel:
