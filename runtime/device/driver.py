@@ -106,14 +106,17 @@ class DriverLaunch:
         attributes = ctypes.pointer(self._attribute)
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
         self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
-        self._fill, self._stream, self._enter, self._failed = self._block.fill, 0, enter, failed
+        self._pack, self._stream, self._enter, self._failed = self._block.pack, 0, enter, failed
         self._lock = threading.Lock()  # the arguments have one place
         self._launch = _driver().cuLaunchKernelEx
 
     def __call__(self, stream: int, *values: object) -> None:
         """Put it on a stream. Raises LaunchError."""
         with self._lock:
-            self._fill(*values)
+            try:
+                self._pack(*values)
+            except OverflowError:
+                self._block.fill(*values)
             if stream != self._stream:
                 self._config.stream = self._stream = stream
             status = self._launch(*self._given)

@@ -41,15 +41,14 @@ class ParameterBlock:
         """Address of each argument."""
         self.sizes = (ctypes.c_uint64 * self.count)(*sizes)
         """Bytes of each argument."""
-        self._codes, self._pack = codes, partial(layout.pack_into, self.memory, skipped)
+        self._codes = codes
+        self.pack = partial(layout.pack_into, self.memory, skipped)
+        """As `fill`, but raises OverflowError for a float past the range of its type."""
 
     def fill(self, *values: Any) -> None:
         """Put the arguments of the next launch, floats past the range of their type as infinities.
 
-        Raises struct.error for what its type cannot hold.
+        Raises struct.error for what its type cannot hold, ValueError for another number of arguments.
         """
-        try:
-            self._pack(*values)
-        except OverflowError:
-            pairs = zip(self._codes, values)
-            self._pack(*(ctypes.c_float(value).value if code == "f" else value for code, value in pairs))
+        pairs = zip(self._codes, values, strict=True)
+        self.pack(*(ctypes.c_float(value).value if code == "f" else value for code, value in pairs))

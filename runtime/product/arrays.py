@@ -132,7 +132,7 @@ class _CuPy:
         place = a.data.device_id
         if b.data.device_id != place:
             return None
-        # Strides take long to read, and where rows follow each other the shape tells them.
+        # Strides take longer to read, and where rows follow each other the shape tells them.
         of_a, of_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
         if out is None:
             return place, a.shape, of_a, a.dtype, b.shape, of_b, b.dtype

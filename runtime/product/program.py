@@ -70,7 +70,9 @@ class Program:
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         """Carry it out. Raises LaunchError, and CaptureError where a graph would need memory that is not there."""
         if not self.shared:
-            self.carried_out(stream, (a, b, c, alpha, beta))
+            values = a, b, c, alpha, beta, *self.constants
+            for launch, _, pick in self.steps:
+                launch(stream, *pick(values))
             return
         with self.lock:
             own = self.addresses(stream, capturing) if self.addresses else ()

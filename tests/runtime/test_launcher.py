@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from fake_driver import FakeArray, FakeDriver, FakeGpu, FakeKind, failed
-from tilewright.codegen.errors import ArgumentTypeError, CaptureError, CompileError, LaunchError, LayoutError, ShapeError
+from tilewright.codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    CompileError,
+    LaunchError,
+    LayoutError,
+    ShapeError,
+)
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
@@ -168,7 +175,9 @@ class TestLaunch:
         sys.setswitchinterval(1e-6)
         try:
             threads = [
-                threading.Thread(target=lambda base: [call(x, x, -x, x, x, x) for x in range(base, base + 500)], args=(b,))
+                threading.Thread(
+                    target=lambda base: [call(x, x, -x, x, x, x) for x in range(base, base + 500)], args=(b,)
+                )
                 for b in range(0, 2000, 500)
             ]
             for thread in threads:
@@ -229,7 +238,10 @@ CONFIGS = {
     "double": ("120x96x64:double", "dmma:edge=bounds"),
     "split-K": ("35x700x2048", "simt:32x32x16,edge=bounds,split_k=8"),
     "stream-K": ("640x1280x2560", "simt:edge=bounds,stream_k=1"),
-    "TMA": ("16x256x512", "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=3,vec_a=4,vec_b=4,k_inner_a=1,edge=exact"),
+    "TMA": (
+        "16x256x512",
+        "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=3,vec_a=4,vec_b=4,k_inner_a=1,edge=exact",
+    ),
     "pack A": ("67x71x35", "simt:pack_a=1,vec_a=4,load=cp_async"),
     "pack B": ("67x71x35", "simt:pack_b=1,vec_b=4"),
     "pack both, split": ("67x71x35", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,slices=2,block_k=16"),
