@@ -29,7 +29,7 @@ from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.device import driver, launcher
 from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product import kernel as kernel_module
-from tilewright.runtime.product.kernel import Kernel
+from tilewright.runtime.product.kernel import Kernel, Laid
 from tilewright.runtime.product.plan import Kept, Plan
 from variants import variant
 
@@ -436,22 +436,27 @@ class TestCall:
         kind.where = ""
         assert call(*arrays, 1.0, 0.0) is arrays[2]
 
-    def test_nothing_is_kept(self, fake: FakeDriver, language: str) -> None:
-        product = Product(fake, "TMA")
-        product()
-        objects = [FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5]
-        product.call(*objects)
+    @pytest.mark.parametrize("name", ["TMA", "split-K"])
+    def test_nothing_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
+        product = Product(fake, name)
+        given = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5
+        product.call(*given)
+        product.kind.written.clear()
+        laid, scratch = product.plan._run, product.kept.kernel._scratch
+        assert isinstance(laid, Laid)
+        objects = [*given, *(made for _, maps in laid.program.maps for made in maps.values())]
+        objects += [held.addresses for held in scratch._streams.values()] if scratch else []
+        assert len(objects) > len(given)
         counts = [sys.getrefcount(each) for each in objects]
-        product.kind.wrote = lambda array: None  # type: ignore[method-assign]
-        call: Any = Plan(product.kept, product.kind, "cuda:0", (512, 256, 256)).quick()  # type: ignore[arg-type]
         for _ in range(100):
-            call(*objects)
+            product.call(*given)
             fake.answer(701)
             with pytest.raises(LaunchError):
-                call(*objects)
+                product.call(*given)
+        product.kind.written.clear()
         assert [sys.getrefcount(each) for each in objects] == counts
         gone = weakref.ref(product.kind)
-        del product, call
+        del product, laid, scratch
         gc.collect()
         assert gone() is None
 
