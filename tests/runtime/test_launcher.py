@@ -414,7 +414,7 @@ class TestCall:
             where = ""
 
             def pointer(self, array: FakeArray) -> int:
-                if self.where == "pointer":
+                if self.where == "pointer" and array.pointer == B:
                     raise RuntimeError("no pointer")
                 return array.pointer
 
@@ -431,8 +431,9 @@ class TestCall:
         call: Any = Plan(product.kept, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
         arrays = FakeArray(A), FakeArray(B), FakeArray(OUT)
         for kind.where in ("pointer", "stream", "wrote"):
-            with pytest.raises(RuntimeError, match="no "):
-                call(*arrays, 1.0, 0.0)
+            for a in (arrays[0], FakeArray(A + 4)):  # which the kernel's vectors do not take
+                with pytest.raises(RuntimeError, match="no "):
+                    call(a, *arrays[1:], 1.0, 0.0)
         kind.where = ""
         assert call(*arrays, 1.0, 0.0) is arrays[2]
 

@@ -78,19 +78,21 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept, *values[MOST_VALUES] = {[ALPHA] = given[ALPHA], [BETA] = given[BETA]};
     unsigned long long at[3], end_c;
-    int result = -1, locked = kept[ACQUIRE] != Py_None;
+    int result = -1, as_usual = 1, locked = kept[ACQUIRE] != Py_None;
     for (int i = A; i <= C; i++) {
         if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i])))
             goto end;
         at[i] = PyLong_AsUnsignedLongLong(values[i]);
         if (at[i] == ULLONG_MAX && PyErr_Occurred())
             goto end;
-        result = at[i] & self->mask[i] ? 0 : result;
+        as_usual &= !(at[i] & self->mask[i]);
     }
     end_c = at[C] + self->span[C];
     for (int i = A; i < C; i++)
-        result = at[i] < end_c && at[C] < at[i] + self->span[i] ? 0 : result;
-    if (!result || (locked && told(kept[ACQUIRE], NULL, 0)))
+        as_usual &= !(at[i] < end_c && at[C] < at[i] + self->span[i]);
+    if (!as_usual)
+        result = 0;
+    if (!as_usual || (locked && told(kept[ACQUIRE], NULL, 0)))
         goto end;
     result = carried_out(kept, stream, values);
     if (locked) {
