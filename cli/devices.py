@@ -5,6 +5,7 @@ import json
 import click
 
 from ..codegen.problem import DType
+from ..runtime.device import launcher
 from ..runtime.device.detect import available
 from ..runtime.device.protocol import DeviceInfo
 from ..tuner.bench.report import Column
@@ -23,6 +24,8 @@ def devices_command(as_json: bool) -> None:
     else:
         console = new_console()
         say(console, *table(_columns(infos), console.width))
+        if not all(info.arch.is_host for info in infos):
+            click.echo(f"launcher: {launcher.described()}")
     if missing:
         click.echo(f"no GPU: {missing.removeprefix('device cuda: ')}", err=True)
 

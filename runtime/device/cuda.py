@@ -22,9 +22,9 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
-from .driver import DriverLaunch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
+from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Operand
+from .protocol import Binary, DeviceInfo, Launcher, Operand
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
@@ -153,24 +153,17 @@ class CudaFunction:
         load_now(self._function.ptr)
         self._smem_allowed = 0
 
-    def bound(self, launch: LaunchConfig, codes: str) -> "CudaLaunch":
+    def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
         smem = launch.dynamic_smem_bytes
         with _translated(f"preparing {self.name}"):
             if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
-        return CudaLaunch(self, launch, codes)
+        return driver_launch(self._function.ptr, launch, codes, self._pdl, self._enter, self._failed)
 
-
-class CudaLaunch(DriverLaunch):
-    """A kernel on one grid."""
-
-    def __init__(self, function: CudaFunction, launch: LaunchConfig, codes: str) -> None:
-        super().__init__(function._function.ptr, launch, codes, function._pdl, function._enter)
-        self._owner = function  # its module stays loaded
-
-    def failed(self, status: int) -> LaunchError:
-        return _error(f"launching {self._owner.name}", CUDADriverError(status))
+    def _failed(self, status: int) -> LaunchError:
+        # A launch keeps this method, and so the module stays loaded.
+        return _error(f"launching {self.name}", CUDADriverError(status))
 
 
 def _current_stream() -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType
 from ...codegen.source import LaunchConfig, TensorBox
-from .parameters import MAP_BYTES, ParameterBlock, in_range
+from . import launcher
+from .parameters import MAP_BYTES, ParameterBlock
+from .protocol import Launcher
 
 _LEAST_DRIVER = 12030
 """From CUDA 12.3 on such launches can be captured into a graph."""
@@ -71,41 +74,57 @@ def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: 
     return raw.raw[start : start + MAP_BYTES]
 
 
-class DriverLaunch:
+Failed = Callable[[int], LaunchError]
+"""What a CUresult that is not 0 is raised as."""
+
+
+def driver_launch(
+    function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+) -> Launcher:
     """Launches of one kernel on one grid, each with arguments of its own.
 
-    Where the kernel waits by itself for those before it, it starts before they end (PDL). Not safe between threads:
-    who calls it holds a lock.
+    `function` is a CUfunction, `codes` are those of ParameterBlock; `enter` makes its context the thread's. With `pdl`
+    the kernel waits by itself for those before it, and starts before they end.
     """
+    extension = launcher.module()
+    if extension is None:
+        return DriverLaunch(function, launch, codes, pdl, enter, failed)
+    address = ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value
+    how = launch.grid, launch.block, launch.dynamic_smem_bytes
+    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, failed)
+    return made
 
-    def __init__(self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None]) -> None:
-        """`function` is a CUfunction, `codes` are those of ParameterBlock; `enter` makes its context the thread's."""
+
+class DriverLaunch:
+    """What `Launch` of the extension is, in Python."""
+
+    def __init__(
+        self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+    ) -> None:
         self._block = ParameterBlock(codes)
         self._attribute = _Attribute(_PDL, 0, 1)
         attributes = ctypes.pointer(self._attribute)
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
         self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
-        self._fill, self._stream, self._enter = self._block.fill, 0, enter
+        self._pack, self._stream, self._enter, self._failed = self._block.pack, 0, enter, failed
+        self._lock = threading.Lock()  # the arguments have one place
         self._launch = _driver().cuLaunchKernelEx
 
     def __call__(self, stream: int, *values: object) -> None:
         """Put it on a stream. Raises LaunchError."""
-        try:
-            self._fill(*values)
-        except OverflowError:
-            self._fill(*in_range(values))
-        if stream != self._stream:
-            self._config.stream = self._stream = stream
-        status = self._launch(*self._given)
-        if status == _NO_CONTEXT:  # the first call of a thread
-            self._enter()
+        with self._lock:
+            try:
+                self._pack(*values)
+            except OverflowError:
+                self._block.fill(*values)
+            if stream != self._stream:
+                self._config.stream = self._stream = stream
             status = self._launch(*self._given)
+            if status == _NO_CONTEXT:  # the first call of a thread
+                self._enter()
+                status = self._launch(*self._given)
         if status:
-            raise self.failed(status)
-
-    def failed(self, status: int) -> LaunchError:
-        """What a CUresult that is not 0 is raised as."""
-        return LaunchError(f"the driver returned status {status}")
+            raise self._failed(status)
 
 
 def load_now(function: int) -> None:

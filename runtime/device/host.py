@@ -21,7 +21,7 @@ from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
-from .parameters import ParameterBlock, in_range
+from .parameters import ParameterBlock
 from .protocol import Binary, DeviceInfo, Operand
 
 _MAX_BLOCK = (1024, 1024, 64)
@@ -109,13 +109,10 @@ class HostLaunch:
         self._block = ParameterBlock(codes)
 
     def __call__(self, stream: int, *values: object) -> None:
-        try:
-            self._block.fill(*values)
-        except OverflowError:
-            self._block.fill(*in_range(values))
         function, block = self._function, self._block
         count = ctypes.c_uint64(block.count)
         with function.lock:
+            block.fill(*values)
             failure = function.entry(ctypes.byref(self._how), block.pointers, block.sizes, count)
             if failure is not None:
                 raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")

@@ -48,7 +48,7 @@ class HostCompiler:
         if not self.sanitize:
             return _FLAGS + _FAST
         compiler = _compiler()
-        if "clang" in _version(compiler):
+        if "clang" in compiler_version(compiler):
             return (*_FLAGS, *_SANITIZED, *_FILLED, "-shared-libasan")
         filled = _FILLED if int(_output(compiler, "-dumpversion").partition(".")[0] or 0) >= 12 else ()
         return _FLAGS + _SANITIZED + _GCC_SANITIZED + filled
@@ -58,23 +58,26 @@ class HostCompiler:
         """Compiler, version, flags, processor and headers. Raises DeviceError without a compiler."""
         model, features = cpu_facts()
         processor = f"{model} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
-        return "; ".join((_version(_compiler()), " ".join(self.flags), processor, _headers_digest()))
+        return "; ".join((compiler_version(_compiler()), " ".join(self.flags), processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        path = os.path.join(folder, f"kernel.{self.suffix}")
-        command = [_compiler(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h"), "-o", path, "-"]
-        start = time.perf_counter()
-        text = translation_unit(source)
-        try:
-            done = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=self.timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{source.name} took longer than {self.timeout_s:g} s to compile") from error
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            raise CompileError(f"{source.name} does not compile for the processor: {first}", done.stderr)
-        return Binary(Path(path).read_bytes(), path, seconds=time.perf_counter() - start)
+        command = _compiler(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
+        return compiled(command, source.name, translation_unit(source), folder, self.timeout_s)
+
+
+def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeout_s: float) -> Binary:
+    """What a compiler makes of a text: a shared library `kernel.so` in `folder`. Raises CompileError."""
+    path = os.path.join(folder, "kernel.so")
+    given = [*command, "-o", path, "-"]
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(given, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{name} took longer than {timeout_s:g} s to compile") from error
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        raise CompileError(f"{name} does not compile for the processor: {first}", done.stderr)
+    return Binary(Path(path).read_bytes(), path, seconds=time.perf_counter() - start)
 
 
 def translation_unit(source: KernelSource) -> str:
@@ -116,7 +119,8 @@ def _output(*command: str) -> str:
 
 
 @cache
-def _version(compiler: str) -> str:
+def compiler_version(compiler: str) -> str:
+    """The first line that a compiler says of itself."""
     return (_output(compiler, "--version").splitlines() or [compiler])[0]
 
 

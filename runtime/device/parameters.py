@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from functools import cache, partial
+from typing import Any
 
 MAP_BYTES = 128
 """Of a tensor map."""
@@ -40,10 +41,14 @@ class ParameterBlock:
         """Address of each argument."""
         self.sizes = (ctypes.c_uint64 * self.count)(*sizes)
         """Bytes of each argument."""
-        self.fill = partial(layout.pack_into, self.memory, skipped)
-        """Puts the arguments of the next launch. Raises OverflowError for a float that its type cannot hold."""
+        self._codes = codes
+        self.pack = partial(layout.pack_into, self.memory, skipped)
+        """As `fill`, but raises OverflowError for a float past the range of its type."""
 
+    def fill(self, *values: Any) -> None:
+        """Put the arguments of the next launch, floats past the range of their type as infinities.
 
-def in_range(values: tuple[object, ...]) -> list[object]:
-    """The arguments, with floats past the range of `float` as infinities."""
-    return [ctypes.c_float(value).value if isinstance(value, float) else value for value in values]
+        Raises struct.error for what its type cannot hold, ValueError for another number of arguments.
+        """
+        pairs = zip(self._codes, values, strict=True)
+        self.pack(*(ctypes.c_float(value).value if code == "f" else value for code, value in pairs))

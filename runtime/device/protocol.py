@@ -101,7 +101,7 @@ class Buffer(Protocol):
 
 
 class Launcher(Protocol):
-    """A kernel on one grid. Not safe between threads: who calls it holds a lock."""
+    """A kernel on one grid. Safe between threads."""
 
     def __call__(self, stream: int, *values: object) -> None:
         """Put it on a stream with these arguments, addresses as integers. Raises LaunchError."""

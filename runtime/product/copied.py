@@ -6,6 +6,7 @@ from ...codegen.config import Config
 from ...codegen.problem import Problem
 from ...codegen.source import PACK_THREADS, PACK_TILE, PACKED_BYTES, LaunchConfig, packed_ld
 from ..device.protocol import Device, Function
+from .program import Step, Value
 
 _FRAME_THREADS = 256
 _MOST_FRAME_CTAS = 1024
@@ -13,6 +14,8 @@ _MOST_FRAME_CTAS = 1024
 
 Place = tuple[int, int]
 """Address and leading dimension, in elements, of a matrix."""
+Named = tuple[str, int]
+"""The same with the address by its name in a Program."""
 
 
 class Packing:
@@ -21,7 +24,7 @@ class Packing:
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         size, extents = problem.dtype.size_bytes, (problem.m, problem.n)
         self._k, self._packs = problem.k, config.packs
-        self._sizes: tuple[int, ...] = problem.m, problem.n, problem.k
+        self._sizes = problem.m, problem.n, problem.k
         self._lds = [packed_ld(extent, size) for extent in extents]
         self._bytes = [problem.k * ld * size for ld in self._lds]
         self.nbytes = sum(count for count, packs in zip(self._bytes, self._packs) if packs) + PACKED_BYTES
@@ -32,23 +35,28 @@ class Packing:
         launch = LaunchConfig((max(1, ctas), 1, 1), (PACK_THREADS, 1, 1))
         self._launch = function.bound(launch, "QiQi" * sum(self._packs) + "iii")
 
-    def shape(self, which: int, stored: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of what the kernel reads of A or of B."""
-        return (self._k, self._lds[which]) if self._packs[which] else stored
+    def shapes(self, *stored: tuple[int, int]) -> list[tuple[int, int]]:
+        """Rows and columns of what the kernel reads of A and B."""
+        return [(self._k, ld) if packs else given for given, ld, packs in zip(stored, self._lds, self._packs)]
 
-    def run(self, stream: int, a: Place, b: Place, memory: int) -> tuple[Place, Place]:
-        """Copy what is copied to `memory`, and give what the kernel reads. Raises LaunchError."""
-        at, (packs_a, packs_b), values = memory + -memory % PACKED_BYTES, self._packs, self._sizes
-        if packs_b:
-            copy_b = at + (self._bytes[0] if packs_a else 0), self._lds[1]
-            values = (*b, *copy_b, *values)
-            b = copy_b
-        if packs_a:
-            copy_a = at, self._lds[0]
-            values = (*a, *copy_a, *values)
-            a = copy_a
-        self._launch(stream, *values)
-        return a, b
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what `addresses` gives."""
+        return tuple(name for name, packs in zip(("copy_a", "copy_b"), self._packs) if packs)
+
+    def addresses(self, memory: int) -> tuple[int, ...]:
+        """Where the copies lie."""
+        first = memory + -memory % PACKED_BYTES
+        starts = first, first + (self._bytes[0] if self._packs[0] else 0)
+        return tuple(start for start, packs in zip(starts, self._packs) if packs)
+
+    def step(self, *operands: Named) -> tuple[Step, list[Named]]:
+        """The launch that copies A, B or both, and what the kernel reads then."""
+        values, read = list[Value](), list[Named]()
+        for operand, name, ld, packs in zip(operands, ("copy_a", "copy_b"), self._lds, self._packs):
+            read.append((name, ld) if packs else operand)
+            values += [*operand, name, ld] if packs else []
+        return (self._launch, [*values, *self._sizes]), read
 
 
 class Padding:
@@ -62,6 +70,8 @@ class Padding:
         self._device, self._size = device, problem.dtype.size_bytes
         self._given = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._padded = self.problem.stored_a, self.problem.stored_b, (m, n)
+        self.lds = max(1, self._padded[0][1]), max(1, self._padded[1][1]), n
+        """Leading dimensions of the copies of A, B and C."""
         self._bytes = [-(-rows * cols * self._size // 256) * 256 for rows, cols in self._padded]
         self.nbytes = sum(self._bytes)
         """Bytes of the copies."""
@@ -72,10 +82,17 @@ class Padding:
             launch = LaunchConfig((max(1, ctas), 1, 1), (_FRAME_THREADS, 1, 1))
             self._frames.append(frame.bound(launch, "Qiiiii") if outside else None)
 
+    names: tuple[str, ...] = ("copies",)
+    """Of what `addresses` gives."""
+
+    def addresses(self, memory: int) -> tuple[int, ...]:
+        """Where the copies begin."""
+        return (memory,)
+
     def matrices(self, memory: int) -> tuple[Place, Place, Place]:
         """Where the copies of A, B and C lie in `memory`."""
         starts = memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
-        a, b, c = ((start, max(1, cols)) for start, (_, cols) in zip(starts, self._padded))
+        a, b, c = zip(starts, self.lds)
         return a, b, c
 
     def fill(self, stream: int, which: int, matrix: Place, copy: Place) -> None:

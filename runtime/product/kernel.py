@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from ...codegen.config import Config
 from ...codegen.errors import CaptureError
@@ -10,11 +11,10 @@ from ...codegen.render import render
 from ...codegen.source import KernelSource
 from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
-from .copied import Packing, Padding, Place
-from .scratch import Scratch
+from .copied import Packing, Padding
+from .program import Maps, Program, Step, Value
+from .scratch import Buffers, Scratch
 
-_MOST_MAPS = 256
-"""Tensor maps that a kernel keeps."""
 _NO_MAP = bytes(128)
 
 Run = Callable[[int, bool, int, int, int, float, float], None]
@@ -30,37 +30,38 @@ class Kernel:
         self.config = config
         self.source = source
         self.binary = binary
-        self._lock = threading.Lock()  # the arguments have one place, and the launches of a product go together
+        self._lock = threading.Lock()  # the launches of a product go together
         self._twin: Kernel | None = None
         self._laid: dict[tuple[int, int, int], Run] = {}
-        self._maps: tuple[dict[Place, bytes], ...] = ({}, {})
         self._empty = not (problem.m and problem.n)
-        size, sm_count = problem.dtype.size_bytes, device.info.sm_count
-        self._multiples = tuple(multiple * size for multiple in config.alignment)
-        self._alignment, self._size = max(self._multiples), size
+        sm_count = device.info.sm_count
+        self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in config.alignment)
         if self._empty:
             return
         self._padding = Padding(device, problem, config, device.load(binary, source.frame)) if source.frame else None
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
-        self._inner = self._padding.problem if self._padding else problem
+        inner = self._padding.problem if self._padding else problem
+        self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)
-        self._no_maps = (_NO_MAP,) * len(self._boxes)
-        shapes = problem.stored_a, problem.stored_b
-        self._read = tuple(self._packing.shape(i, each) if self._packing else each for i, each in enumerate(shapes))
         workspace = config.workspace_bytes(problem, sm_count)
         stream_ctas = config.stream_ctas_per_sm * sm_count
-        copies = self._padding.nbytes if self._padding else self._packing.nbytes if self._packing else 0
-        sizes = tuple(size for size in (workspace, copies) if size)
-        self._scratch = Scratch(device, sizes, workspace) if sizes else None
-        self._workspace = bool(workspace)
-        self._counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
-        self._stream_ctas = (stream_ctas,) if stream_ctas else ()
-        self._plain = not sizes and not self._boxes
+        copies = self._padding or self._packing
+        sizes = tuple(size for size in (workspace, copies.nbytes if copies else 0) if size)
+        counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
+
+        def addresses(buffers: Buffers) -> tuple[int, ...]:
+            at, last = buffers[0].pointer, buffers[-1].pointer
+            return ((at, at + counters_at) if workspace else ()) + (copies.addresses(last) if copies else ())
+
+        self._scratch = Scratch(device, sizes, workspace, addresses) if sizes else None
+        own = ("workspace", "counters") if workspace else ()
+        self._names = (*own, *(copies.names if copies else ()))
+        self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
         launch = config.launch_config(problem, sm_count)
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
-        codes = "QiQiQiiii" + scalars + "QQ" * self._workspace + "I" * bool(stream_ctas) + "m" * len(self._boxes)
+        more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes)
         self._main = device.load(binary, source.name).bound(
-            launch.limited(device.info.arch, sm_count) if config.pdl else launch, codes
+            launch.limited(device.info.arch, sm_count) if config.pdl else launch, "QiQiQiiii" + scalars + more
         )
 
     def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -84,23 +85,7 @@ class Kernel:
         """
         if self._empty:
             return lambda *given: None
-        lock, main, more = self._lock, self._main, not self._plain
-        m, n, k = self._inner.m, self._inner.n, self._inner.k
-        copies = self._padding is not None  # of its own, which lie as they must
-        mask = 0 if copies else self._alignment - 1
-        askew = not copies and any(ld * self._size % multiple for ld, multiple in zip((lda, ldb, ldc), self._multiples))
-
-        def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-            if askew or ((a | b | c) & mask and not self._aligned(a, b, c)):
-                self._scalar(capturing).laid(lda, ldb, ldc)(stream, capturing, a, b, c, alpha, beta)
-                return
-            with lock:
-                if more:
-                    self._run(stream, capturing, (a, lda), (b, ldb), (c, ldc), alpha, beta)
-                else:
-                    main(stream, a, lda, b, ldb, c, ldc, m, n, k, alpha, beta)
-
-        return run
+        return self._padded(lda, ldb, ldc) if self._padding else Laid(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
         """Have memory ready for so many graphs that this kernel is captured in. Raises LaunchError."""
@@ -123,54 +108,86 @@ class Kernel:
         scratch = self._scratch.nbytes if not self._empty and self._scratch else 0
         return len(self.binary.image) + scratch + twin
 
-    def _aligned(self, *pointers: int) -> bool:
-        """Whether the kernel's vectors lie as they must; the problem's rows are as long as they must be."""
-        return not any(pointer % multiple for pointer, multiple in zip(pointers, self._multiples))
-
-    def _scalar(self, capturing: bool) -> "Kernel":
+    def scalar(self, capturing: bool) -> "Kernel":
         """The kernel for operands that do not lie aligned, compiled when first needed: most callers' do."""
         if self._twin is None:
             if capturing:
-                text = f"operands of {self.problem} do not lie at multiples of {self._alignment} bytes, and the kernel"
+                most = max(self._multiples)
+                text = f"operands of {self.problem} do not lie at multiples of {most} bytes, and the kernel"
                 raise CaptureError(f"{text} for such is not compiled yet: call it once with them before capturing")
             self._twin = prepare(self.device, self.problem, self.config.scalar())
         return self._twin
 
-    def _run(self, stream: int, capturing: bool, a: Place, b: Place, c: Place, alpha: float, beta: float) -> None:
-        """A launch with what some kernels need: copies of operands, a workspace, tensor maps."""
-        buffers = self._scratch.at(stream, capturing) if self._scratch else ()
-        problem = self._inner
-        reads = alpha != 0 and problem.k > 0
-        given, k = (a, b, c), problem.k
-        if self._padding:
-            a, b, c = copies = self._padding.matrices(buffers[-1].pointer)
-            for which, needed in enumerate((reads, reads, beta != 0)):
-                if needed:
-                    self._padding.fill(stream, which, given[which], copies[which])
-            k = k if reads else 0
-        elif self._packing and reads:
-            a, b = self._packing.run(stream, a, b, buffers[-1].pointer)
-        more: tuple[object, ...] = ()
-        if self._workspace:
-            at = buffers[0].pointer
-            more = at, at + self._counters_at, *self._stream_ctas
-        if self._boxes:
-            more += (self._map(0, a), self._map(1, b))[: len(self._boxes)] if reads else self._no_maps
-        self._main(stream, *a, *b, *c, problem.m, problem.n, k, alpha, beta, *more)
-        if self._padding:
-            self._padding.take(stream, c, given[2])
+    def masks(self, *lds: int) -> tuple[int, ...]:
+        """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors lie as they must."""
+        multiples = self._multiples if self._sizes[2] else (1, 1, self._multiples[2])  # nothing is read where k is 0
+        askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
+        return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in multiples)
 
-    def _map(self, which: int, place: Place) -> bytes:
-        """The argument that tells TMA where A or B is."""
-        maps = self._maps[which]
-        found = maps.get(place)
-        if found is None:
-            if len(maps) >= _MOST_MAPS:
-                maps.clear()
-            pointer, ld = place
-            given = pointer, *self._read[which], ld, self.problem.dtype, self._boxes[which]
-            found = maps[place] = self.device.tensor_map(*given)
-        return found
+    def program(self, lds: tuple[int, int, int], reads: bool) -> Program:
+        """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it."""
+        (m, n, k), a, b = self._sizes, ("a", lds[0]), ("b", lds[1])
+        steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
+        stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
+        reads = reads and k > 0
+        if self._packing and reads:
+            stored = self._packing.shapes(*stored)
+            step, (a, b) = self._packing.step(a, b)
+            steps.append(step)
+        for (name, ld), shape, box in zip((a, b), stored, self._boxes if reads else ()):
+            rows, cols = shape
+            made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=ld, dtype=dtype, box=box)
+            maps[f"map of {name}"] = Maps(name, made)
+        k = k if reads or not self._padding else 0  # what was not copied is not read, not even to be multiplied by 0
+        values = [*a, *b, "c", lds[2], m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
+        steps.append((self._main, values))
+        return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
+
+    def _padded(self, *lds: int) -> Run:
+        """The product of copies in sizes that the tiles divide."""
+        padding, scratch = self._padding, self._scratch
+        assert padding is not None
+        assert scratch is not None
+        reading, idle = self.program(padding.lds, True), self.program(padding.lds, False)
+
+        def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+            with self._lock:
+                own = scratch.at(stream, capturing)
+                copies = padding.matrices(own[-1])
+                reads = alpha != 0 and self._sizes[2] > 0
+                given = tuple(zip((a, b, c), lds))
+                for which, copy in enumerate(copies):
+                    if (reads, reads, beta != 0)[which]:
+                        padding.fill(stream, which, given[which], copy)
+                program = reading if reads else idle
+                program.carried_out(stream, (*(address for address, _ in copies), alpha, beta, *own))
+                padding.take(stream, copies[2], given[2])
+
+        return run
+
+
+class Laid:
+    """A kernel for matrices with certain leading dimensions. Called as `Kernel.laid` says."""
+
+    __slots__ = ("_askew", "_idle", "_kernel", "_lds", "masks", "program")
+
+    def __init__(self, kernel: Kernel, lds: tuple[int, int, int]) -> None:
+        self._kernel, self._lds = kernel, lds
+        self._askew: Run | None = None
+        self.masks = kernel.masks(*lds)
+        """Bits of the addresses of A, B and C that are not 0 where another kernel has to serve."""
+        self.program = kernel.program(lds, True)
+        """What is launched for all else, but for alpha = 0."""
+        self._idle = kernel.program(lds, False)
+
+    def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        mask_a, mask_b, mask_c = self.masks
+        if a & mask_a or b & mask_b or c & mask_c:
+            if self._askew is None:
+                self._askew = self._kernel.scalar(capturing).laid(*self._lds)
+            self._askew(stream, capturing, a, b, c, alpha, beta)
+        else:
+            (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
 
 
 def prepare(device: Device, problem: Problem, config: Config) -> Kernel:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
+from ..device import launcher
 from ..device.protocol import Operand
 from .arguments import leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
-from .kernel import Kernel
+from .kernel import Kernel, Laid
 
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
@@ -23,10 +24,14 @@ class Kept:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.used = _turn()
-        """Grows with every call: of all that are kept, the least was used longest ago."""
         self.captured = False
         """Whether a graph holds it: it must then stay loaded."""
+        self.touch()
+
+    def touch(self) -> None:
+        """Note that it is used now."""
+        self.used = _turn()
+        """Of all that are kept, the least was used longest ago."""
 
 
 class Plan:
@@ -56,6 +61,22 @@ class Plan:
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
         )
 
+    def quick(self) -> "Plan":
+        """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
+        laid = self._run
+        extension = launcher.module() if self._index is not None and isinstance(laid, Laid) else None
+        if extension is None:
+            return self
+        assert isinstance(laid, Laid)
+        device, program = self._device, laid.program
+        lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
+        asked = device.current, self._index, self._stream, device.capturing, self._pointer
+        told = self._kept.touch, None if self.tracks is None else self._kind.wrote
+        work = *lock, program.addresses, program.maps, program.constants, program.steps
+        spans = self._span_a, self._span_b, self._span_c
+        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), spans, laid.masks)
+        return made
+
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """The product. Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError."""
         if type(alpha) is not float:
@@ -77,12 +98,8 @@ class Plan:
 
     def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """Where the arrays are."""
-        pointer = self._pointer
-        if out is None:
-            out = self._made(a, beta)
-        elif self.tracks is not None:
-            self._kind.wrote(out)
-        at_a, at_b, at_c = pointer(a), pointer(b), pointer(out)
+        pointer, c = self._pointer, self._made(a, beta) if out is None else out
+        at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
             self._check_apart(at_a, at_b, at_c)
@@ -91,8 +108,10 @@ class Plan:
         if capturing:
             self._kept.captured = True
         self._run(stream, capturing, at_a, at_b, at_c, alpha, beta)
-        self._kept.used = _turn()
-        return out
+        self._kept.touch()
+        if out is not None and self.tracks is not None:
+            self._kind.wrote(out)
+        return c
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
@@ -100,7 +119,6 @@ class Plan:
         pointer = self._kind.pointer
         if out is not None:
             self._check_apart(pointer(a), pointer(b), pointer(out))
-            self._kind.wrote(out)
         xp, problem = self._device.xp, self._kept.kernel.problem
         seen_a, seen_b = (
             self._kind.numpy(array).T if turned else self._kind.numpy(array)
@@ -117,7 +135,9 @@ class Plan:
         run = self._kept.kernel.laid(lda, ldb, ldc)
         run(stream, self._device.capturing(stream), at_a, at_b, at_c, alpha, beta)
         seen[...] = self._device.to_numpy(c)
-        self._kept.used = _turn()
+        self._kept.touch()
+        if out is not None:
+            self._kind.wrote(out)
         return result
 
     def _made(self, like: Any, beta: float) -> Any:
@@ -156,7 +176,7 @@ class Plans:
             self.drop(kept)
             keys = self._keys.setdefault(id(kept), [])
         keys.append(key)
-        self._plans[key] = plan
+        self._plans[key] = plan.quick()
 
     def drop(self, kept: Kept) -> None:
         """Forget those of a kernel, under the caller's lock."""

@@ -1,6 +1,8 @@
 """Device memory that launches of a kernel work in: partial sums, counters, copies of operands."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ...codegen.errors import CaptureError
 from ..device.protocol import Buffer, Device
@@ -11,19 +13,32 @@ _MOST_STREAMS = 16
 Buffers = tuple[Buffer, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What launches on one stream work in."""
+
+    buffers: Buffers
+    """The memory."""
+    addresses: tuple[int, ...]
+    """What kernels are told of it."""
+
+
 class Scratch:
     """Buffers of one kernel: a set for each stream, and one for each stream of a graph that the kernel is captured in,
     as graphs may run at once. Not safe between threads: who asks holds a lock."""
 
-    def __init__(self, device: Device, sizes: tuple[int, ...], zeroed: int) -> None:
-        """`sizes` are bytes of each buffer; of the first, `zeroed` bytes are 0 before its first use."""
-        self._device, self._sizes, self._zeroed = device, sizes, zeroed
-        self._streams: OrderedDict[int, Buffers] = OrderedDict()
-        self._graphs: dict[tuple[int, int], Buffers] = {}
-        self._aside: list[Buffers] = []
+    def __init__(
+        self, device: Device, sizes: tuple[int, ...], zeroed: int, addresses: Callable[[Buffers], tuple[int, ...]]
+    ) -> None:
+        """`sizes` are bytes of each buffer; of the first, `zeroed` bytes are 0 before its first use. `addresses` gives
+        what kernels are told of a set."""
+        self._device, self._sizes, self._zeroed, self._addresses = device, sizes, zeroed, addresses
+        self._streams: OrderedDict[int, Held] = OrderedDict()
+        self._graphs: dict[tuple[int, int], Held] = {}
+        self._aside: list[Held] = []
 
-    def at(self, stream: int, capturing: bool) -> Buffers:
-        """The buffers for a launch on a stream. Raises CaptureError where a graph needs some and none are aside."""
+    def at(self, stream: int, capturing: bool) -> tuple[int, ...]:
+        """The addresses for a launch on a stream. Raises CaptureError where a graph needs some and none are aside."""
         key = self._device.identity(stream, capturing)
         if capturing:
             if key not in self._graphs:
@@ -31,7 +46,7 @@ class Scratch:
                     text = "a graph being captured needs memory of its own, and all that was set aside for graphs is"
                     raise CaptureError(f"{text} in use: call tilewright.prepare(shape, graphs=...) before capturing")
                 self._graphs[key] = self._aside.pop()
-            return self._graphs[key]
+            return self._graphs[key].addresses
         if not self._aside and not self._device.info.arch.is_host:
             self.set_aside(1)
         found = self._streams.get(key[1])
@@ -41,7 +56,7 @@ class Scratch:
             found = self._streams[key[1]] = self._made(stream)
         elif len(self._streams) > 1:
             self._streams.move_to_end(key[1])
-        return found
+        return found.addresses
 
     def set_aside(self, count: int) -> None:
         """Have buffers ready for so many graphs: while one is captured nothing can be allocated."""
@@ -51,11 +66,11 @@ class Scratch:
         if self._zeroed:
             self._device.synchronize()  # a graph may run on any stream
 
-    def _made(self, stream: int) -> Buffers:
+    def _made(self, stream: int) -> Held:
         made = tuple(self._device.allocate(size, stream) for size in self._sizes)
         if self._zeroed:
             self._device.zero(made[0], self._zeroed, stream)
-        return made
+        return Held(made, self._addresses(made))
 
     def release(self) -> None:
         """Free all of it; graphs that were captured must not run any more."""

@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import SMALL, Run
 from tilewright.cli import app as cli
+from tilewright.cli import devices
+from tilewright.codegen.arch import ARCHES
+from tilewright.runtime.device import launcher
 from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.store import Store
 
 HOST = choose("host").info.key
@@ -171,6 +175,12 @@ class TestHelp:
         listed = json.loads(run("devices", "--json").out)
         assert listed[-1]["selector"] == "host"
         assert listed[-1]["sm_count"] >= 1
+        assert "launcher" not in ran.out  # which is of GPUs
+
+    def test_devices_say_what_launches_on_a_gpu(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        gpu = replace(host_info(), name="NVIDIA H200", selector="cuda:0", arch=ARCHES["sm_90a"])
+        monkeypatch.setattr(devices, "available", lambda: ((gpu, host_info()), ""))
+        assert run("devices").out.endswith(f"launcher: {launcher.described()}\n")
 
     def test_no_arguments_at_all_show_the_commands(self, run: Run) -> None:
         ran = run()

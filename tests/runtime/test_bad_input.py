@@ -33,6 +33,7 @@ class GpuArray:
     """What tells a CuPy array of another device, as far as the checks look."""
 
     dtype = np.dtype(F32)
+    _c_contiguous = True
 
     def __init__(self, index: int, shape: tuple[int, int] = (4, 6)) -> None:
         self.data = SimpleNamespace(ptr=4096, device_id=index)

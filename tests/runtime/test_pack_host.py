@@ -39,7 +39,8 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
     for seed in range(3):
         check(kernel, 1, 0, 0, seed)
     assert kernel._scratch is not None
-    ((workspace, copies),) = kernel._scratch._streams.values()
+    (held,) = kernel._scratch._streams.values()
+    workspace, copies = held.buffers
     assert copies.nbytes == 4 * 35 * (64 + 64) + 128
     assert kernel.nbytes == len(kernel.binary.image) + workspace.nbytes + copies.nbytes
 
@@ -55,8 +56,9 @@ def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
     other = Operand(0, problem.k, problem.n, problem.n, False, c)
     kernel.launch(nothing, other, Operand(c.pointer, problem.m, problem.n, problem.n, False, c), 0.0, 0.5)
     assert kernel._scratch is not None
-    for buffers in kernel._scratch._streams.values():
-        assert np.isnan(buffers[-1].array("float32", (buffers[-1].nbytes // 4,))).all()  # as it came
+    for held in kernel._scratch._streams.values():
+        copies = held.buffers[-1]
+        assert np.isnan(copies.array("float32", (copies.nbytes // 4,))).all()  # as it came
     assert (c.array("float32", (problem.m, problem.n)) == 1).all()
 
 

@@ -1,8 +1,6 @@
 """Programmatic dependent launch (PDL): the driver's structures, and on a GPU products that need each other."""
 
 import ctypes
-import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from products import on_device
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.problem import DType, Problem
-from tilewright.codegen.source import LaunchConfig, TensorBox
+from tilewright.codegen.source import TensorBox
 from tilewright.runtime.device import driver as launch
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.stopwatch import Stopwatch
@@ -54,13 +52,11 @@ def _offset(reference: Any) -> int:
 
 
 class FakeDriver:
-    """cuLaunchKernelEx that reads what it is given as C would."""
+    """Gives a mark for a tensor map."""
 
-    def __init__(self, status: int | list[int] = 0) -> None:
-        self.status, self.seen = status, list[Any]()
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
-        self.cuLaunchKernelEx = kind(self._launch)  # the driver's name
-        self.cuTensorMapEncodeTiled = self._encode
+    def __init__(self) -> None:
+        self.status, self.seen = 0, list[Any]()
+        self.cuTensorMapEncodeTiled = self._encode  # the driver's name
 
     def _encode(self, to: Any, *given: Any) -> int:
         """Puts down a mark, and keeps what was asked for."""
@@ -68,85 +64,19 @@ class FakeDriver:
         self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in given])
         return self.status
 
-    def _launch(self, config: int, function: int, parameters: int, extra: int | None) -> int:
-        assert extra is None
-        given = launch._Config.from_address(config)
-        attribute = given.attributes[0]
-        listed = (ctypes.c_void_p * len(SIZES)).from_address(parameters)
-        self.seen.append(
-            {
-                "function": function,
-                "grid": tuple(given.grid),
-                "block": tuple(given.block),
-                "smem": given.smem_bytes,
-                "stream": given.stream or 0,
-                "attributes": (given.count, attribute.id, attribute.value),
-                "arguments": [ctypes.string_at(at, size) for at, size in zip(listed, SIZES)],
-            }
-        )
-        return self.status.pop(0) if isinstance(self.status, list) else self.status
 
-
-CODES, SIZES = "Qifdm", (8, 4, 4, 8, 128)
-VALUES = (1 << 40, -3, 0.5, 1e300, b"MAP!" * 32)
-PACKED = [(1 << 40).to_bytes(8, "little"), b"\xfd\xff\xff\xff", b"\0\0\0\x3f", struct.pack("<d", 1e300), b"MAP!" * 32]
-ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
-
-
-def never() -> None:
-    pytest.fail("the context was there")
-
-
-class TestLaunch:
-    def test_the_driver_gets_what_was_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = FakeDriver()
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        call = launch.DriverLaunch(4711, LaunchConfig((10, 2, 3), (128, 1, 1), 1000), CODES, pdl=True, enter=never)
-        for stream in (99, 0, 98):
-            call(stream, *VALUES)
-        assert [seen["stream"] for seen in driver.seen] == [99, 0, 98]
-        for seen in driver.seen:
-            assert (seen["grid"], seen["block"], seen["smem"]) == ((10, 2, 3), (128, 1, 1), 1000)
-            assert (seen["function"], seen["attributes"]) == (4711, (1, 6, 1))
-            assert seen["arguments"] == PACKED
-
-    def test_a_float_past_its_range_is_infinite(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = FakeDriver()
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        launch.DriverLaunch(1, ONE, CODES, pdl=False, enter=never)(0, 1, 2, -1e300, 0.5, bytes(128))
-        assert driver.seen[0]["arguments"][2:4] == [struct.pack("<f", -math.inf), struct.pack("<d", 0.5)]
-        assert driver.seen[0]["attributes"][0] == 0
-
-    def test_a_thread_without_a_context_gets_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = FakeDriver(status=[201, 0, 201, 201])
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        entered: list[int] = []
-        call = launch.DriverLaunch(1, ONE, CODES, pdl=False, enter=lambda: entered.append(1))
-        call(0, *VALUES)
-        assert entered == [1]
-        with pytest.raises(LaunchError, match="201"):
-            call(0, *VALUES)
-
-    @pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
-    def test_a_tensor_map_tells_rows_and_box(
-        self, monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int
-    ) -> None:
-        driver = FakeDriver()
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        for swizzled in (False, True):
-            made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
-            assert made == b"MAP!" * 32
-            asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
-            assert driver.seen.pop() == asked
-        driver.status = 1
-        with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
-            launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
-
-    def test_a_status_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = FakeDriver(status=701)
-        monkeypatch.setattr(launch, "_driver", lambda: driver)
-        with pytest.raises(LaunchError, match="701"):
-            launch.DriverLaunch(1, ONE, CODES, pdl=True, enter=never)(0, *VALUES)
+@pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
+def test_a_tensor_map_tells_rows_and_box(monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(launch, "_driver", lambda: driver)
+    for swizzled in (False, True):
+        made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
+        assert made == b"MAP!" * 32
+        asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
+        assert driver.seen.pop() == asked
+    driver.status = 1
+    with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
+        launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
 
 
 @pytest.mark.gpu

@@ -136,7 +136,8 @@ def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> 
     kernel = prepare(HostDevice(), Problem.parse("33x18x200"), config)
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel._scratch is not None
-    ((workspace, *_),) = kernel._scratch._streams.values()
+    (held,) = kernel._scratch._streams.values()
+    workspace = held.buffers[0]
     assert workspace.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
     assert not workspace.array("uint8", (workspace.nbytes,))[-4 * 6 :].any()
 

@@ -115,7 +115,8 @@ def test_splits_give_the_same_bits_again_and_leave_their_counters_at_zero(name: 
     kernel = prepare(HostDevice(), Problem.parse("13x90x500"), config_for(CONFIGS[name], "m"))
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel._scratch is not None
-    ((workspace,),) = kernel._scratch._streams.values()
+    (held,) = kernel._scratch._streams.values()
+    (workspace,) = held.buffers
     assert workspace.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
     tiles = kernel.config.tiles(kernel.problem)
     assert not workspace.array("uint8", (workspace.nbytes,))[-4 * tiles :].any()

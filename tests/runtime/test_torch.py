@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilewright
-from tilewright.codegen.errors import ArgumentTypeError, ShapeError
+from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -291,6 +291,17 @@ assert 'torch' not in sys.modules"""
 def test_the_checkout_on_the_path_does_not_hide_torch(tmp_path: Path) -> None:
     done = run(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; print(torch.__version__)", tmp_path)
     assert done.stdout.strip() == torch.__version__, done.stderr
+
+
+def test_a_call_that_raises_has_written_nothing() -> None:
+    a, b, out = torch.ones(4, 4), torch.ones(4, 4), torch.zeros(4, 4)
+    for written in (1, 2):  # the second finds the plan of the first
+        tilewright.matmul(a, b, out=out)
+        assert out._version == written
+    for version, (target, alpha) in ((0, (a, 1.0)), (2, (out, "1"))):
+        with pytest.raises((LayoutError, ArgumentTypeError)):
+            tilewright.matmul(a, b, out=target, alpha=alpha)
+        assert target._version == version
 
 
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:

@@ -51,7 +51,7 @@ Shape = tuple[int, int, int]
 def sanitizer_library() -> str:
     """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
     compiler = host_compiler._compiler()
-    clang = "clang" in host_compiler._version(compiler)
+    clang = "clang" in host_compiler.compiler_version(compiler)
     name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
     path = host_compiler._output(compiler, f"-print-file-name={name}")
     # Some systems keep a linker script under that name; it holds the library's path.

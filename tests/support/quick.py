@@ -74,7 +74,7 @@ def precompiled(folder: Path) -> Path:
         compiler = host_compiler._compiler()
     except DeviceError:
         return original
-    if "clang" in host_compiler._version(compiler):
+    if "clang" in host_compiler.compiler_version(compiler):
         return original
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):

@@ -1,0 +1,79 @@
+"""Calls and launches in C: an extension that the system's compiler makes once, kept in the cache as kernels are.
+
+Without a C compiler or Python's headers everything works as well, in Python, and a call takes longer.
+"""
+
+import importlib.util
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any
+
+from ...codegen.errors import DeviceError, check
+from ...codegen.source import KernelSource
+from .cache import compile_cached
+from .host_compiler import compiled, compiler_version
+from .protocol import Binary
+
+_NAME = "tilewright_launcher"
+_PARTS = "launch.c", "call.c", "module.c"
+_FLAGS = "-x", "c", "-std=c11", "-O2", "-shared", "-fPIC"
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionCompiler:
+    """A Compiler: the system's `cc`, for this Python."""
+
+    suffix = "so"
+
+    @property
+    def identity(self) -> str:
+        """Compiler, flags and Python. Raises DeviceError without a compiler."""
+        compiler, *flags = _command()
+        return "; ".join((compiler_version(compiler), " ".join(flags), str(sysconfig.get_config_var("SOABI"))))
+
+    def build(self, source: KernelSource, folder: str) -> Binary:
+        return compiled(_command(), source.name, source.code, folder, _TIMEOUT_S)
+
+
+def _command() -> tuple[str, ...]:
+    compiler = shutil.which("cc")
+    check(compiler is not None, "no C compiler `cc`", DeviceError)
+    return str(compiler), *_FLAGS, f"-I{sysconfig.get_path('include')}"
+
+
+def _loaded(binary: Binary) -> Any:
+    file = os.memfd_create(_NAME)  # as HostFunction does, and for its reasons; stays open as long as the process runs
+    with open(file, "wb", closefd=False) as image:
+        image.write(binary.image)
+    loader = ExtensionFileLoader(_NAME, f"/proc/self/fd/{file}")
+    spec = importlib.util.spec_from_loader(_NAME, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@cache
+def _found() -> tuple[Any, str]:
+    try:
+        compiler, folder = ExtensionCompiler(), Path(__file__).with_name("calls")
+        source = KernelSource(_NAME, "\n".join((folder / name).read_text() for name in _PARTS))
+        return _loaded(compile_cached(compiler, source)), f"C, {compiler.identity.partition(';')[0]}"
+    except Exception as error:  # whatever is wrong with a compiler, a cache or a loader: calls work without
+        return None, f"Python ({error})"
+
+
+def module() -> Any:
+    """The extension, with the types `Launch` and `Call`; None where it cannot be had."""
+    return _found()[0]
+
+
+def described() -> str:
+    """What launches: `C` and its compiler, or `Python` and why."""
+    return _found()[1]

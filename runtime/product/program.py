@@ -1,0 +1,87 @@
+"""The launches that make one product, written down so that Python and the extension can both carry them out."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from ..device.protocol import Launcher
+
+GIVEN = "a", "b", "c", "alpha", "beta"
+"""What each product is given: addresses of A, B and C, and the factors."""
+_MOST_MAPS = 256
+
+Value = str | int | bytes
+"""An argument of a launch: the name of what is known when it is called, or the argument itself."""
+Step = tuple[Launcher, Sequence[Value]]
+"""A launch and its arguments."""
+Addresses = Callable[[int, bool], tuple[int, ...]]
+"""Where a product works, by stream and whether that is captured."""
+
+
+class Maps(dict[int, bytes]):
+    """Tensor maps by the address of their matrix, made when they are first asked for, and kept."""
+
+    def __init__(self, source: str, make: Callable[[int], bytes]) -> None:
+        """`source` names the matrix."""
+        super().__init__()
+        self.source, self._make = source, make
+
+    def __missing__(self, address: int) -> bytes:
+        if len(self) >= _MOST_MAPS:
+            self.clear()
+        found = self[address] = self._make(address)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Launches that follow each other on one stream. Their arguments are picked by number among what is given, then
+    `addresses`, `maps` and `constants`."""
+
+    lock: threading.Lock
+    """Held meanwhile, where threads have to take turns."""
+    shared: bool
+    """Whether they have to: where launches work in the same memory, or keep maps."""
+    addresses: Addresses | None
+    """Gives the addresses of what the launches work in, None where they need nothing."""
+    maps: tuple[tuple[int, Maps], ...]
+    """Tensor maps, each with the number of the address that it is found by."""
+    constants: tuple[Value, ...]
+    """Arguments that never change."""
+    steps: tuple[tuple[Launcher, bytes, Callable[[tuple[object, ...]], tuple[object, ...]]], ...]
+    """Each launch, the numbers of its arguments, and what picks those."""
+
+    @classmethod
+    def of(
+        cls, lock: threading.Lock, addresses: Addresses | None, names: Sequence[str], maps: Mapping[str, Maps],
+        steps: Sequence[Step],
+    ) -> "Program":  # fmt: skip
+        """`names` are those of the addresses, `maps` the maps by their names."""
+        known = [*GIVEN, *names, *maps]
+        constants = list(dict.fromkeys(value for _, values in steps for value in values if not isinstance(value, str)))
+        numbers = {value: number for number, value in enumerate([*known, *constants])}
+        picks = [[numbers[value] for value in values] for _, values in steps]
+        picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
+        found_by = tuple((numbers[each.source], each) for each in maps.values())
+        return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
+
+    def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        """Carry it out. Raises LaunchError, and CaptureError where a graph would need memory that is not there."""
+        if not self.shared:
+            values = a, b, c, alpha, beta, *self.constants
+            for launch, _, pick in self.steps:
+                launch(stream, *pick(values))
+            return
+        with self.lock:
+            own = self.addresses(stream, capturing) if self.addresses else ()
+            self.carried_out(stream, (a, b, c, alpha, beta, *own))
+
+    def carried_out(self, stream: int, values: tuple[Any, ...]) -> None:
+        """As a call where the lock is held; `values` are what is given and the addresses."""
+        if self.maps:
+            values += tuple(maps[values[number]] for number, maps in self.maps)
+        values += self.constants
+        for launch, _, pick in self.steps:
+            launch(stream, *pick(values))

@@ -1,0 +1,552 @@
+"""Launches and calls in C beside the same in Python: what the driver gets, errors, threads, and where there is no C."""
+
+import ctypes
+import gc
+import random
+import struct
+import subprocess
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_driver import FakeArray, FakeDriver, FakeGpu, FakeKind, failed
+from tilewright.codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    CompileError,
+    LaunchError,
+    LayoutError,
+    ShapeError,
+)
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.codegen.source import LaunchConfig
+from tilewright.runtime.device import driver, launcher
+from tilewright.runtime.device.protocol import Binary, Launcher
+from tilewright.runtime.product import kernel as kernel_module
+from tilewright.runtime.product.kernel import Kernel, Laid
+from tilewright.runtime.product.plan import Kept, Plan
+from variants import variant
+
+HOW = LaunchConfig((10, 2, 3), (128, 2, 1), 1000)
+VALUES: dict[str, list[Any]] = {
+    "Q": [0, 1, 1 << 40, (1 << 63) + 5, (1 << 64) - 1],
+    "i": [0, -1, 7, -(1 << 31), (1 << 31) - 1],
+    "I": [0, 1, (1 << 31) + 3, (1 << 32) - 1],
+    "f": [0.0, -0.0, 0.1, 1e-50, 1e300, -1e300, 3.4028235e38, 3.4028236e38, float("inf"), float("nan"), 5],
+    "d": [0.0, -0.0, 0.1, 1e-320, 1e300, float("-inf"), float("nan"), 7],
+    "m": [bytes(128), bytes(range(128)), b"MAP!" * 32],
+}
+"""Arguments by their codes; some are as large as their type can hold, or larger than a float can."""
+BAD: dict[str, list[Any]] = {
+    "Q": [-1, 1 << 64, 1.5, None],
+    "i": [1 << 31, -(1 << 31) - 1, "1", None],
+    "I": [-1, 1 << 32, 2.5],
+    "f": ["0.5", None],
+    "d": [None, b""],
+    "m": [7, "MAP!" * 32],
+}
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    return FakeDriver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(autouse=True)
+def clean(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_driver", lambda: fake.library)
+    fake.answer()
+    fake.library.wait_for_gate(0)
+    fake.taken()
+
+
+@pytest.fixture(params=["C", "Python"])
+def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test with it runs with the extension, and without."""
+    use(request.param, monkeypatch)
+    return str(request.param)
+
+
+def use(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if language == "Python":
+        monkeypatch.setattr(launcher, "module", lambda: None)
+    elif launcher.module() is None:
+        pytest.skip(f"no extension: {launcher.described()}")
+
+
+def never() -> None:
+    pytest.fail("the context was there")
+
+
+def launch(fake: FakeDriver, codes: str, pdl: bool = True, enter: Callable[[], None] = never) -> Launcher:
+    return driver.driver_launch(fake.function(codes), HOW, codes, pdl, enter, failed)
+
+
+def expected(codes: str, values: list[Any]) -> bytes:
+    parts = []
+    for code, value in zip(codes, values, strict=True):
+        if code == "m":
+            parts.append(value)
+        elif code == "f":
+            parts.append(bytes(ctypes.c_float(value)))
+        else:
+            parts.append(struct.pack(f"={code}", value))
+    return b"".join(parts)
+
+
+class TestLaunch:
+    def test_the_language_is_the_one_asked_for(self, fake: FakeDriver, language: str) -> None:
+        assert isinstance(launch(fake, "Q"), driver.DriverLaunch) == (language == "Python")
+
+    def test_the_driver_gets_every_argument(self, fake: FakeDriver, language: str) -> None:
+        rng = random.Random(1)
+        for turn in range(300):
+            codes = "".join(rng.choices("QiIfdm", k=rng.randint(1, 20)))
+            values = [rng.choice(VALUES[code]) for code in codes]
+            stream = rng.choice([0, 1, 2, 1 << 47])
+            launch(fake, codes, pdl=turn % 2 == 0)(stream, *values)
+            (seen,) = fake.taken()
+            assert seen.arguments == expected(codes, values), codes
+            assert (seen.function, seen.stream) == (fake.function(codes), stream)
+            assert (seen.grid, seen.block, seen.smem_bytes) == (HOW.grid, HOW.block, 1000)
+            assert seen.attribute == ((1, 6, 1) if turn % 2 == 0 else (0, 0, 0))
+
+    def test_one_after_the_other(self, fake: FakeDriver, language: str) -> None:
+        call = launch(fake, "Qifdm")
+        for stream in (99, 0, 98):
+            call(stream, stream, -stream, 0.5, 2.0, bytes([stream]) * 128)
+        for seen, stream in zip(fake.taken(), (99, 0, 98), strict=True):
+            assert seen.stream == stream
+            assert seen.arguments == expected("Qifdm", [stream, -stream, 0.5, 2.0, bytes([stream]) * 128])
+
+    @pytest.mark.parametrize("code", BAD)
+    def test_what_does_not_fit_is_not_launched(self, fake: FakeDriver, language: str, code: str) -> None:
+        call = launch(fake, f"Q{code}i")
+        for bad in BAD[code]:
+            with pytest.raises((TypeError, OverflowError, struct.error)):
+                call(0, 1, bad, 2)
+        with pytest.raises((TypeError, struct.error)):
+            call(0, 1, VALUES[code][0])
+        with pytest.raises((TypeError, struct.error)):
+            call(0, 1, VALUES[code][0], 2, 3)
+        assert fake.taken() == []
+        call(0, 1, VALUES[code][0], 2)
+        assert len(fake.taken()) == 1
+
+    def test_as_many_arguments_as_a_driver_takes(self, fake: FakeDriver, language: str) -> None:
+        codes = "Q" * 32 + "m" * 16
+        values = [*range(32), *(bytes([i]) * 128 for i in range(16))]
+        launch(fake, codes)(0, *values)
+        assert fake.taken()[0].arguments == expected(codes, values)
+
+    def test_a_status_is_raised(self, fake: FakeDriver, language: str) -> None:
+        call = launch(fake, "i")
+        for status in (1, 701, 719):
+            fake.answer(status)
+            with pytest.raises(LaunchError, match=f"status {status}"):
+                call(0, 5)
+        call(0, 5)
+
+    def test_a_thread_without_a_context_gets_one(self, fake: FakeDriver, language: str) -> None:
+        entered: list[int] = []
+        call = launch(fake, "i", enter=lambda: entered.append(1))
+        fake.answer(201, 0, 201, 201, 201)
+        call(0, 5)
+        assert entered == [1]
+        assert [seen.arguments for seen in fake.taken()] == [expected("i", [5])] * 2
+        with pytest.raises(LaunchError, match="201"):
+            call(0, 5)
+        assert entered == [1, 1]
+
+        def refused() -> None:
+            raise LaunchError("no context")
+
+        with pytest.raises(LaunchError, match="no context"):
+            launch(fake, "i", enter=refused)(0, 5)
+
+    def test_threads_do_not_mix_their_arguments(self, fake: FakeDriver, language: str) -> None:
+        call, before = launch(fake, "QiIdQ"), sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [
+                threading.Thread(
+                    target=lambda base: [call(x, x, -x, x, x, x) for x in range(base, base + 500)], args=(b,)
+                )
+                for b in range(0, 2000, 500)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        seen = fake.taken()
+        assert sorted(each.stream for each in seen) == list(range(2000))
+        for each in seen:
+            x = each.stream
+            assert each.arguments == expected("QiIdQ", [x, -x, x, x, x])
+
+    def test_a_launch_that_waits_lets_others_run(self, fake: FakeDriver, language: str) -> None:
+        """As with a full queue that a function in Python empties."""
+        call = launch(fake, "i")
+        fake.library.wait_for_gate(1)
+        timer = threading.Timer(0.05, fake.library.open_gate)
+        timer.start()
+        call(0, 5)
+        timer.join()
+
+    def test_nothing_is_kept(self, fake: FakeDriver, language: str) -> None:
+        class Owner:
+            """Has a launch that keeps it."""
+
+            def failed(self, status: int) -> LaunchError:
+                return LaunchError(str(status))
+
+        owner = Owner()
+        owner.launch = driver.driver_launch(fake.function("Q"), HOW, "Q", True, never, owner.failed)  # type: ignore[attr-defined]
+        address = (1 << 40) + 1
+        before = sys.getrefcount(address)
+        for status in (0, 5) * 50:
+            fake.answer(status)
+            if status:
+                with pytest.raises(LaunchError):
+                    owner.launch(0, address)  # type: ignore[attr-defined]
+            else:
+                owner.launch(0, address)  # type: ignore[attr-defined]
+        assert sys.getrefcount(address) == before
+        gone = weakref.ref(owner)
+        del owner
+        gc.collect()
+        assert gone() is None
+
+
+def test_launches_that_no_driver_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    use("C", monkeypatch)
+    for codes in ("Qx", "Q" * 65, "m" * 33):
+        with pytest.raises(ValueError, match="no launch takes arguments"):
+            launcher.module().Launch(1, 2, (1, 1, 1), (1, 1, 1), 0, codes, True, never, failed)
+
+
+CONFIGS = {
+    "plain": ("120x96x64", "simt:64x64x16,thread=4x8,edge=bounds,vec_a=4,vec_b=4"),
+    "double": ("120x96x64:double", "dmma:edge=bounds"),
+    "split-K": ("35x700x2048", "simt:32x32x16,edge=bounds,split_k=8"),
+    "stream-K": ("640x1280x2560", "simt:edge=bounds,stream_k=1"),
+    "TMA": (
+        "16x256x512",
+        "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=3,vec_a=4,vec_b=4,k_inner_a=1,edge=exact",
+    ),
+    "pack A": ("67x71x35", "simt:pack_a=1,vec_a=4,load=cp_async"),
+    "pack B": ("67x71x35", "simt:pack_b=1,vec_b=4"),
+    "pack both, split": ("67x71x35", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,slices=2,block_k=16"),
+    "pad": ("67x71x35", "tiled:32,edge=pad"),
+    "no k": ("67x71x0", "simt:pack_a=1,vec_a=4,load=cp_async"),
+    "nothing": ("0x71x35", "tiled:32,edge=bounds"),
+}
+A, B, OUT = 1 << 30, 1 << 31, 1 << 32
+
+
+class Product:
+    """A plan on the fake GPU, in the language that is in use."""
+
+    def __init__(self, fake: FakeDriver, name: str) -> None:
+        shape, text = CONFIGS[name]
+        shape, _, dtype = shape.partition(":")
+        self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
+        config = variant(text)
+        source = render(self.problem, config, self.gpu.info.arch)
+        kept = Kept(Kernel(self.gpu, self.problem, config, source, Binary(b"", "")))
+        self.kept = kept
+        lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
+        self.plan = Plan(kept, self.kind, "cuda:0", (*lds, self.problem.n))  # type: ignore[arg-type]
+        self.call: Any = self.plan.quick()
+
+    def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        self.out = None if out is None else FakeArray(out)
+        return self.call(FakeArray(a), FakeArray(b), self.out, alpha, beta)
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the fake GPU are never compiled."""
+    monkeypatch.setattr(kernel_module, "compile_cached", lambda compiler, source: Binary(b"", ""))
+    monkeypatch.setattr(FakeGpu, "copy_2d", lambda *given: None)
+
+
+class Told(Product):
+    """What a product tells the driver and the library of arrays, with the addresses of what it works in by number."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        error: Any = None
+        try:
+            result = super().__call__(*given, **named)
+            assert result is self.out or self.out is None
+        except (LaunchError, LayoutError, CaptureError, ShapeError, ArgumentTypeError) as caught:
+            error = type(caught), str(caught)
+        held = self.kept.kernel._scratch._streams.values() if self.problem.m and self.kept.kernel._scratch else ()
+        own = {address: (place, i) for place, each in enumerate(held) for i, address in enumerate(each.addresses)}
+        launches = []
+        for seen in self.gpu.driver.taken():
+            bytes_ = seen.arguments
+            for address, number in own.items():
+                bytes_ = bytes_.replace(struct.pack("=Q", address), repr(number).encode())
+            launches.append((seen.grid, seen.block, seen.smem_bytes, seen.stream, seen.attribute, bytes_))
+        written = len(self.kind.written)
+        self.kind.written.clear()
+        return launches, written, error
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_languages_tell_the_driver_the_same(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    told: dict[str, list[Any]] = {}
+    for language in ("C", "Python"):
+        with monkeypatch.context() as patch:
+            use(language, patch)
+            product = Told(fake, name)
+            rows = told[language] = []
+            for stream in (0, 77, 0, 78):
+                product.kind.current_stream = stream
+                rows.append(product())
+                rows.append(product(a=A + 4096, beta=0.5, alpha=-2.0))
+            rows += [
+                product(alpha=0.0),
+                product(alpha=0, beta=2),
+                product(alpha=1e300),
+                product(alpha=float("nan")),
+                product(alpha="1"),
+                product(a=A + 4 * product.problem.dtype.size_bytes // 4),
+                product(out=OUT + 8, b=B + 8),
+                product(a=A + 1),
+                product(out=OUT + 2),
+                product(out=A),
+                product(out=B + 64),
+                product(out=None),
+                product(out=None, beta=1.0),
+            ]
+            product.gpu.index = 1
+            rows.append(product())
+            product.gpu.index = 0
+            product.gpu.captured = {5}
+            product.kind.current_stream = 5
+            rows += [product(), product()]
+            product.kind.current_stream = 0
+            fake.answer(701)
+            rows.append(product())
+            fake.answer(201)
+            rows.append(product())
+            rows.append(product.gpu.entries)
+    for number, (ours, theirs) in enumerate(zip(told["C"], told["Python"], strict=True)):
+        assert ours == theirs, number
+    launches = [row[0] for row in told["C"][:8]]
+    assert all(launches) == (name != "nothing")
+
+
+class TestCall:
+    def test_the_usual_call_is_in_c(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+        use("C", monkeypatch)
+        product = Product(fake, "split-K")
+        monkeypatch.setattr(Plan, "__call__", lambda *given: pytest.fail("Python did it"))
+        product()
+        assert len(fake.taken()) == 1
+
+    @pytest.mark.parametrize("name", ["plain", "split-K", "TMA", "pack A"])
+    def test_errors_leave_the_counter_of_versions_as_it_is(self, fake: FakeDriver, language: str, name: str) -> None:
+        product = Product(fake, name)
+        product()
+        assert product.kind.written == [product.out]
+        product.kind.written.clear()
+        used = product.kept.used
+        for error, given in (
+            (LayoutError, {"out": A}),
+            (LayoutError, {"out": B + 64}),
+            (LayoutError, {"a": A + 1}),
+            (LayoutError, {"out": OUT + 2}),
+            (ArgumentTypeError, {"alpha": "1"}),
+            (ShapeError, {"out": None, "beta": 1.0}),
+        ):
+            with pytest.raises(error):
+                product(**given)  # type: ignore[arg-type]
+        fake.answer(701)
+        with pytest.raises(LaunchError):
+            product()
+        assert product.kind.written == []
+        assert product.kept.used == used
+        product()
+        assert product.kind.written == [product.out]
+        assert product.kept.used > used
+
+    def test_the_lock_is_free_after_an_error(self, fake: FakeDriver, language: str) -> None:
+        product = Product(fake, "pack both, split")
+        product()
+        fake.answer(0, 701)
+        with pytest.raises(LaunchError, match="701"):
+            product()
+        assert not product.kept.kernel._lock.locked()
+        product()
+
+    def test_the_launches_of_a_product_go_together(self, fake: FakeDriver, language: str) -> None:
+        """On one stream all use the same copies."""
+        product, before = Product(fake, "pack both, split"), sys.getswitchinterval()
+        product()
+        fake.taken()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=lambda: [product() for _ in range(200)]) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        seen = fake.taken()
+        assert len(seen) == 1600
+        assert [each.function for each in seen] == [seen[0].function, seen[1].function] * 800
+        assert seen[0].function != seen[1].function
+
+    def test_errors_of_the_arrays_come_through(self, fake: FakeDriver, language: str) -> None:
+        class Broken(FakeKind):
+            where = ""
+
+            def pointer(self, array: FakeArray) -> int:
+                if self.where == "pointer" and array.pointer == B:
+                    raise RuntimeError("no pointer")
+                return array.pointer
+
+            def stream(self, index: int) -> int:
+                if self.where == "stream":
+                    raise RuntimeError("no stream")
+                return 0
+
+            def wrote(self, array: Any) -> None:
+                if self.where == "wrote":
+                    raise RuntimeError("no version")
+
+        product, kind = Product(fake, "plain"), Broken()
+        call: Any = Plan(product.kept, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
+        arrays = FakeArray(A), FakeArray(B), FakeArray(OUT)
+        for kind.where in ("pointer", "stream", "wrote"):
+            for a in (arrays[0], FakeArray(A + 4)):  # which the kernel's vectors do not take
+                with pytest.raises(RuntimeError, match="no "):
+                    call(a, *arrays[1:], 1.0, 0.0)
+        kind.where = ""
+        assert call(*arrays, 1.0, 0.0) is arrays[2]
+
+    @pytest.mark.parametrize("name", ["TMA", "split-K"])
+    def test_nothing_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
+        product = Product(fake, name)
+        given = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5
+        product.call(*given)
+        product.kind.written.clear()
+        laid, scratch = product.plan._run, product.kept.kernel._scratch
+        assert isinstance(laid, Laid)
+        objects = [*given, *(made for _, maps in laid.program.maps for made in maps.values())]
+        objects += [held.addresses for held in scratch._streams.values()] if scratch else []
+        assert len(objects) > len(given)
+        counts = [sys.getrefcount(each) for each in objects]
+        for _ in range(100):
+            product.call(*given)
+            fake.answer(701)
+            with pytest.raises(LaunchError):
+                product.call(*given)
+        product.kind.written.clear()
+        assert [sys.getrefcount(each) for each in objects] == counts
+        gone = weakref.ref(product.kind)
+        del product, laid, scratch
+        gc.collect()
+        assert gone() is None
+
+
+# ---- How the extension is made -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No extension is known, and none is in the cache."""
+    launcher._found.cache_clear()
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    yield tmp_path
+    launcher._found.cache_clear()
+
+
+def compilers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
+    """`cc` is this script; nothing else is found."""
+    place = folder / "bin"
+    place.mkdir(exist_ok=True)
+    if script is not None:
+        (place / "cc").write_text(f"#!/bin/sh\n{script}\n")
+        (place / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+
+
+class TestMaking:
+    def test_it_is_compiled_once(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        use("C", monkeypatch)
+        launcher._found.cache_clear()
+        built: list[str] = []
+
+        def refused(command: Any, name: str, *given: Any) -> Any:
+            built.append(name)
+            raise CompileError("compiled again")
+
+        monkeypatch.setattr(launcher, "compiled", refused)
+        assert launcher.described().startswith("C, ")
+        assert built == []
+        launcher._found.cache_clear()
+        monkeypatch.setattr(launcher, "_FLAGS", (*launcher._FLAGS, "-g"))  # is not in the cache
+        assert launcher.described() == "Python (compiled again)"
+        assert built == ["tilewright_launcher"]
+
+    def test_processes_at_once(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        use("C", monkeypatch)
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(fresh / "other"))
+        program = f"import sys; sys.path[:] = {sys.path!r}\nfrom tilewright.runtime.device import launcher\n"
+        command = [sys.executable, "-c", program + "print(launcher.module().Call, launcher.described())"]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        outputs = {each.communicate(timeout=120)[0] for each in running}
+        assert outputs == {f"<class 'tilewright_launcher.Call'> {launcher.described()}\n"}
+        assert len(list((fresh / "other").rglob("kernel.so"))) == 1
+
+    @pytest.mark.parametrize(("script", "reason"), [
+        (None, "no C compiler `cc`"),
+        ("echo 'cc: error: broken' >&2; exit 1", "does not compile for the processor: cc: error: broken"),
+        ("exit 0", "No such file"),
+        ("while [ $# -gt 1 ]; do [ $1 = -o ] && echo rubbish > $2; shift; done", "file too short"),
+    ])  # fmt: skip
+    def test_without_a_compiler_that_works(
+        self, fresh: Path, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str
+    ) -> None:
+        compilers(fresh, monkeypatch, script)
+        assert launcher.module() is None
+        assert launcher.described().startswith("Python (")
+        assert reason in launcher.described()
+        launch(fake, "Q")(0, 7)
+        assert fake.taken()[0].arguments == expected("Q", [7])
+
+    def test_without_the_headers_of_python(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(fresh))
+        assert launcher.module() is None
+        assert "Python.h" in launcher.described()
+
+    def test_all_of_python_that_it_depends_on_is_in_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        one = launcher.ExtensionCompiler().identity
+        monkeypatch.setattr(sysconfig, "get_config_var", lambda name: "cpython-399")
+        assert launcher.ExtensionCompiler().identity == one.rpartition("; ")[0] + "; cpython-399"
+
+    def test_no_warnings(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        use("C", monkeypatch)
+        launcher._found.cache_clear()
+        monkeypatch.setattr(launcher, "_FLAGS", (*launcher._FLAGS, "-Wall", "-Wextra", "-Werror"))
+        assert launcher.described().startswith("C, ")
+
+
+def test_a_compiler_error_says_what_it_was(tmp_path: Path) -> None:
+    from tilewright.codegen.source import KernelSource
+
+    with pytest.raises(CompileError, match="broken does not compile"):
+        launcher.ExtensionCompiler().build(KernelSource("broken", "int f( {"), str(tmp_path))
