@@ -25,7 +25,7 @@ _TURNS_HELP = "Seconds a contender runs in its turn, at the clock it comes to; 0
 
 
 @click.command("bench")
-@click.option("--suite", help="Shapes by name or file; --shape adds to them [default: public, or small on the processor].")
+@click.option("--suite", help="Shapes by name or file; --shape adds to them [default: public; small on the processor].")
 @click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
 @options.dtype
 @options.trans

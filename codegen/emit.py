@@ -114,7 +114,7 @@ def _values(bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
         "dtypes": bundle.dtypes,
         "header_only": layout.header_only,
         "main": layout.main,
-        "shared": bool(bundle.units),
+        "linked": bool(bundle.units),
         "statuses": _STATUSES,
         "codes": {word: code for code, (word, _) in enumerate(_STATUSES)},
         "width": max(len(word) for word, _ in _STATUSES) + 6,
