@@ -125,8 +125,9 @@ def kind_of(config: Config, problem: Problem) -> str:
 
 def smallest_of_kinds(device_key: str) -> list[Problem]:
     """Of each of KINDS the float product with the least work among the records that ship for a device."""
-    _, shipped = Store(Path("no-such-folder").absolute()).layers(device_key)
-    wanted = [each for each in shipped if (each.problem.dtype, each.problem.trans) == (DType.FLOAT, "nn")]
+    _, shipped = Store(Path("no-such-folder").absolute()).layers()
+    plain = [each for each in shipped if each.device == device_key and each.problem.trans == "nn"]
+    wanted = [each for each in plain if each.problem.dtype is DType.FLOAT]
     wanted.sort(key=lambda each: each.problem.flops)
     groups = ([each.problem for each in wanted if kind in kind_of(each.config, each.problem)] for kind in KINDS)
     return [group[0] for group in groups if group]

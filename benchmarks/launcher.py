@@ -29,6 +29,7 @@ from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product.arrays import kind_of
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.matmul import Gemm
+from tilewright.runtime.store.store import Found
 
 BATCHES, CALLS = 7, 400
 PRODUCTS = {
@@ -81,7 +82,9 @@ class Gpu(HostDevice):
 def call_us(shape: str, text: str) -> float:
     """Microseconds of one call of a loaded kernel, `out` given."""
     problem, config, gpu = Problem.parse(shape, DType.FLOAT), parse(text), Gpu()
-    gemm = Gemm(Kernel(gpu, problem, config, render(problem, config, gpu.info.arch), Binary(b"", "")), "given")
+    gemm = Gemm(
+        Kernel(gpu, problem, config, render(problem, config, gpu.info.arch), Binary(b"", "")), Found(config, "given")
+    )
     memory = cupy.cuda.UnownedMemory(1 << 40, 1 << 34, None, 0)  # nobody reads it
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     a, b, c = (cupy.ndarray(s, "f4", cupy.cuda.MemoryPointer(memory, i << 31)) for i, s in enumerate(shapes))

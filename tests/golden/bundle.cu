@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 4412e4b169a65b3b. To write it again:
+// Written by tilewright, file digest d406d01a35bab81a. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -65,6 +65,7 @@ int current_device(const Device** found)
     if (device.known.load(std::memory_order_acquire)) return BUNDLE_SUCCESS;
 
     const std::lock_guard<std::mutex> lock(asking);
+    if (device.known.load(std::memory_order_relaxed)) return BUNDLE_SUCCESS;  // another thread asked meanwhile
     const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
     };

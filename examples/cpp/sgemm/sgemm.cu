@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 239128a56e0248b4. To write it again:
+// Written by tilewright, file digest 256502047aef3f31. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -511,6 +511,7 @@ int current_device(const Device** found)
     if (device.known.load(std::memory_order_acquire)) return SGEMM_SUCCESS;
 
     const std::lock_guard<std::mutex> lock(asking);
+    if (device.known.load(std::memory_order_relaxed)) return SGEMM_SUCCESS;  // another thread asked meanwhile
     const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
     };

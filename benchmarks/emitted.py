@@ -1,0 +1,155 @@
+"""What an emitted kernel costs where it is used: its functions timed from C++ beside the library's, on an NVIDIA GPU.
+
+    python benchmarks/emitted.py
+    python benchmarks/emitted.py --output emitted.json --arch sm_90a
+
+A bundle of tuned kernels of every kind is emitted, built by nvcc and run: its self-test checks each kernel and times
+it from a graph over rotated inputs, from event to event of a call, and by the processor's time a call. The library
+times the same kernels in between. --output is benchmarks/results/<device>/emitted.json where it is not given. Needs
+CuPy and nvcc.
+"""
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from statistics import fmean, geometric_mean, median
+from typing import Any
+
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.config import Config
+from tilewright.codegen.emit import Layout, emit
+from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge, Mode
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.product.kernel import prepare
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
+from tilewright.tuner.search.nearest import nearest
+
+SHAPES = (
+    "100 256 512 1000 1024x768x512 1023x769x511 2047 16x4096x4096 4096x16x4096 64x64x65536 65536x64x64 35x700x2048 "
+    "3072x1500x1024 4096x4096x64"
+).split()
+PADDED = ("300x200x100", "simt:64x64x16,edge=pad")
+"""No tuned kernel pads: one that does, and its shape."""
+ROUNDS = 3
+AT_MOST = {"run over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
+LINE = re.compile(
+    r"^(?P<function>\w+) +(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) +(?P<right>ok|WRONG) +(?P<run_us>[\d.]+) "
+    r"+(?P<eager_us>[\d.]+) +(?P<host_us>[\d.]+) +(?:[\d.]+|-) +(?:[\d.]+|-)(?: SLOWER)? +(?P<config>\S+)$",
+    re.MULTILINE,
+)
+"""A kernel's line of the self-test."""
+METHOD = (
+    f"Medians of {ROUNDS} runs of the self-test and of the library in turn, one after the other on one GPU. "
+    "run_us and library_us: a product within a replayed graph of products over rotated inputs, 2.5 times the L2 cache; "
+    "products over 500 us without a graph. eager_us: from event to event of one call, median. host_us: the processor's "
+    "time until a call returns, minimum of 5 batches of 200"
+)
+
+
+def kinds_of(config: Config, problem: Problem) -> list[str]:
+    """What a kernel has beside its tiles."""
+    found = {"split_k": config.split.mode is Mode.SPLIT_K, "stream_k": config.split.mode is Mode.STREAM_K}
+    found |= {"cluster": config.clustered, "persistent": config.split.mode is Mode.PERSISTENT}
+    found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem)), "pad": config.edge is Edge.PAD}
+    found["l2_prefetch"] = ("l2_prefetch", 1) in config.values
+    return [kind for kind, has in found.items() if has]
+
+
+def kernels(info: DeviceInfo) -> list[Served]:
+    """The tuned kernels of the shapes in both types, and padded ones."""
+    store, served = Store(Path("no-such-folder").absolute()), []
+    for dtype in ("float", "double"):
+        for shape in SHAPES:
+            problem = Problem.parse(shape, dtype)
+            served.append(store.lookup(info, problem, nearest).served(problem, info))
+        shape, config = PADDED
+        served.append(Served(Problem.parse(shape, dtype), parse(config), info.arch, info.sm_count))
+    return served
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """What the self-test says, a row a kernel. Raises ValueError where one is wrong."""
+    rows = []
+    for match in LINE.finditer(text):
+        if match["right"] != "ok":
+            raise ValueError(match[0])
+        found = match.groupdict().items()
+        rows.append({key: float(value) if key.endswith("_us") else value for key, value in found})
+    return rows
+
+
+def library_us(timers: list[tuple[Timer, Any]]) -> list[float]:
+    """Microseconds of each kernel, launched by the library."""
+    return [timer.measure(launch).median_us for timer, launch in timers]
+
+
+def main() -> None:
+    """Build, run, time, print the table and write emitted.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, help="the JSON file")
+    parser.add_argument("--arch", default="native", help="what nvcc compiles for")
+    options = parser.parse_args()
+    info = choose("cuda").info
+    device, served = open_device(info), kernels(info)
+    timers = []
+    for each in served:
+        timer = Timer(device, each.problem, plan=TimingPlan.side_by_side(device))
+        timers.append((timer, prepare(device, each.problem, each.config).launch))
+    with tempfile.TemporaryDirectory() as folder:
+        files = emit(served, "gemm", Layout(main=True)).write(Path(folder))
+        sources = [str(path) for path in files if path.suffix == ".cu"]
+        program = f"{folder}/gemm_main"
+        start = datetime.datetime.now()
+        command = ["nvcc", "-O3", "-std=c++17", f"-arch={options.arch}", *sources, "-o", program]
+        subprocess.run(command, check=True)
+        seconds = (datetime.datetime.now() - start).total_seconds()
+        runs, times = [], []
+        for _ in range(ROUNDS):
+            done = subprocess.run([program], capture_output=True, text=True, check=True)
+            runs.append(parsed(done.stdout))
+            times.append(library_us(timers))
+    rows = []
+    for i, each in enumerate(served):
+        problem, run = (
+            each.problem,
+            {name: median(r[i][name] for r in runs) for name in ("run_us", "eager_us", "host_us")},
+        )
+        row: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
+        row |= {"config": str(each.config), "kinds": kinds_of(each.config, problem)}
+        rows.append(row | {"library_us": median(t[i] for t in times)} | run)
+    ratios = [row["run_us"] / row["library_us"] for row in rows]
+    over, hosts = [row["eager_us"] - row["run_us"] for row in rows], [row["host_us"] for row in rows]
+    summary = {
+        "run over library": {"mean": geometric_mean(ratios), "worst": max(ratios)},
+        "eager over kernel, us": {"mean": fmean(over), "worst": max(over)},
+        "host_us": {"mean": fmean(hosts), "worst": max(hosts)},
+    }
+    for row, ratio in zip(rows, ratios):
+        shape = f"{row['m']}x{row['n']}x{row['k']}"
+        times_us = f"{row['library_us']:10.2f} {row['run_us']:10.2f} {row['eager_us']:10.2f} {row['host_us']:6.2f}"
+        print(f"{shape:<18}{row['dtype']:<7}{times_us} {ratio:6.3f}  {'+'.join(row['kinds'])}")
+    for name, found in summary.items():
+        print(f"{name}: mean {found['mean']:.3f}, worst {found['worst']:.3f}, at most {AT_MOST[name]}")
+    document: dict[str, Any] = {
+        "device": info.name,
+        "driver": info.driver,
+        "versions": dict(versions_of(info, device.compiler)),
+    }
+    document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
+    document |= {"nvcc_s": f"{seconds:.1f}", "summary": summary, "rows": rows}
+    path = options.output or Path(__file__).parent / "results" / info.key / "emitted.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
