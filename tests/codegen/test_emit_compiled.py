@@ -92,6 +92,7 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family
     compiled("nvcc", "-arch=sm_90a", "-O1", *STRICT, "-c", "-o", tmp_path / "gemm.o", paths[0])
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
     """What one kernel does not need is left out of its launcher: nothing is missing then, and nothing is unused."""
@@ -158,6 +159,7 @@ def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path:
     assert "no CUDA device" in done.stderr
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.skipif(CMAKE is None, reason="CMake is not installed")
 def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
