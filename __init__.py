@@ -8,6 +8,7 @@ from .codegen.bundle import Served
 from .codegen.emit import Layout, emit
 from .codegen.problem import Problem
 from .runtime.product.matmul import Library, Memory
+from .tuner.first_use import measured
 from .tuner.search.nearest import nearest
 from .tuner.tune import tune
 
@@ -29,6 +30,6 @@ def _differentiable(a: Any, b: Any, alpha: float) -> Any:
     return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
 
 
-_library = Library(nearest, _differentiable)
+_library = Library(nearest, measured, _differentiable)
 load, matmul, prepare = _library.load, _library.matmul, _library.prepare
 memory, clear = _library.memory, _library.clear

@@ -5,10 +5,23 @@ from pathlib import Path
 
 import platformdirs
 
+from ..codegen.errors import check
+
 STORE_VARIABLE = "TILEWRIGHT_STORE"
 """Folder of tuned records and trial histories."""
 CACHE_VARIABLE = "TILEWRIGHT_CACHE"
 """Folder of compiled kernels; can be deleted at any time."""
+
+FIRST_USE_VARIABLE = "TILEWRIGHT_FIRST_USE"
+"""What happens at the first use of a shape that was not tuned: `predict` (the default) or `measure`."""
+FIRST_USES = ("predict", "measure")
+
+
+def first_use() -> str:
+    """TILEWRIGHT_FIRST_USE, one of FIRST_USES. Raises ConfigError for anything else."""
+    value = os.environ.get(FIRST_USE_VARIABLE, "") or FIRST_USES[0]
+    check(value in FIRST_USES, f"{FIRST_USE_VARIABLE} must be {' or '.join(FIRST_USES)}, got {value!r}")
+    return value
 
 
 def store_folder() -> Path:

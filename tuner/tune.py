@@ -116,7 +116,7 @@ def tune(
         evaluator.close()
         search.close()
     contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,))
-    best = decided(problem, info, contenders, versions)
+    best = decided(problem, info, contenders, versions, _told(effort, budget))
     shelf.keep(best, replace=True)
     return Result(
         problem=problem,
@@ -146,6 +146,10 @@ def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
     check(seconds is None or (seconds > 0 and math.isfinite(seconds)), f"seconds must be positive, got {seconds}")
     default = EFFORTS[effort]
     return Budget(trials or default.trials, seconds or default.seconds)
+
+
+def _told(effort: str, budget: Budget) -> str:
+    return effort if budget == EFFORTS[effort] else f"{budget.trials} trials or {budget.seconds:g} s"
 
 
 @dataclass(slots=True)

@@ -12,9 +12,18 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, TilewrightError, check, check_path
+from ...codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    DeviceMismatchError,
+    TilewrightError,
+    check,
+    check_path,
+    check_type,
+)
 from ...codegen.families import default_config
 from ...codegen.problem import DType, Problem
+from .. import settings
 from ..check.verify import Launch, Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
@@ -25,6 +34,8 @@ from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
 
+_SECONDS = 2.0
+"""Spent on measuring a shape at its first use."""
 _MAX_KERNELS = 256
 """Kernels that `matmul` keeps ready; each holds a library or module open, so past this the least used goes."""
 
@@ -97,9 +108,17 @@ class Gemm:
         return plan
 
 
-def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking) -> Gemm:
+Measure = Callable[[Device, Problem, Store, Found, float], Found]
+"""What makes sure of a look-up that found no record of just this shape, by measuring for so many seconds."""
+Sure = Callable[[Device, Problem, Store, Found], Found]
+"""The same for a number of seconds that was chosen."""
+
+
+def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None) -> Gemm:
     """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
     found = store.lookup(device.info, problem, ranking)
+    if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
+        found = measure(device, problem, store, found)
     if found.record is not None and found.record.versions != versions_of(device.info, device.compiler):
         found = _rechecked(device, found, store)
     return Gemm(prepare(device, problem, found.config), found)
@@ -140,9 +159,9 @@ class Memory:
 class Library:
     """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
 
-    def __init__(self, ranking: Ranking, differentiable: Callable[[Any, Any, float], Any]) -> None:
+    def __init__(self, ranking: Ranking, measure: Measure, differentiable: Callable[[Any, Any, float], Any]) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
-        self._ranking, self._differentiable = ranking, differentiable
+        self._ranking, self._measure, self._differentiable = ranking, measure, differentiable
         self._kernels: dict[tuple[Problem, str], Kept] = {}
         self._plans = Plans()
         self._loaded: weakref.WeakSet[Kernel] = weakref.WeakSet()
@@ -159,18 +178,25 @@ class Library:
         trans_b: bool = False,
         device: str = "auto",
         store: Path | str | None = None,
+        first_use: str | None = None,
+        seconds: float = _SECONDS,
     ) -> Gemm:
         """The kernel that the store holds for a shape: exactly tuned, else tuned for the nearest shape, else estimated
         from what was tuned for other devices and transposes, else the default.
 
+        With first_use="measure" a shape that was not tuned is measured: some likely kernels are compiled, verified and
+        timed for about so many `seconds`, and the fastest is kept in the store; the caller waits. The default is
+        "predict", or what TILEWRIGHT_FIRST_USE says.
+
         m, n, k are rows of C, columns of C and inner dimension; dtype is float or double, or a type of that name of
         NumPy, CuPy or torch. `.origin` says which it was. A record made by another version of generator, driver or
         compiler is checked against the reference first. A graph in which the kernel was captured needs it: keep it.
-        Raises ArgumentTypeError, ShapeError, ConfigError, DeviceError, CompileError, StoreError or LaunchError.
+        Raises ArgumentTypeError, ShapeError, ConfigError, DeviceError, CompileError, StoreError, LaunchError, and
+        CaptureError where it would have to measure while a graph is captured.
         """
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
-        opened = _open(device)
-        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking)
+        opened, measure = _open(device), self._first_use(first_use, seconds)
+        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure)
         with self._lock:
             self._loaded.add(gemm._kept.kernel)
         return gemm
@@ -233,8 +259,11 @@ class Library:
         trans: str = "nn",
         device: str = "auto",
         graphs: int = 1,
+        measure: bool = False,
+        seconds: float = _SECONDS,
     ) -> None:
-        """Make all ready for `matmul` of these shapes, so that a CUDA graph may be captured.
+        """Make all ready for `matmul` of these shapes, so that a CUDA graph may be captured. With `measure` those that
+        were not tuned are measured, as `load` does, for about so many `seconds` each.
 
         A shape is `"1024x768x512"`, (m, n, k) or a Problem, which has a dtype and transposes of its own; `trans` is nn,
         nt, tn or tt. While a graph is captured nothing is compiled or allocated. `graphs` of them can then be captured
@@ -257,8 +286,9 @@ class Library:
                 )  # fmt: skip
                 one = Problem.parse("1", dtype, trans)
                 problem = replace(one, m=shape[0], n=shape[1], k=shape[2])
+            first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
-                self._kept(problem, opened.info.selector, None).kernel.prepare_graphs(graphs)
+                self._kept(problem, opened.info.selector, None, first_use).kernel.prepare_graphs(graphs)
 
     def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """A product that torch's autograd knows of."""
@@ -284,23 +314,36 @@ class Library:
         for kernel in loaded:
             kernel.release()
 
-    def _kept(self, problem: Problem, selector: str, kind: Kind | None) -> Kept:
+    def _first_use(self, asked: str | None, seconds: float) -> Sure | None:
+        """What measures a shape that was not tuned, None where that is not asked for."""
+        chosen = settings.first_use() if asked is None else asked
+        known = " or ".join(map(repr, settings.FIRST_USES))
+        check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
+        check_type("seconds", seconds, (int, float), "a number")
+
+        def measure(device: Device, problem: Problem, store: Store, found: Found) -> Found:
+            return self._measure(device, problem, store, found, seconds)
+
+        return measure if chosen == "measure" else None
+
+    def _kept(self, problem: Problem, selector: str, kind: Kind | None, measure: Sure | None = None) -> Kept:
         found = self._kernels.get((problem, selector))
         if found is None:
             with self._lock:
                 found = self._kernels.get((problem, selector))
                 if found is None:
-                    found = self._kernels[problem, selector] = self._new(problem, selector, kind)
+                    found = self._kernels[problem, selector] = self._new(problem, selector, kind, measure)
         return found
 
-    def _new(self, problem: Problem, selector: str, kind: Kind | None) -> Kept:
+    def _new(self, problem: Problem, selector: str, kind: Kind | None, measure: Sure | None) -> Kept:
         device = _open(selector)
         if kind is not None and not device.info.arch.is_host:
             with device.entered():
                 capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
             text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
             check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
-        kept = load_on(device, problem, Store(), self._ranking)._kept
+        measure = measure or self._first_use(None, _SECONDS)
+        kept = load_on(device, problem, Store(), self._ranking, measure)._kept
         self._loaded.add(kept.kernel)
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:

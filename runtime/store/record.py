@@ -97,6 +97,8 @@ class Record:
     """Median of the paired ratios of the vendor's time over this one's: above 1 is faster than the vendor."""
     ratio_interval: tuple[float, float] | None = None
     """Confidence interval of that ratio."""
+    effort: str = ""
+    """How much was tried: that of `tune`, or `first use`; empty where it is not known."""
 
     def __post_init__(self) -> None:
         done = self.status is Status.OK

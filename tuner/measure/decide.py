@@ -95,7 +95,11 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def decided(
-    problem: Problem, info: DeviceInfo, contenders: tuple[Contender, ...], versions: tuple[tuple[str, str], ...]
+    problem: Problem,
+    info: DeviceInfo,
+    contenders: tuple[Contender, ...],
+    versions: tuple[tuple[str, str], ...],
+    effort: str = "",
 ) -> Record:
     """The record of the winner, the first of `judge`'s contenders."""
     first = contenders[0]
@@ -112,4 +116,5 @@ def decided(
         vendor_us=vendor.measurement.median_us,
         ratio_vendor=first.ratio_vendor,
         ratio_interval=first.interval,
+        effort=effort,
     )

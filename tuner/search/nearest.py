@@ -34,14 +34,20 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
             return Found(config, f"nearest {record.problem.shape}", record)
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return None  # the model knows nothing of processors
+    found = fits(problem, info, records)
+    best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
+    return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
+
+
+def fits(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> dict[Config, Record]:
+    """The configs of all records of the type as they serve a problem, each with the first record that has it."""
     found: dict[Config, Record] = {}
     for record in records:
         if record.problem.dtype is problem.dtype:
             config = fitted(record.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
             if config is not None:
                 found.setdefault(config, record)
-    best = min(found, key=lambda config: estimate_us(problem, config, info), default=None)
-    return None if best is None else Found(best, f"estimated, from {found[best].problem.shape}")
+    return found
 
 
 def distance(tuned: Problem, problem: Problem) -> float:

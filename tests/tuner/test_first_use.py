@@ -1,0 +1,159 @@
+"""A shape that was not tuned, measured when it is first used."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from stored import INFO, make
+from tilewright.codegen.errors import CaptureError, ConfigError, LaunchError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.store.store import Found, Store
+from tilewright.tuner import first_use
+from tilewright.tuner.first_use import EFFORT, MOST, likely, measured
+from tilewright.tuner.measure.evaluate import Bench, Tried
+
+PROBLEM = Problem(40, 24, 56)
+FAST, SLOW = parse("tiled:16"), parse("naive:")
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is tried, in order."""
+    found: list[str] = []
+    original = Bench.try_variant
+
+    def noted(self: Bench, config: Any, stop_above_us: float) -> Tried:
+        found.append(str(config))
+        return original(self, config, stop_above_us)
+
+    monkeypatch.setattr(Bench, "try_variant", noted)
+    return found
+
+
+def near(store: Store, *texts: str) -> None:
+    """Records of near shapes on this machine."""
+    for number, text in enumerate(texts, 1):
+        store.keep(make(10.0, Problem(40, 24, 56 + 8 * number), parse(text), choose("host").info.key))
+
+
+def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: list[str]) -> None:
+    near(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
+    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert {"tiled:16", "tiled:8,edge=exact"} < set(tried)
+    assert len(tried) <= MOST
+    record = Store().best(kernel.device.key, PROBLEM)
+    assert record is not None
+    assert (record.effort, record.config, kernel.origin) == (EFFORT, kernel.config, "exact")
+    assert record.accuracy is not None
+    assert record.accuracy.ok
+    a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
+    assert (kernel(a, b) == 56).all()
+    tried.clear()
+    again = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert (tried, again.config) == ([], kernel.config)
+
+
+def test_nothing_is_measured_unless_it_is_asked_for(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tilewright.load(40, 24, 56, device="host").origin == "default"
+    monkeypatch.setenv("TILEWRIGHT_FIRST_USE", "predict")
+    assert tilewright.load(40, 24, 56, device="host").origin == "default"
+    assert tried == []
+    monkeypatch.setenv("TILEWRIGHT_FIRST_USE", "measure")
+    assert tilewright.load(40, 24, 56, device="host", first_use="predict").origin == "default"
+    assert tilewright.load(40, 0, 56, device="host").origin == "default"  # nothing to time
+    assert tried == []
+    assert tilewright.load(40, 24, 56, device="host").origin == "exact"
+    assert tried != []
+
+
+def test_matmul_and_prepare_measure_too(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tilewright.clear()
+    tilewright.prepare((40, 24, 56), device="host", measure=True, seconds=0.5)
+    assert tried != []
+    tried.clear()
+    monkeypatch.setenv("TILEWRIGHT_FIRST_USE", "measure")
+    a, b = np.ones((24, 56), "f4"), np.ones((56, 40), "f4")
+    out = np.full((24, 40), 7, "f4")
+    tilewright.matmul(a, b, out=out, beta=1.0, device="host")
+    assert tried != []
+    assert (out == 63).all()  # what was measured did not touch it
+    tilewright.clear()
+
+
+def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
+    near(Store(), "tiled:16", "tiled:8")
+    assert tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9).origin == "exact"
+    assert len(tried) == 1
+
+
+def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device, store = HostDevice(), Store(tmp_path)
+    store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
+    found = Found(FAST, "nearest 40x24x64")
+    original = Bench.try_variant
+
+    def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:
+        return original(self, parse("tiled:16,edge=exact") if config == FAST else config, stop_above_us)
+
+    monkeypatch.setattr(Bench, "try_variant", broken)
+    assert measured(device, PROBLEM, store, found, 2.0).config == SLOW
+    monkeypatch.setattr(first_use, "likely", lambda *given: [FAST])
+    assert measured(device, Problem(40, 24, 57), store, found, 2.0) is found  # nothing works: as it was
+
+
+def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried: list[str]) -> None:
+    monkeypatch.setattr(HostDevice, "capturing", lambda self, stream: True)
+    with pytest.raises(CaptureError, match=r"call tilewright.prepare\('40x24x56', measure=True\) before"):
+        tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert tried == []
+
+
+def test_threads_measure_a_shape_once(tried: list[str]) -> None:
+    near(Store(), "tiled:16")
+    with ThreadPoolExecutor(4) as pool:
+        loads = [pool.submit(tilewright.load, 40, 24, 56, device="host", first_use="measure") for _ in range(4)]
+        configs = {load.result().config for load in loads}
+    assert len(configs) == 1
+    assert len(tried) == len(set(tried))
+
+
+def test_a_store_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(self: Store, record: Any, replace: bool = False) -> bool:
+        raise LaunchError("the disk is full")
+
+    monkeypatch.setattr(Store, "keep", keep)
+    with pytest.warns(UserWarning, match="measured, but not kept: the disk is full"):
+        assert tilewright.load(40, 24, 56, device="host", first_use="measure").origin == "exact"
+
+
+def test_on_a_gpu_a_model_adds_to_the_winners_of_near_shapes() -> None:
+    records = tuple(Store(Path("nowhere").absolute()).records())
+    problem = Problem(777, 1234, 600)
+    start = time.perf_counter()
+    configs = likely(problem, INFO, records, SLOW)
+    assert time.perf_counter() - start < 2
+    assert configs[0] == SLOW
+    assert len(configs) == len(set(configs)) == MOST
+    assert any(config.cta_tile[0] >= 64 for config in configs)
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"first_use": "guess"}, r"first_use must be 'predict' or 'measure', got 'guess'"),
+    ({"first_use": "measure", "seconds": "2"}, r"seconds must be a number, got '2'"),
+])  # fmt: skip
+def test_bad_input(given: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, TypeError), match=message):
+        tilewright.load(40, 24, 56, device="host", **given)
+
+
+def test_a_bad_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_FIRST_USE", "yes")
+    with pytest.raises(ConfigError, match="TILEWRIGHT_FIRST_USE must be predict or measure, got 'yes'"):
+        tilewright.load(40, 24, 56, device="host")

@@ -1,0 +1,96 @@
+"""A shape that was not tuned, at its first use: a few likely kernels are compiled side by side, verified and timed."""
+
+import itertools
+import math
+import os
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+from ..codegen.config import Config
+from ..codegen.errors import CaptureError, TilewrightError, check
+from ..codegen.problem import Problem
+from ..codegen.render import render
+from ..runtime.device.cache import compile_cached
+from ..runtime.device.protocol import Device, DeviceInfo
+from ..runtime.store.record import Record
+from ..runtime.store.store import Found, Store
+from .measure.evaluate import Bench
+from .search.model import estimate_us
+from .search.nearest import fits
+from .search.ranked import recorded
+
+MOST = 8
+"""Kernels that are tried."""
+EFFORT = "first use"
+"""What their records say of the effort."""
+_STOP_OVER = 1.3
+_measuring = threading.Lock()  # two shapes at a time would disturb each other's times
+
+
+def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
+    """The fastest right kernel of a few likely ones, of which what the look-up found is the first; it is kept in the
+    store.
+
+    Takes some `seconds`, on memory of its own; the processor waits. Where another thread kept a record meanwhile, that
+    is it. Raises CaptureError while the current stream is captured, LaunchError where no memory is left.
+    """
+    info, begin = device.info, time.monotonic()
+    with device.entered():
+        capturing = device.capturing(device.stream())
+    text = f"{problem} is not ready, and nothing is measured while a graph is captured"
+    check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
+    with _measuring:
+        kept = store.best(info.key, problem)
+        if kept is not None:
+            return Found(kept.config, "exact", kept)
+        configs = likely(problem, info, tuple(store.records()), found.config)
+        compile_together(device, problem, configs)
+        best = _fastest(Bench(device, problem), configs, begin + seconds)
+        if best is None:
+            return found
+        record = replace(best, effort=EFFORT)
+        try:
+            store.keep(record)
+        except TilewrightError as error:
+            warnings.warn(f"measured, but not kept: {error}", stacklevel=5)
+        return Found(record.config, "exact", record)
+
+
+def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first: Config) -> list[Config]:
+    """At most MOST configs: the first, then in turn winners of near shapes and, on a GPU, those that a model of the
+    device expects most of."""
+    near = recorded(problem, info, records, MOST)
+    expected: list[Config] = []
+    if not info.arch.is_host:
+        expected = sorted(fits(problem, info, records), key=lambda config: estimate_us(problem, config, info))
+    turns = itertools.chain.from_iterable(itertools.zip_longest(near, expected[:MOST]))
+    return list(dict.fromkeys([first, *(config for config in turns if config is not None)]))[:MOST]
+
+
+def compile_together(device: Device, problem: Problem, configs: Sequence[Config]) -> None:
+    """Have the configs compiled, in the cache. A failure is told by who asks for that one."""
+
+    def build(config: Config) -> None:
+        with suppress(TilewrightError):
+            compile_cached(device.compiler, render(problem, config, device.info.arch))
+
+    with ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0)))) as pool:
+        list(pool.map(build, configs))
+
+
+def _fastest(bench: Bench, configs: Sequence[Config], deadline: float) -> Record | None:
+    best: Record | None = None
+    for config in configs:
+        if best is not None and time.monotonic() > deadline:
+            break
+        tried = bench.try_variant(config, _STOP_OVER * best.median_us if best else math.inf)
+        if tried.record.median_us < (best.median_us if best else math.inf):
+            best = tried.record
+        if tried.fault:
+            break  # the device is in error: the next call tells
+    return best
