@@ -45,7 +45,7 @@ def near(store: Store, *texts: str) -> None:
 
 def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: list[str]) -> None:
     near(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
-    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=60)
     assert {"tiled:16", "tiled:8,edge=exact"} < set(tried)
     assert len(tried) <= MOST
     record = Store().best(kernel.device.key, PROBLEM)
