@@ -115,7 +115,7 @@ def tune(
     finally:
         evaluator.close()
         search.close()
-    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,))
+    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), stored)
     best = decided(problem, info, contenders, versions, _told(effort, budget))
     shelf.keep(best, replace=True)
     return Result(

@@ -44,13 +44,21 @@ def test_what_is_only_compared_cannot_win() -> None:
 
 def test_a_tie_goes_to_the_canonical_first_whoever_was_lucky() -> None:
     assert SECOND.canonical < THIRD.canonical
-    for lucky in (10.0, 10.15):
-        found = judge(duel(third=[10.1] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
+    for lucky in (10.0, 10.07):
+        found = judge(duel(third=[10.03] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
         assert found[0].config == SECOND
 
 
+def test_what_is_stored_stays_where_it_is_tied_with_the_fastest() -> None:
+    tied = duel(second=[10.0] * 7, third=[10.04] * 7, vendor=[9.0] * 7)
+    assert judge(tied, stored=[THIRD])[0].config == THIRD
+    assert judge(tied, stored=[FIRST])[0].config == SECOND
+    assert judge(duel(second=[10.0] * 7, third=[10.1] * 7, vendor=[9.0] * 7), stored=[THIRD])[0].config == SECOND
+    assert judge(duel(third=[10.0] * 7, second=[10.0] * 7, vendor=[9.0] * 7), (THIRD,), [THIRD])[0].config == SECOND
+
+
 def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
-    assert judge(duel(second=[10.3] * 7, third=[10.0] * 7, vendor=[9.0] * 7))[0].config == THIRD
+    assert judge(duel(second=[10.06] * 7, third=[10.0] * 7, vendor=[9.0] * 7))[0].config == THIRD
 
 
 def test_ratios_are_paired_by_round() -> None:

@@ -15,7 +15,7 @@ from .evaluate import Duel
 
 NAIVE = next(iter(families().values()))()
 """What every result is compared with: the defaults of the simplest family."""
-TIE = 0.02
+TIE = 0.005
 """Contenders nearer than this are equal."""
 
 
@@ -38,11 +38,11 @@ class Contender:
     between_interval: tuple[float, float] | None = None
 
 
-def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender, ...]:
+def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[Config] = ()) -> tuple[Contender, ...]:
     """The contenders of a duel: the winner, then the others, fastest first.
 
-    The winner is the canonical first of those tied with the fastest; `only_compared` names contenders that cannot
-    win, beside the vendor's library.
+    Of those tied with the fastest what is stored stays, else the canonical first wins; `only_compared` names contenders
+    that cannot win, beside the vendor's library.
     """
     vendor = next(side for side in duel if side.config is None)
     contenders = []
@@ -52,7 +52,11 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = ()) -> tuple[Contender
         beside = median(side.between_us), *paired_if_timed(vendor.between_us, side.between_us)
         contenders.append(Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
-    ours = [(c.config.canonical, c) for c in contenders if c.config is not None and c.config not in only_compared]
+    ours = [
+        ((c.config not in stored, c.config.canonical), c)
+        for c in contenders
+        if c.config is not None and c.config not in only_compared
+    ]
     if not ours:
         raise TuningError("nobody to judge")
     fastest = ours[0][1].measurement.median_us
