@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest d406d01a35bab81a. To write it again:
+// Written by tilewright, file digest ff1ee980bfe0b310. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -32,7 +32,7 @@ const Shape F32_NN_SHAPES[] = {
 };
 const Shape F32_NN_GENERAL = {0, 0, 0, 0, 0, 0, &k6::KERNEL, "general", 0, 0};
 const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 6, &F32_NN_GENERAL, };
+    false, false, F32_NN_SHAPES, 6, &F32_NN_GENERAL};
 
 constexpr int MAX_DEVICES = 64;
 constexpr std::size_t COUNTER_BYTES = 16384;  // at the begin of a workspace: 0 between two calls
@@ -186,10 +186,10 @@ bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
         && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
 }
 
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, at most
-// NEAR of each. Only
-// one that `suits` counts.
-constexpr float NEAR = 3;
+constexpr float NEAR = 3;  // doublings of m, of n and of k within which a shape is near
+
+// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if one is near.
+// Only a kernel that `suits` counts.
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
 {
@@ -483,16 +483,14 @@ int can_implement(const Product& product, const Sizes& sizes, Index lda, Index l
     return chosen(product, sizes) ? BUNDLE_SUCCESS : BUNDLE_TOO_LARGE;
 }
 
-// Bytes of a workspace: for the kernel that a product gets, and for the general one, which it gets where its operands
-// lie otherwise.
+// Bytes of a workspace for the kernel that a product gets.
 std::size_t workspace_of(const Product& product, Index element, const Sizes& sizes)
 {
     const auto [m, n, k] = sizes;
     if (m < 1 || n < 1 || k < 0 || m > INT_MAX || n > INT_MAX || k > INT_MAX) return 0;
     const Shape* const shape = chosen(product, sizes);
     if (!shape) return 0;
-    const std::size_t own = need_of(*shape->kernel, element, sizes).total();
-    return own;
+    return need_of(*shape->kernel, element, sizes).total();
 }
 
 template <typename T>

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest c5116cb49eeac352. To write it again:
+// Written by tilewright, file digest c9ae7a014b9758ff. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -146,7 +146,7 @@ const Shape F32_NN_SHAPES[] = {
     {1024, 768, 512, &k0::KERNEL, "as given", 0, 0},
 };
 const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 1, };
+    false, false, F32_NN_SHAPES, 1};
 
 constexpr int MAX_DEVICES = 64;
 

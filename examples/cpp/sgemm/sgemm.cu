@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 256502047aef3f31. To write it again:
+// Written by tilewright, file digest 50b6fea9c38ca9b9. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -480,7 +480,7 @@ const Shape F32_NN_SHAPES[] = {
     {1024, 16, 512, 10.0000f, 4.0000f, 9.0000f, &k1::KERNEL, "as given", 0, 0},
 };
 const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 2, };
+    false, false, F32_NN_SHAPES, 2};
 
 constexpr int MAX_DEVICES = 64;
 
@@ -563,8 +563,8 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
     return ctas_of(kernel, sizes) > 0;
 }
 
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away. Only
-// one that `suits` counts.
+// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away.
+// Only a kernel that `suits` counts.
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
 {
