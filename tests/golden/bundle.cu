@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest ff1ee980bfe0b310. To write it again:
+// Written by tilewright, file digest d59faf53f8b0f6d9. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -188,7 +188,8 @@ bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
 
 constexpr float NEAR = 3;  // doublings of m, of n and of k within which a shape is near
 
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if one is near.
+// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
+// one is near.
 // Only a kernel that `suits` counts.
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
