@@ -1,13 +1,19 @@
 """What runs where nothing was tuned."""
 
+import random
+from pathlib import Path
+
 import pytest
 from search_spaces import H200, on
-from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.arch import ARCHES, Arch
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.device.known import typical
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.nearest import distance, fitted, nearest
 
 ARCH = ARCHES["sm_90a"]
@@ -66,4 +72,27 @@ def test_elsewhere_the_model_takes_its_choice_of_all_records_but_not_for_process
     )
     assert nearest(Problem.parse("4096"), on("host"), records) is None
     assert nearest(Problem(0, 4, 4), H200, records) is None
-    assert nearest(Problem.parse("4096", "double"), H200, records) is None
+    other = nearest(Problem.parse("4096", "double"), H200, records)  # nothing was tuned in its type
+    assert other is not None
+    assert other.origin == "estimated, from 4096x4096x4096"
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
+def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None:
+    """What was tuned on one device is fitted to what another lacks: shared memory, cp.async, instructions, clusters."""
+    store, info, rng = Store(Path("nowhere").absolute()), typical(arch), random.Random(arch.name)
+    for _ in range(30):
+        sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]
+        problem = Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
+        found = store.lookup(info, problem, nearest)
+        assert found.origin != "default", problem
+        assert serves(found.config, problem, arch)
+
+
+def test_what_a_device_lacks_is_replaced_only_in_configs_of_another() -> None:
+    problem, sm_80 = Problem.parse("512", "double"), ARCHES["sm_80"]
+    config = parse("dmma:64x64x16,vec=2")
+    assert fitted(config, problem, sm_80, (Edge.BOUNDS,)) is None
+    other = fitted(config, problem, sm_80, (Edge.BOUNDS,), elsewhere=True)
+    assert other == config.changed(mma_k=4)
+    assert fitted(config, problem, ARCHES["sm_90a"], (Edge.BOUNDS,), elsewhere=True) == config

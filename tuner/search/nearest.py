@@ -40,13 +40,18 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
 
 
 def fits(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> dict[Config, Record]:
-    """The configs of all records of the type as they serve a problem, each with the first record that has it."""
-    found: dict[Config, Record] = {}
-    for record in records:
-        if record.problem.dtype is problem.dtype:
-            config = fitted(record.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
-            if config is not None:
-                found.setdefault(config, record)
+    """The configs of all records of the type as they serve a problem, each with the first record that has it; of
+    records of another type where those of this one need what the device lacks."""
+    for alike in (True, False):
+        found: dict[Config, Record] = {}
+        for record in records:
+            if (record.problem.dtype is problem.dtype) is alike:
+                elsewhere = record.device != info.key
+                config = fitted(record.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS), elsewhere)
+                if config is not None:
+                    found.setdefault(config, record)
+        if found:
+            break
     return found
 
 
@@ -57,11 +62,13 @@ def distance(tuned: Problem, problem: Problem) -> float:
     return sum(abs(math.log2(max(one, 0.5)) - math.log2(max(other, 0.5))) for one, other in pairs)
 
 
-def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]) -> Config | None:
+def fitted(
+    config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...], elsewhere: bool = False
+) -> Config | None:
     """The config as it serves a problem: with the first of `edges` and the widest vectors that do.
 
-    The tiles stay. What it has for rows that are not aligned is reset where that is hopeless for the problem. None
-    where it cannot serve the problem.
+    The tiles stay. Of a config from `elsewhere`, another device, what this one lacks is replaced. What it has for rows
+    that are not aligned is reset where that is hopeless for the problem. None where it cannot serve the problem.
     """
     kind = type(config)
     policy = policy_of(kind.family)
@@ -71,8 +78,11 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
             reset[name] = kind.leaf(name).default
     choices = [kind.leaf(name).choices for name in kind.vectors]
     widths = sorted(itertools.product(*choices), key=math.prod, reverse=True)
-    for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
-        fit = config.changed(edge=edge, **reset, **dict(zip(kind.vectors, chosen)))
-        if serves(fit, problem, arch):
-            return fit
+    for other in ({}, *(policy.instead if elsewhere else ())):
+        if other and not serves(config.changed(**{**reset, **other, "edge": edges[-1]}).scalar(), problem, arch):
+            continue  # nor with vectors
+        for edge, chosen in itertools.product(dict.fromkeys(edges), widths):
+            fit = config.changed(**{**reset, **other, "edge": edge}, **dict(zip(kind.vectors, chosen)))
+            if serves(fit, problem, arch):
+                return fit
     return None

@@ -7,6 +7,7 @@ from ....codegen.families.dmma import MOST_ACCUMULATORS, DmmaConfig
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import Fragments, widest
+from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import Problem
 from . import blocked
 from .blocked import is_deep, nearly_square
@@ -134,6 +135,13 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
 
 
 class _Dmma(blocked.Blocked):
+    instead = (
+        {"mma_k": 4},
+        {"mma_k": 4, "interleave": 1},
+        {"mma_k": 4, "interleave": 1, "stages": 2},
+        {"mma_k": 4, "interleave": 1, "stages": 2, "reduce": Reduce.WORKSPACE},
+        {"stages": 2},
+    )
     advice = _ADVICE
     first = (
         "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "vec_a", "vec_b", "vec_c", "fragments",

@@ -51,6 +51,8 @@ class Policy:
     """Parameters to choose first when configs are listed: what most rules ask for."""
     for_rows: ClassVar[tuple[str, ...]] = ()
     """What a config has for rows that are not aligned or run along k: reset for a problem for which it is hopeless."""
+    instead: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Values to try, in turn, for a device that lacks what a config of another one needs."""
     tile_sides: ClassVar[tuple[str, ...]] = ()
     """The parameters that are rows and columns of the block tile, where the model chooses tiles and splits."""
     orders_tiles: ClassVar[frozenset[str]] = frozenset()

@@ -7,6 +7,7 @@ from ....codegen.arch import Arch
 from ....codegen.families.simt import Order, SimtConfig
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, Load, runs_along_k, widest
+from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import DType, Problem
 from . import blocked
 from .blocked import is_deep, nearly_square
@@ -275,6 +276,13 @@ class _Simt(blocked.Blocked):
         "mode", "parts", "reduce", "raster", "min_ctas",
     )  # fmt: skip
     for_rows = ("pack_a", "pack_b", "shared")
+    instead = (
+        {"stages": 3},
+        {"stages": 2},
+        {"reduce": Reduce.WORKSPACE},
+        {"load": Load.REGISTERS, "stages": 2, "interleave": 1},
+        {"load": Load.REGISTERS, "stages": 2, "interleave": 1, "slice_barriers": False, "reduce": Reduce.WORKSPACE},
+    )
     orders_tiles = blocked.Blocked.orders_tiles | {"thread_m", "thread_n", "lanes_m"}
     # Fitted to what 19 tunings in float measured on H200s: 9,634 variants (2026-11-22, CUDA 13.0); interleave to 34
     # tunings more. They say what the model does not: deep tiles fill longer, few stages cost less than it thinks.

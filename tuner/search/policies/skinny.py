@@ -130,6 +130,7 @@ _ADVICE: tuple[Rule[SkinnyConfig], ...] = (
 
 
 class _Skinny(Policy):
+    instead = ({"load": Load.REGISTERS, "stages": 1},)
     advice = _ADVICE
 
     def cost(self, problem: Problem, config: Any) -> Cost:
