@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda", ".h": "cpp", ".toml": "toml", ".txt": "cmake"}
+_CODE_IN_CELL = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<]+(?=</code></td>)")
 _AS_THEY_ARE = {".svg", ".png", ".gz"}
 _source: tempfile.TemporaryDirectory[str] | None = None
 
@@ -55,6 +56,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{match[1]}{link}{match[3] or ''}"
 
     return _LINK.sub(linked, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Configs in tables may break after each comma."""
+    return _CODE_IN_CELL.sub(lambda match: match[0].replace(",", ",<wbr>"), html)
 
 
 def on_shutdown() -> None:
