@@ -15,8 +15,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice, HostLaunch
-from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import gemm as gemm_module
+from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
