@@ -27,8 +27,8 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.host_compiler import cpu_facts
 from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product.arrays import kind_of
+from tilewright.runtime.product.gemm import Gemm
 from tilewright.runtime.product.kernel import Kernel
-from tilewright.runtime.product.matmul import Gemm
 from tilewright.runtime.store.store import Found
 
 BATCHES, CALLS = 7, 400

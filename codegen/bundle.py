@@ -24,11 +24,14 @@ _ODD = 1021, 1019, 1013
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A shape of a bundle and the kernel that serves it."""
+    """A shape of a bundle and the kernel that serves it. Raises ArgumentTypeError."""
 
     problem: Problem
+    """The shape, its dtype and transposes."""
     config: Config
+    """The kernel's config, such as `load(...).config`."""
     arch: Arch
+    """The generation of GPU it is for, such as `load(...).device.arch`."""
     sm_count: int = 132
     """SMs of the device that it is for: so many CTAs, or a multiple, share the k of the last wave with stream-K."""
     origin: str = "as given"

@@ -49,9 +49,21 @@ def emit(
     """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for.
 
     The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that of
-    the nearest. `options` is more of the command that writes the files again. Raises ConfigError for a name that C,
-    C++, the C library, other systems or the files themselves use, for a config that cannot serve its problem, one that
-    was chosen for the processor, and a shape that comes twice; ArgumentTypeError for other types.
+    the nearest.
+
+    Args:
+        served: a shape and its kernel, or several.
+        name: of the functions and files.
+        layout: which files to make.
+        options: more of the command that writes the files again, for their banner.
+
+    Returns:
+        Filenames and texts; `.write(folder)` writes them.
+
+    Raises:
+        ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that cannot
+            serve its problem, or that was chosen for the processor; a shape that comes twice.
+        ArgumentTypeError: arguments of other types.
     """
     check_type("served", served, (Served, Sequence), "a Served or several")
     served = (served,) if isinstance(served, Served) else tuple(served)

@@ -13,15 +13,15 @@ class ArgumentTypeError(TilewrightError, TypeError):
 
 
 class ShapeError(TilewrightError, ValueError):
-    """Operands whose dimensions do not make a product."""
+    """Operands whose dimensions do not make a product, or a shape that is out of range."""
 
 
 class LayoutError(TilewrightError, ValueError):
-    """A matrix that does not lie row by row (or column by column) in memory."""
+    """A matrix that does not lie row by row (or column by column) in memory, is read-only, or overlaps another."""
 
 
 class ConfigError(TilewrightError, ValueError):
-    """A config that is unknown, mistyped, or cannot serve the problem or the device."""
+    """A config that is unknown, mistyped, or cannot serve the problem or the device; a setting out of its range."""
 
 
 class DeviceError(TilewrightError, RuntimeError):
@@ -29,7 +29,7 @@ class DeviceError(TilewrightError, RuntimeError):
 
 
 class DeviceMismatchError(TilewrightError, ValueError):
-    """An array that lives on another device than the kernel."""
+    """An array that lies on another device than the kernel or the other arrays."""
 
 
 class CompileError(TilewrightError, RuntimeError):

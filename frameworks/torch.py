@@ -27,15 +27,24 @@ _TYPES = (torch.Tensor, torch.nn.Parameter)
 def matmul(a: Any, b: Any, *, alpha: float = 1.0) -> Any:
     """alpha * a @ b by the tuned kernel for these shapes; gradients and `torch.compile` work.
 
-    a is m x k and b k x n, both float32 or both float64, both in the processor's memory or both on one GPU. Any
-    strides: rows that are padded, transposes and parts of larger tensors are used where they lie, what no kernel takes
-    is copied. The result is a new tensor, m x n, row by row; on a GPU the work is put on torch's current stream. The
-    gradients of a and b are two products with shapes of their own, m x k x n and k x n x m (or their transposes, where
-    a or b is one), so tune these too for training. They have gradients in turn.
+    Rows that are padded, transposes and parts of larger tensors are used where they lie; strides that no kernel takes
+    are copied. On a GPU the work is put on torch's current stream. The gradients of a and b are two products with
+    shapes of their own, m x k x n and k x n x m (or their transposes, where a or b is one), so tune these too for
+    training. They have gradients in turn.
 
-    Raises ShapeError, ArgumentTypeError (a TypeError), DeviceMismatchError, and the errors of `tilewright.load` at a
-    shape's first product, of which none may fall where a CUDA graph is captured (CaptureError): warm up, or call
-    `tilewright.prepare`. While tracing, torch raises its own errors.
+    Args:
+        a: m x k, float32 or float64, in the processor's memory or on a GPU.
+        b: k x n, of the same dtype and in the same memory.
+        alpha: factor of the product.
+
+    Returns:
+        A new tensor, m x n, row by row.
+
+    Raises:
+        ShapeError, ArgumentTypeError, DeviceMismatchError: a and b do not fit; while tracing, torch raises its own.
+        CaptureError: a shape's first product falls where a CUDA graph is captured: warm up, or call
+            `tilewright.prepare`.
+        TilewrightError: those that `tilewright.load` raises, at a shape's first product.
     """
     if torch.compiler.is_compiling():
         return _op(a, b, alpha)

@@ -3,6 +3,7 @@ the library, without another line changed."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,3 +90,42 @@ print(*sorted({config.family for config in found.configs}))
 """
     (tmp_path / "program.py").write_text(program)
     assert "squared" in run(package, "program.py", folder=tmp_path).split()
+
+
+COLUMN = """
+import json
+from tilewright import Problem, Served, emit
+from tilewright.codegen.arch import arch_named
+from tilewright.codegen.families import parse
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.product.kernel import prepare
+device = open_device(choose("host").info)
+told = []
+for shape, edge in (("65x33x17", "bounds"), ("64", "exact"), ("65x33x17", "pad")):
+    for trans in ("nn", "tt") if edge == "bounds" else ("nn",):
+        problem = Problem.parse(shape, "float", trans)
+        config = parse(f"column:4x32,edge={edge}")
+        told.append(Verifier(device, problem).check(prepare(device, problem, config).launch).reason)
+emitted = emit(Served(Problem(1024, 768, 512), parse("column:4x32"), arch_named("sm_90a")), "strips")
+print(json.dumps([told, str(config), dict(emitted.files)["strips.cu"]]))
+"""
+
+
+def test_the_family_that_the_documents_add(tmp_path: Path) -> None:
+    shutil.copytree(ROOT, tmp_path / "tilewright", ignore=shutil.ignore_patterns("__pycache__", ".*", "tests", "docs"))
+    page = (ROOT / "docs" / "adding-a-family.md").read_text()
+    files = re.findall(r"^`([\w/.]+)`:[^`].*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [name.rpartition(".")[2] for name, _ in files] == ["py", "jinja", "toml"]
+    for name, text in files:
+        (tmp_path / "tilewright" / name).write_text(text)
+    (tmp_path / "program.py").write_text(COLUMN)
+    reasons, config, emitted = json.loads(run(tmp_path, "program.py", folder=tmp_path))
+    assert reasons == [""] * 4
+    assert config == "column:4x32,edge=pad"
+    assert "constexpr int THREAD_M  = 4;" in emitted
+    shutil.copytree(tmp_path / "tilewright" / "configs" / "spaces", tmp_path / "spaces")
+    for file in (tmp_path / "spaces").glob("[!c]*.toml"):
+        file.unlink()
+    command = "tune --shape 64x48x32 --device host --spaces spaces --trials 2 --store store".split()
+    assert "winner: column:" in run(tmp_path, "-m", "tilewright", *command, folder=tmp_path)

@@ -1,5 +1,7 @@
 """What the documents tell a reader to do: it is there, and it works."""
 
+import gzip
+import json
 import os
 import re
 import shlex
@@ -11,11 +13,13 @@ import click
 import pytest
 import tilewright
 from tilewright.cli import app as cli
+from tilewright.codegen.families import parse
 
 ROOT = Path(tilewright.__file__).parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(each for top in ("docs", "examples") for each in (ROOT / top).rglob("*.md"))])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 FIRST = "pip install -e . && tune --shape 1024x768x512"
 TESTS = "pip install -e '.[test]' && pytest -n auto"
@@ -29,6 +33,16 @@ def blocks(path: Path, language: str | None = None) -> list[str]:
 
 def shell_lines(path: Path) -> list[str]:
     return [line for block in blocks(path, "sh") for line in block.splitlines()]
+
+
+def outside_code(path: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may name of a document: its headings, in the form that they have on the site and in a checkout."""
+    headings = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in HEADING.findall(outside_code(path)))
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 def name(path: Path) -> str:
@@ -64,8 +78,11 @@ def test_commands_in_the_documents_are_ones_the_command_line_takes(path: Path) -
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in LINK.findall(path.read_text()):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
+    for target, anchor in LINK.findall(outside_code(path)):
+        if not target.startswith("https://"):
+            file = path.parent / target if target else path
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
@@ -90,3 +107,35 @@ def test_the_examples_run(script: str, words: list[str], tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in words), done.stdout
+
+
+RECORDINGS = {
+    "variant": "float-1024x768x512-apart",
+    "variant at 16x4096x4096": "float-16x4096x4096",
+    "variant in double": "double-1024x768x512",
+}
+"""Which recording a table of docs/classic-kernels.md has its times from, by the head of its first column."""
+
+
+def test_times_of_the_classic_kernels_are_the_recorded_ones() -> None:
+    folder = ROOT / "benchmarks" / "results" / "nvidia-h200" / "recordings"
+    compared = 0
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / "classic-kernels.md").read_text(), re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+        if head[0] not in RECORDINGS:
+            continue
+        recorded = json.loads(gzip.decompress((folder / f"{RECORDINGS[head[0]]}.json.gz").read_bytes()))["cache"]
+        times = {}
+        for trial in recorded.values():
+            if trial["family"] in ("naive", "tiled"):
+                names = ("block_m", "block_n", "tile_width", "skew", "unroll", "edge")
+                values = ",".join(f"{each}={trial[each]}" for each in names if trial[each] != "absent")
+                times[parse(f"{trial['family']}:{values}")] = trial["time"] * 1000
+        for row in rows:
+            for title, cell in zip(head[1:], row[1:]):
+                edge = {"exact, us": "exact", "bounds, us": "bounds", "pad, us": "pad", "us": ""}.get(title)
+                if edge is not None and row[0].startswith("`") and cell != "not legal":
+                    config = parse(row[0].strip("`") + (f",edge={edge}" if edge else ""))
+                    assert cell == f"{times[config]:.1f}", (row[0], title)
+                    compared += 1
+    assert compared > 50

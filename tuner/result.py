@@ -30,7 +30,9 @@ class Result:
     """What a run found."""
 
     problem: Problem
+    """What was asked for."""
     device: DeviceInfo
+    """Where it ran."""
     best: Record
     """The winner, as kept in the store."""
     contenders: tuple[Contender, ...]
@@ -46,12 +48,15 @@ class Result:
     phases: Phases
     """Where the measuring and compiling time went, summed over processes."""
     sampler_s: float
+    """Seconds that the sampler took."""
     seconds: float
+    """Wall time of the run."""
     busy_share: float | None
     """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
     idle_s: float | None
     """Seconds in which it had nothing in hand. None without a worker."""
     compilers: int
+    """Processes that compiled, 0 without isolation."""
     guessed_us: float
     """Best time among the first 16 guesses, infinity where none worked."""
     stopped: str

@@ -63,10 +63,29 @@ def tune(
 ) -> Result:
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
-    trials and seconds override those of the effort. `keep` contenders meet in the final duel. With `record`, every
-    trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. Raises ConfigError,
-    ArgumentTypeError, ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot
-    be kept.
+    A run goes on from the trials of earlier ones of the same problem, device, versions and space. In the main thread
+    SIGINT and SIGTERM end the search and leave the duel and the store to finish.
+
+    Args:
+        problem: what to multiply; no dimension may be 0.
+        device: auto (the first GPU, else the processor), cuda, cuda:N or host.
+        effort: quick (32 trials, 20 s), normal (600 trials, 45 s) or full (100,000 trials, 900 s).
+        trials: variants tried at most, in place of the effort's.
+        seconds: wall time at most, the duel included, in place of the effort's.
+        store: folder of records; None for that of the user.
+        sampler: gp, tpe, random, exhaustive, or optuna:NAME for a class of `optuna.samplers`.
+        isolation: whether variants run in a process of their own, so that a crash costs only that.
+        spaces: folder of *.toml files with the values to combine; None for those of the package.
+        keep: how many contenders meet in the final duel.
+        seed: of the sampler.
+        record: file for every trial of this run, as a Kernel Tuner cache file; beside it the same as T4 JSON.
+        progress: told what happens meanwhile.
+
+    Raises:
+        ArgumentTypeError, ShapeError, ConfigError: bad input.
+        DeviceError: no such device, or one with too little memory.
+        TuningError: no variant works.
+        StoreError: the winner cannot be kept.
     """
     from .search.study import check_sampler, make_search
 

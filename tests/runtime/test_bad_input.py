@@ -70,7 +70,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("work was begun")
 
     tilewright.clear()
-    monkeypatch.setattr(matmul_module, "_open", fail)
+    monkeypatch.setattr(matmul_module, "device_of", fail)
     monkeypatch.setattr(kernel_module, "render", fail)
     monkeypatch.setattr(kernel_module, "compile_cached", fail)
 

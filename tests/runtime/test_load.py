@@ -15,6 +15,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice, HostLaunch
+from tilewright.runtime.product import gemm as gemm_module
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.store.record import Record
@@ -161,12 +162,12 @@ class TestOutdatedRecords:
     def test_it_is_not_checked_a_second_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD, self.OLD)
         load(20, 24, 16)
-        monkeypatch.setattr(matmul_module, "Verifier", None)
+        monkeypatch.setattr(gemm_module, "Verifier", None)
         assert load(20, 24, 16).origin == "exact"
 
     def test_nor_is_one_of_today(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD)
-        monkeypatch.setattr(matmul_module, "Verifier", None)
+        monkeypatch.setattr(gemm_module, "Verifier", None)
         assert load(20, 24, 16).origin == "exact"
 
     def test_one_that_fails_gives_the_default_and_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ...runtime.check.timing import Timer, TimingPlan, added_us
 from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.cublaslt import CublasLt, cublaslt_name
 from ...runtime.device.protocol import Device
-from ...runtime.product.matmul import load_on
+from ...runtime.product.gemm import load_on
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
 from ...runtime.store.versions import versions_of

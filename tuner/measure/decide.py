@@ -26,7 +26,9 @@ class Contender:
     config: Config | None
     """The variant; None for the vendor's library."""
     measurement: Measurement
+    """Its times in the duel."""
     accuracy: Accuracy
+    """Its error on the duel's inputs."""
     ratio_vendor: float
     """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor."""
     interval: tuple[float, float]

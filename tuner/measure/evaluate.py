@@ -31,7 +31,9 @@ class Phases:
     compile_s: float = 0.0
     """Rendering, compiling and loading."""
     verify_s: float = 0.0
+    """Checking results against the reference."""
     time_s: float = 0.0
+    """Timing."""
 
 
 @dataclass(frozen=True, slots=True)

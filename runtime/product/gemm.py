@@ -1,0 +1,160 @@
+"""One tuned kernel as a callable for arrays of NumPy, CuPy and torch, and how a store gives it."""
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ...codegen.config import Config
+from ...codegen.emit import Layout, emit
+from ...codegen.emitted import Emitted
+from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, TilewrightError
+from ...codegen.families import default_config
+from ...codegen.problem import Problem
+from ..check.verify import Launch, Verifier
+from ..device.detect import choose, open_device
+from ..device.protocol import Device, DeviceInfo
+from ..store.store import Found, Ranking, Store
+from ..store.versions import versions_of
+from .arguments import lds_of
+from .arrays import KINDS, Kind, View, kind_of
+from .kernel import Kernel, prepare
+from .plan import Kept, Plan, Plans, first_call
+
+
+class Gemm:
+    """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. `tilewright.load` gives it."""
+
+    def __init__(self, kernel: Kernel, found: Found) -> None:
+        self._kept = Kept(kernel)
+        self._plans, self._lock = Plans(), threading.Lock()
+        self._found = self._plans.find
+        self.problem: Problem = kernel.problem
+        """Shape, dtype and transposes it serves."""
+        self.config: Config = kernel.config
+        """The variant."""
+        self.origin = found.origin
+        """Where the config comes from: `exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+        self.source = kernel.source.code
+        """Its CUDA text."""
+        self.device: DeviceInfo = kernel.device.info
+        """Where it runs."""
+        self._served = found.served
+        self.launch: Launch = kernel.launch
+        """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
+
+    def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
+        """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them.
+
+        Args:
+            name: of the functions and files, `<name>.cu` and `<name>.h`.
+            main: whether to add `<name>_main.cu`, a program that tests and times the kernel.
+
+        Raises:
+            ConfigError: the name cannot be used in C, or the kernel was chosen for the processor.
+        """
+        return emit(self._served(self.problem, self.device), name, Layout(main=main))
+
+    def __repr__(self) -> str:
+        return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({self.origin})>"
+
+    def __call__(
+        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, copy: str = "never"
+    ) -> Any:
+        """alpha * op(a) * op(b) + beta * out.
+
+        Where arrays lie on a GPU the work is put on the current stream of their library, and the call returns at once;
+        from the processor's memory they are copied to the kernel's GPU and the result out.
+
+        Args:
+            a: array of the problem's dtype as stored, m x k, or k x m if the kernel was loaded with trans_a; of NumPy,
+                CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded.
+            b: the same, k x n, or n x k with trans_b.
+            out: m x n, written; with beta other than 0 it is C, and has to be given.
+            alpha: factor of the product. With 0, a and b are not read.
+            beta: factor of C. With 0, what `out` held is not read.
+            copy: `never`, or `if-needed`, which copies arrays with strides that no kernel takes.
+
+        Returns:
+            `out` if given, else a new array of a's kind, m x n, row by row.
+
+        Raises:
+            ArgumentTypeError: no arrays, another dtype, or tensors that autograd tracks, for which there is
+                `tilewright.matmul`.
+            ShapeError: other shapes than the kernel's, or beta without `out`.
+            LayoutError: strides that no kernel takes, or `out` read-only or overlapping an operand.
+            DeviceMismatchError: arrays on another GPU than the kernel.
+            CaptureError: memory or a kernel would be needed while a graph is captured.
+            LaunchError: the launch failed.
+        """
+        kind = KINDS.get(type(a)) or kind_of(a)
+        key = None if kind is None else kind.key(a, b, out)
+        plan = self._found(key)
+        if plan is None:
+            return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
+        if plan.tracks is not None and plan.tracks(a, b, out):
+            raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
+        return plan(a, b, out, alpha, beta)
+
+    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
+        device = self._kept.kernel.device
+        lds = lds_of(self.problem, a, b, out)
+        if a.place not in ("host", device.info.selector):
+            raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {device.info.selector}")
+        plan = Plan(self._kept, kind, a.place, lds)
+        if key is not None:
+            with self._lock:
+                self._plans.keep(key, self._kept, plan)
+        return plan
+
+
+Sure = Callable[[Device, Problem, Store, Found], Found]
+"""What makes sure of a look-up that found no record of just this shape, by measuring."""
+
+
+def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None) -> Gemm:
+    """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
+    found = store.lookup(device.info, problem, ranking)
+    if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
+        found = measure(device, problem, store, found)
+    if found.record is not None and found.record.versions != versions_of(device.info, device.compiler):
+        found = _rechecked(device, found, store)
+    return Gemm(prepare(device, problem, found.config), found)
+
+
+def _rechecked(device: Device, found: Found, store: Store) -> Found:
+    """The record if it still verifies, marked with today's versions; else the default config, with a warning."""
+    record = found.record
+    assert record is not None
+    try:
+        with device.entered():  # another GPU may be the current one
+            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config).launch)
+        reason = verdict.reason
+    except TilewrightError as error:
+        reason = str(error)
+    if reason:
+        text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
+        warnings.warn(text, stacklevel=4)
+        return Found(default_config(record.problem, device.info.arch), "default")
+    fresh = replace(record, versions=versions_of(device.info, device.compiler))
+    try:
+        store.keep(fresh, replace=True)
+    except TilewrightError as error:
+        warnings.warn(f"checked again, but not noted: {error}", stacklevel=4)
+    return found
+
+
+@cache
+def device_of(selector: str) -> Device:
+    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError."""
+    choice = choose(selector)
+    if choice.notice:
+        warnings.warn(choice.notice, stacklevel=4)
+    return open_device(choice.info) if choice.info.selector == selector else device_of(choice.info.selector)
+
+
+def cupy() -> Any:
+    """CuPy, for arrays on a GPU."""
+    return device_of("cuda").xp
