@@ -1,5 +1,6 @@
 """`tilewright emit`: kernels as files for another project."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from ..codegen.problem import Problem
 from ..runtime.device.known import KNOWN, typical
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
-from ..tuner.bench.suites import suite_shapes
+from ..tuner.bench.suites import suite_problems
 from ..tuner.search.nearest import nearest
 from . import options
 
@@ -23,8 +24,8 @@ _NO_GPU = "there is no GPU here to emit for: name one by --arch ({}) or --device
 
 
 @click.command("emit")
-@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube; may be repeated.")
-@click.option("--suite", help="The shapes of a suite: its file, or the name of one that ships.")
+@options.shape
+@options.suite
 @click.option("--dtype", "dtypes", multiple=True, default=["float"], help="float or double; may be repeated.")
 @click.option("--trans", multiple=True, default=["nn"], type=options.TRANS, help="Transposes; may be repeated.")
 @click.option("--arch", "arches", multiple=True, help=f"For these: {', '.join(a for a in ARCHES if a != 'host')}.")
@@ -65,15 +66,17 @@ def emit_command(
     tilewright emit --name sgemm --suite public --arch sm_90a --cmake --main -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
-    if suite:
-        shapes += suite_shapes(suite)
-    if not shapes and config_text is None:
+    if not shapes and suite is None and config_text is None:
         raise click.UsageError("emit needs --shape, --suite or --config")
     kept = Store(store)
     config = parse(config_text) if config_text else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
-    shapes = shapes or ("x".join(map(str, config.multiples)) if config else "1",)
-    problems = [Problem.parse(shape, dtype, t) for dtype in dtypes for t in trans for shape in shapes]
+    if config and not shapes and suite is None:
+        shapes = ("x".join(map(str, config.multiples)),)
+    problems = []
+    for dtype, each in itertools.product(dtypes, trans):
+        problems += (Problem.parse(shape, dtype, each) for shape in shapes)
+        problems += suite_problems(suite, dtype, each) if suite is not None else ()
     problems = list(dict.fromkeys(problems))
     check(config is None or len(problems) == 1, "--config is for one --shape, --dtype and --trans")
     served: list[Served] = []

@@ -22,6 +22,10 @@ class Rates:
     source: str
     """Where the figures are from."""
 
+    def gflops(self, dtype: DType) -> float:
+        """The rate of a type."""
+        return self.float_gflops if dtype is DType.FLOAT else self.double_gflops
+
 
 # Measured ones by key of the device; add a row with what a loop of the instruction alone, and of reads alone, reached.
 _MEASURED = {
@@ -46,5 +50,4 @@ def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
     rates = rates_of(info)
     if rates is None:
         return None
-    gflops = rates.float_gflops if problem.dtype is DType.FLOAT else rates.double_gflops
-    return max(problem.flops / gflops / 1e3, problem.bytes / rates.bandwidth_gbs / 1e3, LAUNCH_US)
+    return max(problem.flops / rates.gflops(problem.dtype) / 1e3, problem.bytes / rates.bandwidth_gbs / 1e3, LAUNCH_US)
