@@ -73,11 +73,10 @@ def emit_command(
     # The text serves every shape; where none is named, the smallest that every edge allows.
     if config and not shapes and suite is None:
         shapes = ("x".join(map(str, config.multiples)),)
-    problems = []
-    for dtype, each in itertools.product(dtypes, trans):
-        problems += (Problem.parse(shape, dtype, each) for shape in shapes)
-        problems += suite_problems(suite, dtype, each) if suite is not None else ()
-    problems = list(dict.fromkeys(problems))
+    problems: dict[Problem, None] = {}
+    for dtype, turned in itertools.product(dtypes, trans):
+        problems |= dict.fromkeys(Problem.parse(shape, dtype, turned) for shape in shapes)
+        problems |= dict.fromkeys(suite_problems(suite, dtype, turned) if suite is not None else ())
     check(config is None or len(problems) == 1, "--config is for one --shape, --dtype and --trans")
     served: list[Served] = []
     targets, notes = _targets(arches, keys, device, kept)

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ..codegen.config import Config
 from ..codegen.families import parse
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose
@@ -30,26 +29,13 @@ class _NewFile(click.Path):
         return path
 
 
-class _Sizes(click.ParamType):
+def _sizes(text: str) -> range:
     """One size, or several as START:STOP:STEP, both ends included."""
-
-    name = "start:stop:step"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}):(\d{1,10}))?", str(value))
-        start, stop, step = (int(group or match[1]) for group in match.groups()) if match else (0, 0, 0)
-        if not 0 < start <= stop or step < 1:
-            self.fail(f"{value!r} is not START:STOP:STEP, such as 256:4096:256, or one number from 1 on", param, ctx)
-        return range(start, stop + 1, step)
-
-
-class _Variant(click.ParamType):
-    """A config by its text."""
-
-    name = "family:tile,name=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Config:
-        return value if isinstance(value, Config) else parse(value)
+    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}):(\d{1,10}))?", text)
+    start, stop, step = (int(group or match[1]) for group in match.groups()) if match else (0, 0, 0)
+    if not 0 < start <= stop or step < 1:
+        raise click.BadParameter(f"{text!r} is not START:STOP:STEP, such as 256:4096:256, or one number from 1 on")
+    return range(start, stop + 1, step)
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -58,6 +44,7 @@ FILE = _NewFile(dir_okay=False)
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 
 shape = click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
@@ -66,21 +53,28 @@ store = click.option("--store", type=_FOLDER, help="Folder of tuned records [def
 dtype = click.option("--dtype", default="float", help="float or double.")
 trans = click.option("--trans", type=TRANS, default="nn", help="Transposes of A and B.")
 device = click.option("--device", default="auto", help="auto, cuda, cuda:N or host.")
-variant = click.option("--config", type=_Variant(), help="This variant, instead of the one that the store holds.")
-variants = click.option("--config", "configs", type=_Variant(), multiple=True, help="Only this variant. Repeatable.")
+variant = click.option(
+    "--config", type=parse, metavar="VARIANT", help="This variant, instead of the one that the store holds."
+)
+variants = click.option(
+    "--config", "configs", type=parse, metavar="VARIANT", multiple=True, help="Only this variant. Repeatable."
+)
+spaces = click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 
-_SIZES = "A size, or 256:4096:256 for all from 256 to 4096 in steps of 256; with {}."
+_SIZE = "A size, or 256:4096:256 for all from 256 to 4096 in steps of 256; with {}."
 _ASKED = (
     shape,
     suite,
-    click.option("--m", "m", type=_Sizes(), help=_SIZES.format("--n and --k")),
-    click.option("--n", "n", type=_Sizes(), help="The same for the columns of C."),
-    click.option("--k", "k", type=_Sizes(), help="The same for the inner dimension."),
+    click.option("--m", "m", type=_sizes, metavar="SIZES", help=_SIZE.format("--n and --k")),
+    click.option("--n", "n", type=_sizes, metavar="SIZES", help="The same for the columns of C."),
+    click.option("--k", "k", type=_sizes, metavar="SIZES", help="The same for the inner dimension."),
     dtype,
     trans,
 )
+ASKED = ("shapes", "suite", "m", "n", "k", "dtype", "trans")
+"""What `asked` takes."""
 
 
 def problems(command: Callable[..., Any]) -> Callable[..., Any]:
