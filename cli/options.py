@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ..codegen import arch
 from ..codegen.families import parse
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose
@@ -41,6 +42,7 @@ def _sizes(text: str) -> range:
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 """Settings of every command."""
 FILE = _NewFile(dir_okay=False)
+ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -60,6 +62,8 @@ variants = click.option(
     "--config", "configs", type=parse, metavar="VARIANT", multiple=True, help="Only this variant. Repeatable."
 )
 spaces = click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
+arches = click.option("--arch", "arches", multiple=True, help=f"For these: {ARCHES}.")
+keys = click.option("--device-key", "keys", multiple=True, help="For these devices, as `tilewright show` has them.")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 

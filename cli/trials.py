@@ -1,6 +1,7 @@
 """Every trial of a run as a line of comma-separated values."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -23,9 +24,9 @@ class TrialsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._row([*_FACTS, *_PARAMETERS])
+        self._path = path
+        self._failed = False
+        _append(path, "w", [*_FACTS, *_PARAMETERS])
 
     def resumed(self, problem: Problem, device_key: str, config: Config, time_us: float | None) -> None:
         """One of an earlier run, of which the journal has the time alone."""
@@ -45,13 +46,14 @@ class TrialsFile:
         facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, device_key, *outcome
         values = dict(config.values)
         row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
-        self._row([cell(each) if isinstance(each, str) else each for each in row])
-
-    def _row(self, row: list[object]) -> None:
-        if not self._file.closed:
+        if not self._failed:
             try:
-                self._writer.writerow(row)
-                self._file.flush()
+                _append(self._path, "a", [cell(each) if isinstance(each, str) else each for each in row])
             except OSError as error:
-                click.echo(f"note: {self._file.name} ends here: {error.strerror}", err=True)
-                self._file.close()
+                self._failed = True
+                click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
+
+
+def _append(path: Path, mode: str, row: Sequence[object]) -> None:
+    with path.open(mode, encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerow(row)

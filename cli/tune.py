@@ -11,7 +11,7 @@ from ..codegen.errors import TuningError
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file
 from ..tuner.recording.replay import replay
-from ..tuner.result import Result
+from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
 from .progress import TuneShown
@@ -70,6 +70,8 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         raise click.UsageError("tune needs --shape, --suite, or --m, --n and --k")
     if given["record"] and len(problems) > 1:
         raise click.UsageError(f"--record takes one --shape, got {len(problems)}")
+    if given["configs"] and (given["trials"] or given["spaces"]):
+        raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
     info = options.chosen(device)
     for problem in problems:
         check_tunable(problem, info, given["configs"])
@@ -78,6 +80,9 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         left = options.untuned(problems, info, given["store"])
         say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
         problems = left
+    if len(problems) > 1:
+        seconds = given["seconds"] or EFFORTS[given["effort"]].seconds
+        say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
     trials = TrialsFile(csv_file) if csv_file else None
     results: list[Result] = []
     for number, problem in enumerate(problems, start=1):

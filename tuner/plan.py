@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..codegen.config import Config
 from ..codegen.errors import DeviceError, ShapeError, check
-from ..codegen.legality import require, serves
+from ..codegen.legality import require
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
@@ -15,7 +15,7 @@ from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates, candidates, given, read_spaces
 from .search.journal import Journal
 from .search.nearest import nearest
-from .search.ranked import first_guesses
+from .search.ranked import first_guesses, stored
 from .search.space import Trials
 
 
@@ -53,14 +53,13 @@ def searched(
     records = tuple(shelf.records())
     # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
     # but those who name a space want a winner out of it.
-    here = (each.config for each in records if (each.device, each.problem) == (info.key, problem))
-    stored = tuple(config for config in here if serves(config, problem, info.arch))
-    found = candidates(problem, info, choices, stored if spaces is None else ())
+    known = stored(problem, info, records)
+    found = candidates(problem, info, choices, known if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
-    guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
+    guesses = [*known, *first_guesses(problem, info, found.configs, records)]
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    return Plan(found, AskAhead(asked, journal), journal.history, keep, stored)
+    return Plan(found, AskAhead(asked, journal), journal.history, keep, tuple(known))
 
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
