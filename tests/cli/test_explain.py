@@ -2,44 +2,64 @@
 
 import json
 import re
-from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from commands import Run
+from rich.console import Console
 from stored import CONFIGS, make
+from tilewright.cli.explain import show_explained
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.roofline import bounds_of, floor_us
+from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.explain import explain
 
 H200 = KNOWN["nvidia-h200"]
+FEW = 'family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n'
 ON_H200 = ("--device-key", "nvidia-h200")
 
 
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("target", [ON_H200, ("--arch", "sm_120"), ("--device", "host")], ids=lambda each: each[1])
-def test_every_line_fits_and_no_number_is_cut(
-    run: Run, width: int, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    command = ("explain", "--shape", "1000x1024x512", *target)
-    ran = run(*command)
-    assert ran.status == 0, ran.err
-    assert max(map(len, ran.out.splitlines())) <= width
-    (told,) = json.loads(run(*command, "--json").out)
-    words = set(re.split(r"\s+", ran.out))
-    assert {f"{each['combinations']:,}" for each in told["left_out"][:12]} <= words
-    assert f"{sum(told['variants'].values()):,} variants, " in ran.out
-    assert "…" not in ran.out
+@pytest.mark.parametrize("info", [H200, KNOWN["nvidia-a10"], choose("host").info], ids=lambda info: info.name)
+def test_every_line_fits_and_no_number_is_cut(info: DeviceInfo) -> None:
+    found = explain(Problem(1000, 1024, 512, DType.DOUBLE), info, Store(), read_spaces())
+    assert len(found.left_out) > 12
+    for width in (80, 120):
+        screen = Console(width=width, file=StringIO(), force_interactive=False)
+        show_explained(screen, found)
+        assert isinstance(screen.file, StringIO)
+        text = screen.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        words = set(re.split(r"\s+", text))
+        assert {f"{each.combinations:,}" for each in found.left_out[:12]} <= words
+        assert f"search: {sum(count for _, count in found.tried):,} variants, " in text
+        more = sum(each.combinations for each in found.left_out[12:])
+        assert f"and {len(found.left_out) - 12} more reasons, {more:,} combinations; --json has all" in text
+        assert ("expected us" in text) is not info.arch.is_host
+        assert str(found.found.config) in "".join(line.strip() for line in text.splitlines())
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> tuple[str, ...]:
+    """An option that leaves little to list."""
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "tiled.toml").write_text(FEW)
+    return ("--spaces", str(tmp_path / "few"))
 
 
 class TestLookUp:
     """Which record is taken, and why."""
 
+    @pytest.fixture(autouse=True)
+    def options(self, few: tuple[str, ...]) -> None:
+        self.few = few
+
     def told(self, run: Run, *arguments: str) -> dict[str, str]:
-        ran = run("explain", *arguments, "--json")
+        ran = run("explain", *arguments, *self.few, "--json")
         assert ran.status == 0, ran.err
         (found,) = json.loads(ran.out)
         lookup: dict[str, str] = found["lookup"]
@@ -49,7 +69,7 @@ class TestLookUp:
         lookup = self.told(run, "--shape", "4096", *ON_H200)
         assert lookup["origin"] == "exact"
         assert lookup["why"] == "there is a record of exactly this product on nvidia-h200"
-        out = " ".join(run("explain", "--shape", "4096", *ON_H200).out.split())
+        out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
         record = Store().best("nvidia-h200", Problem(4096, 4096, 4096))
         assert record is not None
         assert f"measured: {record.median_us:,.0f} us, " in out
@@ -90,16 +110,16 @@ def test_the_bound_is_the_roofline() -> None:
 
 
 def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> None:
-    command = ("explain", "--shape", "1024x768x512", *ON_H200, "--json")
-    (told,) = json.loads(run(*command).out)
-    record = Store().best("nvidia-h200", Problem(1024, 768, 512))
+    problem = Problem(100, 100, 100, DType.DOUBLE)
+    (told,) = json.loads(run("explain", "--shape", "100", "--dtype", "double", *ON_H200, "--json").out)
+    record = Store().best("nvidia-h200", problem)
     assert record is not None
-    found = candidates(Problem(1024, 768, 512), H200, read_spaces(), [record.config])
+    found = candidates(problem, H200, read_spaces(), [record.config])
     assert sum(told["variants"].values()) == len(found.configs)
     assert [(each["reason"], each["combinations"]) for each in told["left_out"]] == list(found.pruned)
     steps = {each["reason"]: each["by"] for each in told["left_out"]}
     assert steps["block_m is a multiple of the rows of a warp"] == "legal"
-    assert steps["TMA is for narrow results, where memory decides"] == "policy"
+    assert steps["evict-first stores are for a large C of few steps of k"] == "policy"
     assert steps["block tiles can be shared out evenly among the SMs"] == "model"
     expected = [each["expected_us"] for each in told["guesses"]]
     assert expected == sorted(expected)
@@ -108,19 +128,17 @@ def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> N
     assert {*guessed.values()} == {"record", "model"}
 
 
-def test_a_folder_of_spaces_is_what_would_be_tried(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "tiled.toml").write_text('family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n')
-    ran = run("explain", "--shape", "64", "--arch", "sm_80", "--spaces", str(tmp_path), "--json")
-    (told,) = json.loads(ran.out)
+def test_a_folder_of_spaces_is_what_would_be_tried(run: Run, few: tuple[str, ...]) -> None:
+    (told,) = json.loads(run("explain", "--shape", "64", "--arch", "sm_80", *few, "--json").out)
     assert told["variants"] == {"tiled": 2}
 
 
-def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run) -> None:
-    Store().keep(replace(make(5.0, Problem(24, 20, 16)), device="nvidia-abacus"))
+def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, few: tuple[str, ...]) -> None:
+    Store().keep(make(5.0, Problem(24, 20, 16), device="nvidia-abacus"))
     ran = run("explain", "--shape", "24x20x16", "--device-key", "nvidia-abacus")
     assert (ran.status, ran.err.count("\n")) == (2, 1)
     assert "name its architecture by --arch" in ran.err
-    ran = run("explain", "--shape", "24x20x16", "--device-key", "nvidia-abacus", "--arch", "sm_86")
+    ran = run("explain", "--shape", "24x20x16", "--device-key", "nvidia-abacus", "--arch", "sm_86", *few)
     assert "there is a record of exactly this product on nvidia-abacus" in " ".join(ran.out.split())
 
 
