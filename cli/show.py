@@ -18,7 +18,7 @@ from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure
 from . import options
-from .tables import cell, new_console, plain, say, shortened, table
+from .tables import csv_cell, new_console, plain, say, shortened, table
 
 _LEAST_VARIANT = 20
 CUT = "...: a variant with more settings; --json and --csv have them all"
@@ -147,5 +147,5 @@ def records_csv(records: Sequence[Record]) -> str:
         error = record.accuracy.worst if record.accuracy else None
         text = (record.device, problem.shape, problem.dtype.value, problem.trans)
         numbers = (record.median_us, record.gflops, error, record.ratio_vendor)
-        writer.writerow([*map(cell, text), *numbers, cell(str(record.config))])
+        writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
     return out.getvalue()

@@ -27,7 +27,7 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def cell(text: str) -> str:
+def csv_cell(text: str) -> str:
     """A text that no terminal obeys and no spreadsheet takes for a formula."""
     return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)
 

@@ -10,7 +10,7 @@ from ..codegen.config import Config
 from ..codegen.families import families
 from ..codegen.problem import Problem
 from ..tuner.measure.evaluate import Tried
-from .tables import cell
+from .tables import csv_cell
 
 _FACTS = "m n k dtype trans device status us error_over_bound reason compile_s verify_s time_s config family".split()
 _PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for leaf in kind.leaves()))
@@ -48,7 +48,7 @@ class TrialsFile:
         row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
         if not self._failed:
             try:
-                _append(self._path, "a", [cell(each) if isinstance(each, str) else each for each in row])
+                _append(self._path, "a", [csv_cell(each) if isinstance(each, str) else each for each in row])
             except OSError as error:
                 self._failed = True
                 click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
