@@ -45,7 +45,7 @@ def show_command(
     """Show what is stored: your own records, then those that ship with tilewright.
 
     \b
-    tilewright show --best                            the fastest of each product over all devices
+    tilewright show --best                            the fastest of each product
     tilewright show --best --device-key nvidia-h200   the same on one device
     """
     if as_json and as_csv:

@@ -95,7 +95,8 @@ class TestLookUp:
         config = CONFIGS[3].changed(edge=type(CONFIGS[3].edge)("exact"))
         Store().keep(make(1.0, Problem(33, 33, 33), config, "nvidia-a10"))
         lookup = self.told(run, "--shape", "33", "--device-key", "nvidia-a10")
-        assert lookup["why"].startswith("the record of this product does not serve it (exact edges need m, n and k")
+        assert lookup["why"].startswith("the record of this product does not serve it (")
+        assert "multiples of (32, 32, 32)) on nvidia-a10; of the 1 of float nn there" in lookup["why"]
 
 
 def test_the_bound_is_the_roofline() -> None:
