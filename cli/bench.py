@@ -1,20 +1,19 @@
 """`tilewright bench`: every shape of a suite, ours against the vendor's libraries."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.store.store import Store
 from ..tuner.bench.plot import check_plot, plot
 from ..tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown, save
 from ..tuner.bench.rows import BenchResult
 from ..tuner.bench.run import SECONDS, bench
-from ..tuner.bench.suites import suite_shapes
-from ..tuner.search.nearest import nearest
 from ..tuner.tune import tune
 from . import options
 from .progress import BenchShown, TuneShown
@@ -25,11 +24,9 @@ _TURNS_HELP = "Seconds a contender runs in its turn, at the clock it comes to; 0
 
 
 @click.command("bench")
-@click.option("--suite", help="Shapes by name or file; --shape adds to them [default: public; small on the processor].")
-@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
-@options.dtype
-@options.trans
+@options.problems
 @options.device
+@options.variant
 @click.option("--seconds", type=_SECONDS, default=SECONDS, help="Timed side by side for each shape, 7 rounds at least.")
 @click.option("--turns", type=click.FloatRange(0, 10), default=0.0, help=_TURNS_HELP)
 @click.option("--tune", "tune_first", is_flag=True, help="First tune the shapes that have no record of their own.")
@@ -40,11 +37,8 @@ _TURNS_HELP = "Seconds a contender runs in its turn, at the clock it comes to; 0
 @options.store
 @options.debug
 def bench_command(
-    suite: str | None,
-    shapes: tuple[str, ...],
-    dtype: str,
-    trans: str,
     device: str,
+    config: Config | None,
     seconds: float,
     turns: float,
     tune_first: bool,
@@ -53,6 +47,7 @@ def bench_command(
     markdown: Path | None,
     plot_file: Path | None,
     store: Path | None,
+    **asked: Any,
 ) -> int:
     """Time what the library runs for each shape beside cuBLAS and cuBLASLt.
 
@@ -60,25 +55,27 @@ def bench_command(
     tilewright bench                               the public suite on the GPU
     tilewright bench --dtype double --json double.json --markdown double.md --plot double.svg
     tilewright bench --shape 1000 --shape 64x4096x4096 --tune
+    tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
 
-    Ours is the kernel that the store holds for the shape, else that of the nearest one, else the default. Every
+    Without shapes it is the suite `public`, on the processor `small`. Ours is the kernel that the store holds for the
+    shape, else that of the nearest one, else the default; or the variant that --config names. Every
     result is checked before it is timed. A ratio above 1 is ours faster. Ctrl-C ends with the shapes that are done.
     """
     if plot_file:
         check_plot(plot_file)
-    names = () if suite is None else suite_shapes(suite)
-    problems = [Problem.parse(shape, dtype, trans) for shape in (*names, *shapes)]
+    if config and tune_first:
+        raise click.UsageError("--config and --tune exclude each other")
+    problems = options.asked(**asked)
     info = options.chosen(device)
     if not problems:
-        names = suite_shapes("small" if info.arch.is_host else "public")
-        problems = [Problem.parse(shape, dtype, trans) for shape in names]
-    problems = list(dict.fromkeys(problems))
+        problems = options.asked(**asked | {"suite": "small" if info.arch.is_host else "public"})
     console = new_console()
     if tune_first and not _tune(console, problems, info, effort, store):
         return 130
     progress = BenchShown(console, json_file)
     with progress.drawn():
-        result = bench(problems, progress, device=info.selector, store=store, seconds=seconds, turn_seconds=turns)
+        limits = {"seconds": seconds, "turn_seconds": turns}
+        result = bench(problems, progress, device=info.selector, store=store, config=config, **limits)
     show_bench(console, result)
     if json_file:
         save(json_file, bench_json(result))
@@ -94,7 +91,7 @@ def bench_command(
 def show_bench(console: Console, result: BenchResult) -> None:
     """Print a row a shape, the geometric means, and what they leave open."""
     if result.rows:
-        say(console, f"{result.rows[0].problem.dtype.value} on {result.device.name}", style="bold")
+        say(console, f"{result.dtypes} on {result.device.name}", style="bold")
         head, *rows, means = table(bench_columns(result), console.width)
         rule = Text(head.plain.splitlines()[1])
         means.stylize("bold")
@@ -105,10 +102,7 @@ def show_bench(console: Console, result: BenchResult) -> None:
 
 def _tune(console: Console, problems: list[Problem], info: DeviceInfo, effort: str, store: Path | None) -> bool:
     """Tune the shapes that have no record of their own; False where Ctrl-C ended it."""
-    shelf = Store(store)
-    for problem in problems:
-        if shelf.lookup(info, problem, nearest).origin == "exact":
-            continue
+    for problem in options.untuned(problems, info, store):
         progress = TuneShown(console)
         with progress.drawn():
             found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)

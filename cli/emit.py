@@ -1,34 +1,32 @@
 """`tilewright emit`: kernels as files for another project."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from ..codegen.arch import ARCHES, Arch, arch_named
 from ..codegen.bundle import Served
 from ..codegen.emit import Layout, emit
 from ..codegen.errors import check
 from ..codegen.families import parse
 from ..codegen.problem import Problem
-from ..runtime.device.known import KNOWN, typical
-from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
-from ..tuner.bench.suites import suite_shapes
+from ..tuner.bench.suites import suite_problems
 from ..tuner.search.nearest import nearest
 from . import options
+from .targets import targets
 
-_NO_GPU = "there is no GPU here to emit for: name one by --arch ({}) or --device-key"
+_NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHES}) or --device-key"
 
 
 @click.command("emit")
-@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube; may be repeated.")
-@click.option("--suite", help="The shapes of a suite: its file, or the name of one that ships.")
+@options.shape
+@options.suite
 @click.option("--dtype", "dtypes", multiple=True, default=["float"], help="float or double; may be repeated.")
 @click.option("--trans", multiple=True, default=["nn"], type=options.TRANS, help="Transposes; may be repeated.")
-@click.option("--arch", "arches", multiple=True, help=f"For these: {', '.join(a for a in ARCHES if a != 'host')}.")
-@click.option("--device-key", "keys", multiple=True, help="For these devices, as `tilewright show` has them.")
+@options.arches
+@options.keys
 @options.device
 @click.option("--config", "config_text", help="Emit this variant, family:tile,name=value, instead of the tuned one.")
 @click.option("--name", default="gemm", show_default=True, help="Name of the functions and of the files.")
@@ -65,27 +63,32 @@ def emit_command(
     tilewright emit --name sgemm --suite public --arch sm_90a --cmake --main -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
-    if suite:
-        shapes += suite_shapes(suite)
-    if not shapes and config_text is None:
+    if not shapes and suite is None and config_text is None:
         raise click.UsageError("emit needs --shape, --suite or --config")
     kept = Store(store)
     config = parse(config_text) if config_text else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
-    shapes = shapes or ("x".join(map(str, config.multiples)) if config else "1",)
-    problems = [Problem.parse(shape, dtype, t) for dtype in dtypes for t in trans for shape in shapes]
-    problems = list(dict.fromkeys(problems))
+    if config and not shapes and suite is None:
+        shapes = ("x".join(map(str, config.multiples)),)
+    problems: dict[Problem, None] = {}
+    for dtype, turned in itertools.product(dtypes, trans):
+        problems |= dict.fromkeys(Problem.parse(shape, dtype, turned) for shape in shapes)
+        problems |= dict.fromkeys(suite_problems(suite, dtype, turned) if suite is not None else ())
     check(config is None or len(problems) == 1, "--config is for one --shape, --dtype and --trans")
     served: list[Served] = []
-    targets, notes = _targets(arches, keys, device, kept)
-    for info in targets:
+    found, notes = targets(arches, keys, device, kept)
+    check(not any(info.arch.is_host for info in found), _NO_GPU)
+    check(len({info.arch for info in found}) == len(found), "--device-key names one device of an architecture")
+    for info in found:
         for problem in problems:
             if config is not None:
                 served.append(Served(problem, config, info.arch, info.sm_count))
             else:
                 served.append(kept.lookup(info, problem, nearest).served(problem, info))
     layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
-    for path in emit(served, name, layout, _again(suite, keys)).write(output, overwrite=overwrite):
+    for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys)).write(
+        output, overwrite=overwrite
+    ):
         click.echo(f"wrote {path}")
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -93,51 +96,10 @@ def emit_command(
         click.echo(f"{each.problem} for {each.arch.name}: {each.config} ({each.told})")
 
 
-def _targets(
-    arches: Sequence[str], keys: Sequence[str], device: str, store: Store
-) -> tuple[list[DeviceInfo], list[str]]:
-    """The devices to emit for, one an architecture, and what to tell of the choice. Raises ConfigError, DeviceError."""
-    if not arches and not keys:
-        info = options.chosen(device)
-        check(not info.arch.is_host, _NO_GPU.format(", ".join(name for name in ARCHES if name != "host")))
-        return [info], []
-    recorded: dict[str, int] = {}
-    for record in store.records():
-        recorded[record.device] = recorded.get(record.device, 0) + 1
-    rows = [arch_named(arch) for arch in arches]
-    check(all(not row.is_host for row in rows), "--arch names a GPU's architecture, got 'host'")
-    found = [_keyed(key, tuple(recorded), [row.name for row in rows]) for key in keys]
-    notes = []
-    for row in dict.fromkeys(rows):
-        if all(info.arch != row for info in found):
-            info, note = _of_arch(row, recorded)
-            found.append(info)
-            notes.append(note)
-    check(len({info.arch for info in found}) == len(found), "--device-key names one device of an architecture")
-    return found, notes
-
-
-def _keyed(key: str, recorded: Sequence[str], arches: Sequence[str]) -> DeviceInfo:
-    if key in KNOWN:
-        return KNOWN[key]
-    known = ", ".join(sorted({*recorded, *KNOWN} - {key for key in recorded if key.startswith("host")}))
-    check(key in recorded, f"--device-key must be one of {known}, got {key!r}")
-    check(len(arches) == 1, f"what {key} is like is not known here: name its architecture by --arch")
-    return replace(typical(arch_named(arches[0])), name=key)
-
-
-def _of_arch(arch: Arch, recorded: dict[str, int]) -> tuple[DeviceInfo, str]:
-    """The device of an architecture that has most records, else the one that stands for it, and which that is."""
-    having = [info for info in KNOWN.values() if info.arch == arch and info.key in recorded]
-    if not having:
-        info = typical(arch)
-        return info, f"nothing was tuned for {arch.name}: a model chooses as for {info.key}"
-    having.sort(key=lambda info: -recorded[info.key])
-    others = ", ".join(info.key for info in having[1:])
-    more = f" (--device-key names another: {others})" if others else ""
-    return having[0], f"{arch.name}: records of {having[0].key}{more}"
-
-
-def _again(suite: str | None, keys: Sequence[str]) -> str:
+def _again(
+    suite: str | None, shapes: Sequence[str], dtypes: Sequence[str], trans: Sequence[str], keys: Sequence[str]
+) -> str:
     """More of the command that writes the files again than they tell themselves."""
-    return " ".join([*([f"--suite {suite}"] if suite else []), *(f"--device-key {key}" for key in keys)])
+    given = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans} if suite else {}
+    given["--device-key"] = keys
+    return " ".join(f"{name} {value}" for name, values in given.items() for value in values)

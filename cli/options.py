@@ -1,13 +1,23 @@
 """Options that several commands share, and what stands behind them. To be imported whole: `@options.dtype`."""
 
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..codegen import arch
+from ..codegen.families import parse
+from ..codegen.problem import Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.store import Store
+from ..tuner.bench.suites import MAX_PROBLEMS, suite_problems
 from ..tuner.result import EFFORTS
+from ..tuner.search.nearest import nearest
 
 
 class _NewFile(click.Path):
@@ -20,20 +30,89 @@ class _NewFile(click.Path):
         return path
 
 
+def _sizes(text: str) -> range:
+    """One size, or several as START:STOP:STEP, both ends included."""
+    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}):(\d{1,10}))?", text)
+    start, stop, step = (int(group or match[1]) for group in match.groups()) if match else (0, 0, 0)
+    if not 0 < start <= stop or step < 1:
+        raise click.BadParameter(f"{text!r} is not START:STOP:STEP, such as 256:4096:256, or one number from 1 on")
+    return range(start, stop + 1, step)
+
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 """Settings of every command."""
 FILE = _NewFile(dir_okay=False)
+ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 
+shape = click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
+suite = click.option("--suite", help="Shapes of a .toml, .json or .csv file, or of a suite that ships, by its name.")
 store = click.option("--store", type=_FOLDER, help="Folder of tuned records [default: per user].")
 dtype = click.option("--dtype", default="float", help="float or double.")
 trans = click.option("--trans", type=TRANS, default="nn", help="Transposes of A and B.")
 device = click.option("--device", default="auto", help="auto, cuda, cuda:N or host.")
+variant = click.option(
+    "--config", type=parse, metavar="VARIANT", help="This variant, instead of the one that the store holds."
+)
+variants = click.option(
+    "--config", "configs", type=parse, metavar="VARIANT", multiple=True, help="Only this variant. Repeatable."
+)
+spaces = click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
+arches = click.option("--arch", "arches", multiple=True, help=f"For these: {ARCHES}.")
+keys = click.option("--device-key", "keys", multiple=True, help="For these devices, as `tilewright show` has them.")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+
+_SIZE = "A size, or 256:4096:256 for all from 256 to 4096 in steps of 256; with {}."
+_ASKED = (
+    shape,
+    suite,
+    click.option("--m", "m", type=_sizes, metavar="SIZES", help=_SIZE.format("--n and --k")),
+    click.option("--n", "n", type=_sizes, metavar="SIZES", help="The same for the columns of C."),
+    click.option("--k", "k", type=_sizes, metavar="SIZES", help="The same for the inner dimension."),
+    dtype,
+    trans,
+)
+ASKED = ("shapes", "suite", "m", "n", "k", "dtype", "trans")
+"""What `asked` takes."""
+
+
+def problems(command: Callable[..., Any]) -> Callable[..., Any]:
+    """All options that ask for problems; the command hands what they are given to `asked`."""
+    for option in reversed(_ASKED):
+        command = option(command)
+    return command
+
+
+def asked(
+    shapes: Sequence[str],
+    suite: str | None,
+    m: range | None,
+    n: range | None,
+    k: range | None,
+    dtype: str,
+    trans: str,
+) -> list[Problem]:
+    """The problems that the options ask for, each once: of the suite, of the ranges, then single shapes. Raises
+    UsageError, ConfigError, ShapeError or ArgumentTypeError."""
+    found = list(suite_problems(suite, dtype, trans)) if suite is not None else []
+    sizes = {"--m": m, "--n": n, "--k": k}
+    missing = [name for name, each in sizes.items() if each is None]
+    ranges = [each for each in sizes.values() if each is not None]
+    if ranges and missing:
+        raise click.UsageError(f"--m, --n and --k go together: {' and '.join(missing)} missing")
+    if (count := math.prod(map(len, ranges))) > MAX_PROBLEMS:
+        raise click.UsageError(
+            f"--m, --n and --k make {count:,} shapes, {MAX_PROBLEMS:,} are taken at most: larger steps"
+        )
+    if ranges:
+        found += (Problem.parse("x".join(map(str, each)), dtype, trans) for each in itertools.product(*ranges))
+    found += (Problem.parse(each, dtype, trans) for each in shapes)
+    return list(dict.fromkeys(found))
 
 
 def chosen(selector: str) -> DeviceInfo:
@@ -42,3 +121,9 @@ def chosen(selector: str) -> DeviceInfo:
     if choice.notice:
         click.echo(f"note: {choice.notice}", err=True)
     return choice.info
+
+
+def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
+    """Those that have no record of the device that would serve them."""
+    shelf = Store(store)
+    return [each for each in problems if shelf.lookup(info, each, nearest).origin != "exact"]

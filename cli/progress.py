@@ -20,6 +20,7 @@ from ..tuner.measure.evaluate import Tried
 from ..tuner.result import Budget, Progress
 from ..tuner.search.candidates import Candidates
 from .tables import WIDTH, plain, say, shortened, wrapped
+from .trials import TrialsFile
 
 ON_PROCESSOR = "on the processor: these times say nothing about a GPU"
 _LINE_EVERY_S = 5.0
@@ -58,8 +59,9 @@ class _Shown:
 class TuneShown(_Shown, Progress):
     """The Progress of `tune`."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, trials: TrialsFile | None = None) -> None:
         super().__init__(console)
+        self._trials = trials
         self._causes: Counter[str] = Counter()
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
@@ -76,8 +78,15 @@ class TuneShown(_Shown, Progress):
         text = f"{problem} on {device.name}: {len(found.configs)} variants{again}; {limits}"
         say(self.console, text, style="bold")
 
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, time_us: float | None) -> None:
+        """A row of the file of trials."""
+        if self._trials:
+            self._trials.resumed(problem, device.key, config, time_us)
+
     def tried(self, tried: Tried, best: Record | None) -> None:
         """One more; a line every few seconds."""
+        if self._trials:
+            self._trials.tried(tried)
         self.done += 1
         self._best = best
         if tried.record.status is not Status.OK:

@@ -30,7 +30,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     speed = f"{figure(us)} us, {figure(problem.flops / us / 1e3)} GFLOP/s, {share:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
     say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", style="bold")
-    say(console, *_between(result), "")
+    say(console, *_between(result), *_named(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
@@ -70,6 +70,15 @@ def _between(result: Result) -> list[str]:
     second = next((each.between_us for each in others if each.config and each.between_us), None)
     runner_up = f", {figure(second / best.between_us)} x the next variant" if second else ""
     return [f"{text}{runner_up} with another library's kernel between two products"]
+
+
+def _named(result: Result) -> list[str]:
+    """What becomes of variants that the user named."""
+    if not result.named:
+        return []
+    if result.kept:
+        return ["  kept: from now on the library runs it for this shape"]
+    return ["  nothing is kept: the winner is what the library runs for this shape already"]
 
 
 def _interval(contender: Contender) -> str:
@@ -154,7 +163,9 @@ def show_replay(console: Console, found: Replayed) -> None:
     say(console, text)
 
 
-_AS_THEY_ARE = "problem best contenders trials resumed seconds sampler_s busy_share idle_s stopped".split()
+_AS_THEY_ARE = (
+    "problem best kept contenders trials resumed seconds sampler seed sampler_s busy_share idle_s stopped".split()
+)
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -18,13 +18,17 @@ from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure
 from . import options
-from .tables import new_console, plain, say, shortened, table
+from .tables import csv_cell, new_console, plain, say, shortened, table
+
+_LEAST_VARIANT = 20
+CUT = "...: a variant with more settings; --json and --csv have them all"
 
 
 @click.command("show")
 @click.option("--shape", help="Only this one: MxNxK, or one number for a cube.")
 @click.option("--dtype", help="Only float or double.")
 @click.option("--device-key", help="Only this device, such as nvidia-h200.")
+@click.option("--best", is_flag=True, help="One line a product: its fastest record, whatever device that is of.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, every field.")
 @click.option("--csv", "as_csv", is_flag=True, help="As comma-separated values.")
 @options.store
@@ -33,11 +37,17 @@ def show_command(
     shape: str | None,
     dtype: str | None,
     device_key: str | None,
+    best: bool,
     as_json: bool,
     as_csv: bool,
     store: Path | None,
 ) -> None:
-    """Show what is stored: your own records, then those that ship with tilewright."""
+    """Show what is stored: your own records, then those that ship with tilewright.
+
+    \b
+    tilewright show --best                            the fastest of each product
+    tilewright show --best --device-key nvidia-h200   the same on one device
+    """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     shapes = {Problem.parse(shape).shape} if shape else None
@@ -53,39 +63,75 @@ def show_command(
         return here and problem.dtype in dtypes and (shapes is None or problem.shape in shapes)
 
     own, shipped = (tuple(filter(wanted, layer)) for layer in layers)
+    records = fastest((*own, *shipped)) if best else (*own, *shipped)
     if as_json:
-        click.echo(json.dumps([encode(record) for record in (*own, *shipped)], indent=1))
+        click.echo(json.dumps([encode(record) for record in records], indent=1))
     elif as_csv:
-        click.echo(records_csv((*own, *shipped)), nl=False)
-    elif own or shipped:
-        show_records(new_console(), own, shipped)
+        click.echo(records_csv(records), nl=False)
+    elif best and records:
+        show_records(new_console(), records, "the fastest of each product", devices=True)
+    elif records:
+        show_layers(new_console(), own, shipped)
     else:
         what = "".join(f" {word}" for word in (shape, dtype) if word)
         click.echo(f"nothing is stored for{what} yet; tilewright tune --shape {shape or '1024x768x512'} makes a start")
 
 
-def show_records(console: Console, own: Sequence[Record], shipped: Sequence[Record]) -> None:
+def fastest(records: Iterable[Record]) -> list[Record]:
+    """The fastest record of each problem, sorted by dtype, transposes and shape; of equal ones the first."""
+    found: dict[Problem, Record] = {}
+    for record in records:
+        if record.problem not in found or record.median_us < found[record.problem].median_us:
+            found[record.problem] = record
+    return sorted(found.values(), key=lambda r: (r.problem.dtype.value, r.problem.trans, *_sizes(r.problem)))
+
+
+def _sizes(problem: Problem) -> tuple[int, int, int]:
+    return problem.m, problem.n, problem.k
+
+
+def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Record]) -> None:
     """Print a line a record, under a heading for each device."""
     cut = False
     for layer, whose in ((own, "your own"), (shipped, "shipped with tilewright")):
         for device, group in itertools.groupby(layer, lambda record: record.device):
-            records = list(group)
-            columns = [
-                Column("M x N x K", [record.problem.shape for record in records], left=True),
-                Column(
-                    "type", [f"{record.problem.dtype.value} {record.problem.trans}" for record in records], left=True
-                ),
-                Column("us", [figure(record.median_us) for record in records]),
-                Column("GFLOP/s", [figure(record.gflops) for record in records]),
-                Column("x vendor", [figure(record.ratio_vendor) for record in records]),
-            ]
-            room = console.width - len(table(columns, 0)[-1]) - 2
-            variants = [shortened(str(record.config), room) for record in records]
-            cut = cut or any(variant.endswith("...") for variant in variants)
-            rows = table([*columns, Column("variant", variants, left=True)], console.width)
-            say(console, Text(f"{plain(device)}, {whose}", "bold"), *rows)
+            lines = record_lines(console.width, list(group))
+            say(console, Text(f"{plain(device)}, {whose}", "bold"), *lines)
+            cut = cut or _cut(lines)
     if cut:
-        say(console, "...: a variant with more settings; --json and --csv have them all")
+        say(console, CUT)
+
+
+def show_records(console: Console, records: Sequence[Record], title: str, *, devices: bool = False) -> None:
+    """Print a line a record under one heading, with its device where these differ."""
+    lines = record_lines(console.width, records, devices=devices)
+    say(console, Text(title, "bold"), *lines, *([CUT] if _cut(lines) else []))
+
+
+def record_lines(width: int, records: Sequence[Record], *, devices: bool = False) -> list[Text]:
+    """The head of a table, and a line a record."""
+    problems = [record.problem for record in records]
+    columns = [
+        Column("M x N x K", [problem.shape for problem in problems], left=True),
+        Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
+        Column("us", [figure(record.median_us) for record in records]),
+        Column("GFLOP/s", [figure(record.gflops) for record in records], 1),
+        Column("x vendor", [figure(record.ratio_vendor) for record in records], 2),
+        *([Column("device", [record.device for record in records], left=True)] if devices else []),
+    ]
+    if _room(columns, width) < _LEAST_VARIANT:
+        columns = [column for column in columns if column.rank < 2]  # what a variant is says more than its ratio
+    variants = [shortened(str(record.config), _room(columns, width)) for record in records]
+    return table([*columns, Column("variant", variants, 3, left=True)], width)
+
+
+def _room(columns: Sequence[Column], width: int) -> int:
+    """What the columns leave of a line."""
+    return width - len(table(columns, width)[0].plain.splitlines()[1]) - 2
+
+
+def _cut(lines: Sequence[Text]) -> bool:
+    return any(line.plain.endswith("...") for line in lines)
 
 
 _FIELDS = ("device", "shape", "dtype", "trans", "us", "gflops", "error_over_bound", "ratio_vendor", "config")
@@ -101,10 +147,5 @@ def records_csv(records: Sequence[Record]) -> str:
         error = record.accuracy.worst if record.accuracy else None
         text = (record.device, problem.shape, problem.dtype.value, problem.trans)
         numbers = (record.median_us, record.gflops, error, record.ratio_vendor)
-        writer.writerow([*map(_cell, text), *numbers, _cell(str(record.config))])
+        writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A text that no terminal obeys and no spreadsheet takes for a formula."""
-    return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)

@@ -7,78 +7,114 @@ from typing import Any
 
 import click
 
-from ..codegen.problem import Problem
+from ..codegen.errors import TuningError
+from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file
 from ..tuner.recording.replay import replay
+from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
 from .progress import TuneShown
 from .result import result_json, show_replay, show_result
-from .tables import new_console
+from .show import show_records
+from .tables import new_console, plain, say
+from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
-_SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
 
 @click.command("tune", context_settings=options.CONTEXT)
-@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
-@options.dtype
-@options.trans
+@options.problems
+@click.option("--skip-tuned", is_flag=True, help="Leave out what has a record of this device: goes on with a suite.")
 @click.option("--device", default="auto", help="auto, cuda, cuda:N, host, or replay:FILE for a recorded run.")
+@options.variants
 @options.effort
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
 @click.option("--sampler", default="gp", show_default=True, help=_SAMPLER_HELP)
-@click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the sampler's random numbers.")
+@options.spaces
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
 @click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
 @click.option(
     "--record", type=options.FILE, help="Write every trial here: .json or .json.gz of Kernel Tuner, and T4 JSON."
 )
+@click.option("--csv", "csv_file", type=options.FILE, help="Write every trial here as it ends: parameters as columns.")
 @click.option("--json", "json_file", type=options.FILE, help="Also write the results here.")
 @options.store
 @options.debug
-def tune_command(
-    shapes: tuple[str, ...], dtype: str, trans: str, device: str, json_file: Path | None, **given: Any
-) -> int:
+def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file: Path | None, **given: Any) -> int:
     """Find the fastest right kernel for each shape and keep it.
 
     \b
     tune --shape 1024x768x512                  the GPU if there is one, else the processor
     tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
     tune --shape 1000 --dtype double --trials 60 --seconds 120
+    tune --suite shapes.csv --skip-tuned       goes on with a list of shapes
+    tune --m 256:4096:256 --n 1024 --k 64:512:64
+    tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
 
-    Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept.
+    Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept. With --config there
+    is no search: these variants alone are checked, timed and compared with what the library runs now.
     """
+    asked = {name: given.pop(name) for name in options.ASKED}
     if device.startswith("replay:"):
-        _replay(Path(device.removeprefix("replay:")), given["sampler"], given["trials"], given["seconds"])
+        _replay(
+            Path(device.removeprefix("replay:")), given["sampler"], given["trials"], given["seconds"], given["seed"]
+        )
         return 0
-    if not shapes:
-        raise click.UsageError("Missing option '--shape'.")
-    if given["record"] and len(shapes) > 1:
-        raise click.UsageError(f"--record takes one --shape, got {len(shapes)}")
-    problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
-    options.chosen(device)
-    console = new_console()
-    results = []
+    problems = options.asked(**asked)
+    if not problems:
+        raise click.UsageError("tune needs --shape, --suite, or --m, --n and --k")
+    if given["record"] and len(problems) > 1:
+        raise click.UsageError(f"--record takes one --shape, got {len(problems)}")
+    if given["configs"] and (given["trials"] or given["spaces"]):
+        raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
+    info = options.chosen(device)
     for problem in problems:
-        progress = TuneShown(console)
-        with progress.drawn():
-            result = tune(problem, device=device, progress=progress, **given)
+        check_tunable(problem, info, given["configs"])
+    console = new_console()
+    if skip_tuned:
+        left = options.untuned(problems, info, given["store"])
+        say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
+        problems = left
+    if len(problems) > 1:
+        seconds = given["seconds"] or EFFORTS[given["effort"]].seconds
+        say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
+    trials = TrialsFile(csv_file) if csv_file else None
+    results: list[Result] = []
+    for number, problem in enumerate(problems, start=1):
+        if len(problems) > 1:
+            say(console, *([""] if number > 1 else []), f"shape {number} of {len(problems)}")
+        progress = TuneShown(console, trials)
+        try:
+            with progress.drawn():
+                result = tune(problem, device=device, progress=progress, **given)
+        except TuningError as error:
+            if len(problems) == 1:
+                raise
+            click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
+            continue
         results.append(result)
         show_result(console, result, given["store"])
         if json_file:  # again after each, so that a failure of the next one loses nothing
             json_file.write_text(json.dumps([result_json(each) for each in results], indent=1) + "\n")
         if result.stopped == "interrupt":
-            return 130
-    return 0
+            break
+    if len(problems) > 1 and results:
+        say(console, "")
+        show_records(console, [result.best for result in results], f"{len(results)} of {len(problems)} shapes")
+    if results and results[-1].stopped == "interrupt":
+        return 130
+    return 0 if len(results) == len(problems) else 1
 
 
-def _replay(file: Path, sampler: str, trials: int | None, seconds: float | None) -> None:
+def _replay(file: Path, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
     if not file.is_file():
         raise click.UsageError(f"no such recording: {file}")
     recording = read_cache_file(file)
-    found = replay(recording, sampler=sampler, trials=trials or REPLAY_TRIALS, seconds=seconds or math.inf)
+    trials = trials or REPLAY_TRIALS
+    found = replay(recording, sampler=sampler, trials=trials, seconds=seconds or math.inf, seed=seed)
     show_replay(new_console(), found)

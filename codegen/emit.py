@@ -166,8 +166,8 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
         values = (problem.shape, problem.dtype.value, problem.trans, each.arch.name)
         for option, value in zip(given, values):
             given[option].append(value)
-    if "--suite" in options:
-        del given["shape"]
+    if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
+        given = {"arch": given["arch"]}
     words = [f"--{option} {value}" for option, values in given.items() for value in dict.fromkeys(values)]
     words += [options] if options else []
     words.append(f"--name {name}")

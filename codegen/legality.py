@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .config import Config
 
 MAX_GRID = 2**31 - 1
-_PLACED = re.compile(r" ?\{[^}]*\}")
+_PLACED = re.compile(r"[,:]? ?(?:not )?\{[^}]*\}(?:,(?= (?:and|are)\b))?")
 
 C = TypeVar("C")
 

@@ -34,7 +34,7 @@ class Result:
     device: DeviceInfo
     """Where it ran."""
     best: Record
-    """The winner, as kept in the store."""
+    """The winner, as kept in the store where `kept` says so."""
     contenders: tuple[Contender, ...]
     """All of the duel, fastest first."""
     trials: int
@@ -61,6 +61,16 @@ class Result:
     """Best time among the first 16 guesses, infinity where none worked."""
     stopped: str
     """What ended the search: trials, seconds, space, interrupt or crashes."""
+    sampler: str = ""
+    """What chose the variants, and the seed of its random numbers."""
+    seed: int = 0
+    named: tuple[Config, ...] = ()
+    """The variants that the caller named; empty after a search."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the winner was put in the store: of named variants one that beats what the library runs now."""
+        return not self.named or self.best.config in self.named
 
 
 class Progress:
@@ -68,6 +78,9 @@ class Progress:
 
     def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
         """Once, before the first variant."""
+
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, time_us: float | None) -> None:
+        """After that, for each variant that an earlier run tried; its time is None where it failed."""
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """After each variant."""

@@ -5,15 +5,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_path, check_type
-from ..codegen.legality import serves
+from ..codegen.errors import TuningError, check, check_path, check_type
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
 from ..runtime.device.protocol import DeviceInfo
@@ -23,13 +22,12 @@ from ..runtime.store.versions import versions_of
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
 from .measure.pipeline import Isolated
+from .plan import check_tunable, named, searched
 from .recording.files import Entry, Recording, write_both
 from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
-from .search.ahead import AskAhead
-from .search.candidates import Candidates, candidates, read_spaces
-from .search.journal import Journal
-from .search.ranked import first_guesses
+from .search.ahead import AskAhead, InOrder
+from .search.candidates import Candidates
 from .search.space import Point, Trials
 
 Evaluator = Isolated | InProcess
@@ -41,8 +39,6 @@ DUEL_SECONDS = 2.0
 DUEL_SHARE = 0.2
 HOST_DUEL_SHARE = 0.35
 """Share of the seconds kept for the duel; on the processor also for the variant under way when they begin."""
-_STOP_OVER = 1.3
-"""A variant that takes so many times the best after its first repetitions is not timed any longer."""
 
 
 def tune(
@@ -58,6 +54,7 @@ def tune(
     spaces: Path | str | None = None,
     keep: int = 5,
     seed: int = 0,
+    configs: Sequence[Config] = (),
     record: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -77,7 +74,8 @@ def tune(
         isolation: whether variants run in a process of their own, so that a crash costs only that.
         spaces: folder of *.toml files with the values to combine; None for those of the package.
         keep: how many contenders meet in the final duel.
-        seed: of the sampler.
+        seed: of the sampler: the same one gives it the same random numbers; what it suggests depends on times too.
+        configs: just these are tried, and meet what the library would run now; the winner is kept if it is one of them.
         record: file for every trial of this run, as a Kernel Tuner cache file; beside it the same as T4 JSON.
         progress: told what happens meanwhile.
 
@@ -87,33 +85,27 @@ def tune(
         TuningError: no variant works.
         StoreError: the winner cannot be kept.
     """
-    from .search.study import check_sampler, make_search
+    from .search.study import check_sampler
 
     started = time.monotonic()
     check_type("problem", problem, Problem, "a Problem")
-    check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
     check_sampler(sampler)
     info = choose(device).info
-    need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
-    check(problem.bytes <= info.memory_bytes, need, DeviceError)
-    shelf, choices = Store(check_path("store", store)), read_spaces(check_path("spaces", spaces))
-    file = check_path("record", record)
+    configs = tuple(dict.fromkeys(configs))
+    check_tunable(problem, info, configs)
+    shelf, folder, file = Store(check_path("store", store)), check_path("spaces", spaces), check_path("record", record)
     versions = versions_of(info, compiler_for(info))
-    shelf.make()
-    records = tuple(shelf.records())
-    # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
-    # but those who name a space want a winner out of it.
-    stored = [each.config for each in records if (each.device, each.problem) == (info.key, problem)]
-    stored = [config for config in stored if serves(config, problem, info.arch)]
-    found = candidates(problem, info, choices, stored if spaces is None else ())
-    journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
-    asked = make_search(sampler, found.space, seed)
-    guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
-    asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    search = AskAhead(asked, journal)
-    run = _Run(found, search, budget, progress or Progress(), journal.history)
+    if configs:
+        plan = named(problem, info, shelf, configs)
+        budget = replace(budget, trials=plan.keep)
+    else:
+        plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
+    found, search = plan.found, plan.search
+    run = _Run(found, search, budget, progress or Progress(), plan.history, plan.stop_over)
     run.progress.started(problem, info, found, budget, run.resumed)
+    for point, time_us in plan.history:
+        run.progress.resumed(problem, info, found.config_at(point), time_us)
     evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
     try:
         with _interrupts() as interrupted:
@@ -124,20 +116,18 @@ def tune(
                 if file is not None:
                     kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
                     write_both(file, Recording(info.name, kernel, size, found.space.dimensions, run.entries))
-            if not run.times:
-                causes = ", ".join(f"{count} {status}" for status, count in run.statuses())
-                raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
+            if not run.times.keys() & set(configs or run.times):
+                raise TuningError(f"no variant of {problem} works on {info.name}: {run.causes()}")
             duelled = time.monotonic()
-            duel = run.duel(evaluator, info, run.ranking(keep, stored), started + budget.seconds - duelled)
+            duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
         compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
     finally:
         evaluator.close()
         search.close()
-    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), stored)
+    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
     best = decided(problem, info, contenders, versions, _told(effort, budget))
-    shelf.keep(best, replace=True)
-    return Result(
+    result = Result(
         problem=problem,
         device=info,
         best=best,
@@ -154,7 +144,13 @@ def tune(
         compilers=compilers,
         guessed_us=min((entry.time_us or math.inf for entry in [*run.entries.values()][:16]), default=math.inf),
         stopped=stopped,
+        sampler="" if configs else sampler,
+        seed=seed,
+        named=configs,
     )
+    if result.kept:
+        shelf.keep(best, replace=True)
+    return result
 
 
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
@@ -176,11 +172,13 @@ class _Run:
     """A run on its way: what was tried, and what it adds up."""
 
     found: Candidates
-    search: AskAhead
+    search: AskAhead | InOrder
     budget: Budget
     progress: Progress
     history: Trials
     """What earlier runs told."""
+    stop_over: float
+    """A variant that takes so many times the best after its first repetitions is not timed any longer."""
     sampler_s: float = 0.0
     best: Record | None = None
     times: dict[Config, float] = field(default_factory=dict)
@@ -214,7 +212,7 @@ class _Run:
                 evaluator.submit(self.found.config_at(point))
                 asked += 1
             waits_for_sampler = not stopped and evaluator.room() > 0
-            limit_us = _STOP_OVER * min(self.times.values(), default=math.inf)
+            limit_us = self.stop_over * min(self.times.values(), default=math.inf)
             for tried in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
                 self._tell(tried)
             if interrupted:
@@ -245,12 +243,17 @@ class _Run:
         """How many ended in which status, most first."""
         return Counter(entry.status for entry in self.entries.values()).most_common()
 
+    def causes(self) -> str:
+        """The same in words, with the first reason there is."""
+        first = next((f"; {entry.reason}" for entry in self.entries.values() if entry.reason), "")
+        return (", ".join(f"{count} {status}" for status, count in self.statuses()) or "none was tried") + first
+
     def phases(self) -> Phases:
         """Where the time of all of them went."""
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
 
-    def ranking(self, keep: int, stored: list[Config]) -> list[Config]:
+    def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""
         ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[:keep]
         return ranked + [config for config in stored if config in self.times and config not in ranked]

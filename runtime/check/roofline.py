@@ -22,6 +22,10 @@ class Rates:
     source: str
     """Where the figures are from."""
 
+    def gflops(self, dtype: DType) -> float:
+        """The rate of a type."""
+        return self.float_gflops if dtype is DType.FLOAT else self.double_gflops
+
 
 # Measured ones by key of the device; add a row with what a loop of the instruction alone, and of reads alone, reached.
 _MEASURED = {
@@ -41,10 +45,29 @@ def rates_of(info: DeviceInfo) -> Rates | None:
     return Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
 
 
-def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
-    """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One of the reasons for which a product cannot be faster."""
+
+    by: str
+    """`arithmetic`, `memory` or `launch`."""
+    us: float
+
+
+def bounds_of(info: DeviceInfo, problem: Problem) -> tuple[Bound, ...]:
+    """What bounds a product on a GPU, the longest first; nothing for the processor."""
     rates = rates_of(info)
     if rates is None:
-        return None
-    gflops = rates.float_gflops if problem.dtype is DType.FLOAT else rates.double_gflops
-    return max(problem.flops / gflops / 1e3, problem.bytes / rates.bandwidth_gbs / 1e3, LAUNCH_US)
+        return ()
+    bounds = (
+        Bound("arithmetic", problem.flops / rates.gflops(problem.dtype) / 1e3),
+        Bound("memory", problem.bytes / rates.bandwidth_gbs / 1e3),
+        Bound("launch", LAUNCH_US),
+    )
+    return tuple(sorted(bounds, key=lambda bound: -bound.us))
+
+
+def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
+    """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
+    bounds = bounds_of(info, problem)
+    return bounds[0].us if bounds else None

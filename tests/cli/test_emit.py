@@ -86,6 +86,18 @@ def test_a_suite_in_both_types_as_a_project(run: Run, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_a_suite_of_several_types_is_written_again_by_its_command(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("m,n,k,dtype,trans\n64,64,64,,\n100,16,52,double,nt\n")
+    command = ("emit", "--suite", str(tmp_path / "own.csv"), "--shape", "65", "--trans", "tn", "--arch", "sm_80")
+    ran = run(*command, "-o", str(tmp_path / "out"))
+    assert ran.status == 0, ran.err
+    assert ran.out.count(" for sm_80: ") == 3
+    (again,) = re.findall(r"tilewright (emit .*)", (tmp_path / "out" / "gemm.cu").read_text())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert run(*again.split(), "-o", str(tmp_path / "out")).status == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
 def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
     config = "tiled:8,edge=exact"
     options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))

@@ -15,6 +15,7 @@ from stored import INFO, make
 from tilewright.cli.bench import show_bench
 from tilewright.cli.progress import BenchShown, TuneShown
 from tilewright.cli.result import show_result
+from tilewright.cli.show import show_records
 from tilewright.cli.tables import new_console, say, shortened, table, wrapped
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
@@ -141,6 +142,26 @@ class TestTune:
         code = shlex.split("\n".join(python))[-1]
         compile(code, "code", "exec")
         assert """trans_a=True, trans_b=False, device="cuda:0", store="a 'store'")""" in code
+
+    @WIDTHS
+    def test_what_becomes_of_named_variants(self, width: int) -> None:
+        for named, words in (((), ""), (CONFIGS[-1:], "  kept: from now on "), (CONFIGS[:1], "  nothing is kept: ")):
+            screen = console(width)
+            show_result(screen, result(named=tuple(named)), None)
+            found = [line for line in text(screen).splitlines() if "kept: " in line]
+            assert [line.startswith(words) for line in found] == ([True] if words else [])
+            assert max(map(len, text(screen).splitlines())) <= width
+
+    @WIDTHS
+    def test_the_table_of_several_shapes(self, width: int) -> None:
+        screen = console(width)
+        records = [make(us, Problem(4096, 4096, size), CONFIGS[-1]) for us, size in ((2554.0, 4096), (123456.7, 65536))]
+        show_records(screen, records, "2 of 3 shapes")
+        title, head, _, *lines = text(screen).splitlines()
+        assert title == "2 of 3 shapes"
+        assert head.split()[-1] == "variant"
+        assert lines[1].split()[:4] == ["4096x4096x65536", "float", "nn", "123,457"]
+        assert max(map(len, (head, *lines))) <= width
 
     def test_a_processor_is_recommended_no_file_for_a_gpu(self) -> None:
         screen = console(80)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,3 +84,41 @@ def test_names_of_devices_are_data(run: Run, name: str) -> None:
     out = run("show").out
     assert all(line.isprintable() for line in out.splitlines())
     assert f"{name}, your own".encode("unicode_escape").decode() in out
+
+
+class TestBest:
+    """`show --best`: the fastest record of each product."""
+
+    def test_is_one_line_a_product_over_all_devices(self, run: Run, kept: Store) -> None:
+        Store().keep(make(2000.0, Problem(5, 6, 7, trans_a=True), device="nvidia-a10"))
+        found = json.loads(run("show", "--best", "--json").out)
+        named = [[*(each["problem"][name] for name in ("m", "n", "k", "dtype", "trans_a"))] for each in found]
+        assert len(named) == len({*map(tuple, named)}) == len({r.problem for layer in kept.layers() for r in layer})
+        (mine,) = (
+            each
+            for each in found
+            if each["problem"] == {**found[0]["problem"], "m": 1024, "n": 768, "k": 512, "dtype": "float"}
+        )
+        assert (mine["device"], mine["measurement"]["median_us"]) == ("nvidia-h200", 0.5)
+        rows = list(csv.DictReader(io.StringIO(run("show", "--best", "--csv").out)))
+        assert [row["device"] for row in rows] == [each["device"] for each in found]
+        assert [row["dtype"] for row in rows] == sorted(row["dtype"] for row in rows)
+
+    def test_of_one_device(self, run: Run, kept: Store) -> None:
+        found = json.loads(run("show", "--best", "--json", "--device-key", MINE).out)
+        assert [each["measurement"]["median_us"] for each in found] == [5.0, 1234.5]
+
+    @pytest.mark.parametrize(("width", "more"), [(80, set()), (120, {"x vendor", "GFLOP/s"}), (40, set())], ids=str)
+    def test_fits_and_says_the_device(
+        self, run: Run, kept: Store, width: int, more: set[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(width))
+        long = "nvidia-rtx-pro-6000-blackwell-max-q"
+        kept.keep(make(0.25, Problem(5, 6, 7), device=long))
+        title, head, _, *lines = run("show", "--best").out.splitlines()
+        assert title == "the fastest of each product"
+        assert {"M x N x K", "type", "us", "device"} | more <= {*re.split("  +", head)}
+        (line,) = (line.split() for line in lines if line.startswith("5x6x7 ") and " float nn" in line)
+        assert {"5x6x7", "0.2500", long} <= {*line}
+        if width > 40:
+            assert max(map(len, [head, *lines])) <= width

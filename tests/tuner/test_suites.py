@@ -1,15 +1,47 @@
-"""The files of benchmarks/suites/."""
+"""Lists of shapes: the files of benchmarks/suites/, and the user's own in three formats."""
 
 from pathlib import Path
 
 import pytest
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.problem import Problem
-from tilewright.tuner.bench.suites import suite_names, suite_shapes
+from tilewright.codegen.problem import DType, Problem
+from tilewright.tuner.bench import suites
+from tilewright.tuner.bench.suites import suite_names, suite_problems
+
+BAD = [
+    ("mine.toml", "shapes = [", "Invalid value"),
+    ("mine.toml", 'title = "x"', "it wants a list of shapes"),
+    ("mine.toml", "shapes = []", "it wants a list of shapes"),
+    ("mine.toml", "shapes = 5", "it wants a list of shapes"),
+    ("mine.toml", 'shapes = ["5", 3]', "entry 2: an entry is MxNxK or has m, n and k, got 3"),
+    ("mine.toml", 'shapes = ["3x3"]', "entry 1: shape must be MxNxK or one number, got '3x3'"),
+    ("mine.toml", "shapes = [{m = 1, n = 2, k = 1979-05-27}]", "entry 1: k must be a whole number, got datetime.date"),
+    ("mine.json", "[", "Expecting value"),
+    ("mine.json", "[" * 200_000, "recursion"),
+    ("mine.json", '"5"', "it wants a list of shapes"),
+    ("mine.json", '["5x0x5"]', "entry 1: a dimension is 0 in 5x0x5 float nn"),
+    ("mine.json", '["5", {"m": 1, "n": 2}]', "entry 2: k must be a whole number, got None"),
+    ("mine.json", '[{"m": 1, "n": 2.0, "k": 3}]', "entry 1: n must be a whole number, got 2.0"),
+    ("mine.json", '[{"m": true, "n": 2, "k": 3}]', "entry 1: m must be a whole number, got True"),
+    ("mine.json", '[{"m": 1, "n": 2, "k": -3}]', "entry 1: shape must be MxNxK or one number, got '1x2x-3'"),
+    ("mine.json", '[{"m": 4294967296, "n": 2, "k": 3}]', "entry 1: m must be in 0..2^31-1, got 4294967296"),
+    ("mine.json", '[{"m": 1, "n": 2, "k": 3, "dtype": "half"}]', "entry 1: dtype must be float or double, got 'half'"),
+    ("mine.json", '[{"m": 1, "n": 2, "k": 3, "trans": ["n"]}]', "entry 1: trans must be nn, nt, tn or tt, got ['n']"),
+    ("mine.json", '[{"m": 1, "n": 2, "k": 3, "type": 5}]', "entry 1: an entry has m, n, k, dtype, trans, got 'type'"),
+    ("mine.csv", "", "its first line must be m,n,k and perhaps ,dtype and ,trans, got ''"),
+    ("mine.csv", "5,6,7\n", "its first line must be m,n,k and perhaps ,dtype and ,trans, got '5,6,7'"),
+    ("mine.csv", "m,n,k,m\n", "its first line must be"),
+    ("mine.csv", "m,n,k\n5,6,7\n1,2\n", "line 3: k must be a whole number, got None"),
+    ("mine.csv", "m,n,k\n\n1,2,3,4\n", "line 3: an entry is MxNxK or has m, n and k, got ['1', '2', '3', '4']"),
+    ("mine.csv", 'm,n,k\n"1,2,3\n', "unexpected end of data"),
+    ("mine.csv", "m,n,k\n5,=1+1,7\n", "line 2: n must be a whole number, got '=1+1'"),
+    ("mine.csv", b"m,n,k\n\xff,1,1\n", "can't decode byte 0xff"),
+    ("mine.toml", None, "No such file"),
+]
 
 
 def test_the_public_one_has_its_shapes() -> None:
-    shapes = suite_shapes("public")
+    shapes = [problem.shape for problem in suite_problems("public")]
     assert len(shapes) == len(set(shapes)) == 26
     assert shapes[0] == "1024x768x512"
     assert {"1x4096x4096", "64x64x65536", "65536x64x64", "3072x1500x1024"} < set(shapes)
@@ -17,24 +49,58 @@ def test_the_public_one_has_its_shapes() -> None:
 
 @pytest.mark.parametrize("name", suite_names())
 def test_each_can_be_read(name: str) -> None:
-    shapes = suite_shapes(name)
-    assert shapes
-    assert all(Problem.parse(shape).shape == shape for shape in shapes)
+    found = suite_problems(name, "double", "tn")
+    assert {(problem.dtype, problem.trans) for problem in found} == {(DType.DOUBLE, "tn")}
 
 
 def test_an_unknown_one_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"suite must be a file ending in .toml or one of public, small, got '../x'"):
-        suite_shapes("../x")
+    with pytest.raises(ConfigError, match=r"ending in .toml, .json, .csv or one of public, small, got '../x'"):
+        suite_problems("../x")
 
 
-def test_a_file_of_the_users_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('shapes = ["3x4x5", "6"]')
-    assert suite_shapes(str(tmp_path / "mine.toml")) == ("3x4x5", "6")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", 'shapes = ["3x4x5", {m = 6, n = 7, k = 8, dtype = "double"}, {m = 9, n = 9, k = 9, trans = "tt"}]'),
+        ("b.toml", '[[shapes]]\nm=3\nn=4\nk=5\n[[shapes]]\nm=6\nn=7\nk=8\ndtype="f64"\n[[shapes]]\nm=9\nn=9\nk=9\n'
+                   'trans="tt"'),
+        ("c.json", '["3x4x5", {"m": 6, "n": 7, "k": 8, "dtype": "double"}, {"m": 9, "n": 9, "k": 9, "trans": "tt"}]'),
+        ("D.JSON", '{"shapes": ["3x4x5", "3x4x5", {"m": 6, "n": 7, "k": 8, "dtype": "double"},'
+                   '{"m": 9, "n": 9, "k": 9, "trans": "tt"}]}'),
+        ("e.csv", "m,n,k,dtype,trans\n3,4,5\n6,7,8,double\n9,9,9,,tt\n"),
+        ("f.csv", "\ufeffM, N, K, Trans, DType\r\n3, 4, 5,,\r\n\r\n6,7,8,,float64\r\n9,9,9,tt\r\n"),
+    ],
+)  # fmt: skip
+def test_files_of_the_users_own(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert suite_problems(str(tmp_path / name), "float", "nt") == (
+        Problem(3, 4, 5, trans_b=True),
+        Problem(6, 7, 8, DType.DOUBLE, trans_b=True),
+        Problem(9, 9, 9, trans_a=True, trans_b=True),
+    )
 
 
-@pytest.mark.parametrize("text", ["shapes = [", 'title = "x"', "shapes = []", "shapes = [3]", None])
-def test_a_file_that_will_not_do_is_named(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(("name", "text", "words"), BAD)
+def test_a_file_that_will_not_do_is_told_with_its_entry(
+    tmp_path: Path, name: str, text: str | bytes | None, words: str
+) -> None:
+    path = tmp_path / name
     if text is not None:
-        (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigError, match=r"suite .*mine.toml: "):
-        suite_shapes(str(tmp_path / "mine.toml"))
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as raised:
+        suite_problems(str(path))
+    assert str(raised.value).startswith(f"suite {path}: ")
+    assert str(raised.value).removeprefix(f"suite {path}: ").startswith(words) or ": " not in words
+    assert words in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("m,n,k\n" + "".join(f"{size},1,1\n" for size in range(1, 12)))
+    monkeypatch.setattr(suites, "MAX_PROBLEMS", 10)
+    with pytest.raises(ConfigError, match="it has 11 shapes, 10 are taken at most"):
+        suite_problems(str(path))
+    path.write_bytes(b" " * (1 << 20) + b"5")
+    with pytest.raises(ConfigError, match="it has more than 1 MB"):
+        suite_problems(str(path))

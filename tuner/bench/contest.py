@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from ...codegen.config import Config
 from ...codegen.errors import DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
 from ...runtime.check.roofline import floor_us
@@ -17,13 +18,14 @@ from ...runtime.check.verify import Launch, Verifier
 from ...runtime.device.cublaslt import CublasLt, cublaslt_name
 from ...runtime.device.protocol import Device
 from ...runtime.product.gemm import load_on
+from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
 from ...runtime.store.versions import versions_of
 from ..measure.decide import median, paired, paired_if_timed
 from ..measure.evaluate import FAILURES, one_line, status_of
 from ..search.nearest import nearest
-from .rows import TITLES, BenchRow, Rival, Setting
+from .rows import GIVEN, TITLES, BenchRow, Rival, Setting
 
 ROUNDS = 7
 """Rounds at least."""
@@ -56,8 +58,10 @@ def contest(
     store: Path | None,
     seconds: float,
     turn_seconds: float = 0.0,
+    config: Config | None = None,
 ) -> BenchRow:
-    """Check and time what the store holds for a problem beside the `rivals`. A failure is a row, not an exception.
+    """Check and time what the store holds for a problem, or `config`, beside the `rivals`. A failure is a row, not an
+    exception.
 
     `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top. With
     `turn_seconds` each contender runs so long in its turn.
@@ -66,9 +70,14 @@ def contest(
     with device.entered(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            gemm = load_on(device, problem, Store(store), nearest)
-            row = replace(row, config=str(gemm.config), origin=gemm.origin)
-            row = _Contest(device, row, gemm.launch).run(rivals, seconds, turn_seconds)
+            if config is None:
+                gemm = load_on(device, problem, Store(store), nearest)
+                row = replace(row, config=str(gemm.config), origin=gemm.origin)
+                launch = gemm.launch
+            else:
+                row = replace(row, config=str(config), origin=GIVEN)
+                launch = prepare(device, problem, config).launch
+            row = _Contest(device, row, launch).run(rivals, seconds, turn_seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
     # The library's own: other categories are those of the array library, and for its developers.

@@ -36,8 +36,7 @@ def plot(result: BenchResult, path: Path) -> None:
     _draw_ratio(ratio, result, rows, keys)
     ratio.set_xticks(range(len(rows)), [_label(row) for row in rows], rotation=55, ha="right", rotation_mode="anchor")
     ratio.set_xlim(-0.6, len(rows) - 0.4)
-    dtype = rows[0].problem.dtype.value if rows else ""
-    title = f"C = A B in {dtype} on {result.device.name}, {result.date[:10]}"
+    title = f"C = A B in {result.dtypes} on {result.device.name}, {result.date[:10]}"
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     figure.savefig(path, dpi=150, format=path.suffix.lower().removeprefix("."))
 

@@ -140,7 +140,7 @@ def bench_columns(result: BenchResult) -> list[Column]:
 
     rivals = result.setting.rivals
     return [
-        Column("M x N x K", [*(row.problem.shape for row in result.rows), "geometric mean"], left=True),
+        Column("M x N x K", [*result.names, "geometric mean"], left=True),
         column("us", lambda row: figure(row.ours_us) if row.ok else Text(row.status.value, "yellow")),
         column("TFLOP/s", lambda row: figure(row.tflops(row.ours_us)), 5),
         column("of floor", lambda row: _share(row.floor_share), 2, _share(result.geomean_floor)),
@@ -186,8 +186,9 @@ def bench_closing(result: BenchResult) -> list[str]:
     for key in result.setting.rivals:
         means = (f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name)))
         lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
-    lines += [f"{row.problem.shape}: {row.status.value}, {row.reason}" for row in result.rows if not row.ok]
-    lines += [f"{row.problem.shape}: {note}" for row in result.rows for note in row.notes]
+    named = list(zip(result.names, result.rows, strict=True))
+    lines += [f"{name}: {row.status.value}, {row.reason}" for name, row in named if not row.ok]
+    lines += [f"{name}: {note}" for name, row in named for note in row.notes]
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
@@ -199,14 +200,15 @@ def bench_closing(result: BenchResult) -> list[str]:
             lines.append(f"{TITLES[key]} with a kernel in between: {between} of {count} rows, the others are too short")
     if result.worst_aa is not None:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
-    held = [f"{row.problem.shape} {row.clock_mhz:.0f} MHz" for row in result.rows if row.held_back]
+    held = [f"{name} {row.clock_mhz:.0f} MHz" for name, row in named if row.held_back]
     if held:
         whose = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
         lines.append(f"clocks held back for power or heat, {whose}: {', '.join(held)}")
     rates = rates_of(result.device)
     if rates and result.rows:
-        high = rates.float_gflops if result.rows[0].problem.dtype.value == "float" else rates.double_gflops
-        floor = f"{high / 1e3:.1f} TFLOP/s, {rates.bandwidth_gbs / 1e3:.2f} TB/s and {LAUNCH_US} us a launch"
+        dtypes = dict.fromkeys(row.problem.dtype for row in result.rows)
+        highs = " and ".join(f"{rates.gflops(dtype) / 1e3:.1f}" for dtype in dtypes)
+        floor = f"{highs} TFLOP/s, {rates.bandwidth_gbs / 1e3:.2f} TB/s and {LAUNCH_US} us a launch"
         lines.append(f"floor: {floor} ({rates.source})")
     lines += result.setting.missing
     if result.stopped:
@@ -224,17 +226,17 @@ def bench_markdown(result: BenchResult) -> str:
     lines += ["", *(f"- {_escaped(line)}" for line in bench_closing(result)), "", "## Times in microseconds", ""]
     names = ("ours", *map(TITLES.get, result.setting.rivals))
     kinds = [f"{name}{kind}" for name in names for kind in ("", " between", " eager", " fixed")]
-    times = [_times(row, result.setting.rivals) for row in result.rows if row.ok]
+    times = [_times(name, row, result.setting.rivals) for name, row in zip(result.names, result.rows) if row.ok]
     lines += _markdown_table(["M x N x K", "floor", *kinds, "config"], times)
     lines += ["", "## Versions", "", *(f"- {name}: {value}" for name, value in result.setting.versions)]
     return "\n".join(lines) + "\n"
 
 
-def _times(row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:
+def _times(name: str, row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:
     times = [row.floor_us, row.ours_us, row.between_us, row.eager_us, row.fixed_us]
     for rival in map(row.rival, keys):
         times += (rival.us, rival.between_us, rival.eager_us, rival.fixed_us) if rival else (None,) * 4
-    return [row.problem.shape, *map(figure, times), f"`{row.config}`"]
+    return [name, *map(figure, times), f"`{row.config}`"]
 
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,6 +13,8 @@ RATIOS = {
     "eager_ratio": "in eager calls",
 }
 """The ratios of a `Rival`, by the names of their fields."""
+GIVEN = "as given"
+"""Where a config comes from that a user named."""
 TITLES = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy"}
 """The libraries that kernels are compared with, by the word for them in names of fields."""
 
@@ -52,7 +54,7 @@ class BenchRow:
     config: str = ""
     """The variant that the library runs, as text; empty where it did not come so far."""
     origin: str = ""
-    """Where that is from: `exact`, `nearest MxNxK` or `default`."""
+    """Where that is from: `exact`, `nearest MxNxK`, `estimated, from MxNxK`, `default` or `as given`."""
     status: Status = Status.OK
     reason: str = ""
     """Why, where it did not end well: one line."""
@@ -138,6 +140,17 @@ class BenchResult:
     """What ended it early: `interrupt`, or crashes in words; empty where it came to its end."""
     turn_seconds: float = 0.0
     """How long each contender ran in its turn; 0 where batches alternated."""
+
+    @property
+    def dtypes(self) -> str:
+        """The element types of the rows, in words."""
+        return " and ".join(dict.fromkeys(row.problem.dtype.value for row in self.rows))
+
+    @property
+    def names(self) -> list[str]:
+        """What tells the rows apart: shapes, with dtype and transposes where these differ."""
+        kinds = {(row.problem.dtype, row.problem.trans) for row in self.rows}
+        return [row.problem.shape if len(kinds) == 1 else str(row.problem) for row in self.rows]
 
     def compared(self, key: str) -> tuple[Rival, ...]:
         """The rival in every row that counts."""

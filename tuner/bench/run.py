@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from ...codegen.config import Config
 from ...codegen.errors import ShapeError, TilewrightError, TuningError, check
 from ...codegen.problem import Problem
 from ...runtime.device.detect import choose
@@ -44,8 +45,10 @@ def bench(
     store: Path | None = None,
     seconds: float = SECONDS,
     turn_seconds: float = 0.0,
+    config: Config | None = None,
 ) -> BenchResult:
-    """Time what the store holds for each problem beside the vendor's libraries, interleaved in one process.
+    """Time what the store holds for each problem, or `config` for all of them, beside the vendor's libraries,
+    interleaved in one process.
 
     Batches alternate, or with `turn_seconds` each contender runs so long in its turn, at its own clock.
     A shape that fails, or takes its process down, is a row that says so. Ctrl-C ends the run with the rows that are
@@ -57,7 +60,7 @@ def bench(
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)
-    worker = _Worker(info, store, seconds, turn_seconds)
+    worker = _Worker(info, store, seconds, turn_seconds, config)
     try:
         result = replace(result, setting=worker.open())
         progress.opened(result)
@@ -78,8 +81,10 @@ def bench(
 class _Worker:
     """The process that owns the device; a fresh one follows where it ends."""
 
-    def __init__(self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float) -> None:
-        self._info, self._seconds, self._turn_seconds = info, seconds, turn_seconds
+    def __init__(
+        self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float, config: Config | None
+    ) -> None:
+        self._info, self._seconds, self._turn_seconds, self._config = info, seconds, turn_seconds, config
         self._store = store.absolute() if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
@@ -104,7 +109,7 @@ class _Worker:
             if self._child is None:
                 self.open()
             assert self._child is not None
-            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds
+            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds, self._config
             row: BenchRow = self._child.ask(("contest", *asked), limit_s)
         except ChildDiedError as error:
             late = time.monotonic() - begun >= limit_s

@@ -1,11 +1,24 @@
 """Lists of shapes: the files of benchmarks/suites/, and the user's own."""
 
+import csv
+import io
+import json
 import tomllib
+from collections.abc import Callable, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from reprlib import repr as short
+from typing import Any
 
-from ...codegen.errors import ConfigError, check
+from ...codegen.errors import ConfigError, TilewrightError, check
+from ...codegen.problem import DType, Problem
+
+MAX_PROBLEMS = 10_000
+"""More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""
+_MAX_BYTES = 1 << 20
+_SIZES = ("m", "n", "k")
+_KNOWN = (*_SIZES, "dtype", "trans")
 
 
 def _folder() -> Traversable:
@@ -17,18 +30,80 @@ def suite_names() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")))
 
 
-def suite_shapes(name: str) -> tuple[str, ...]:
-    """The shapes of a suite, each as `MxNxK`, in order: of the one called `name`, or of the file `name`, which ends in
-    `.toml`. Raises ConfigError listing the known ones, or saying what is wrong with the file."""
+def suite_problems(name: str, dtype: object = DType.FLOAT, trans: str = "nn") -> tuple[Problem, ...]:
+    """The problems of a suite in order, each once: of the one called `name`, or of the file `name`, which ends in
+    `.toml`, `.json` or `.csv`.
+
+    An entry is `MxNxK` or has m, n and k, and perhaps a dtype and a trans of its own, else those given here. Raises
+    ConfigError listing the known suites, or naming the file and the entry that will not do.
+    """
     file: Traversable = Path(name)
-    if not name.endswith(".toml"):
-        known = suite_names()
-        check(name in known, f"suite must be a file ending in .toml or one of {', '.join(known)}, got {name!r}")
-        file = _folder().joinpath(f"{name}.toml")
+    entries = _READERS.get(Path(name).suffix.lower())
+    if entries is None:
+        known, endings = suite_names(), ", ".join(_READERS)
+        check(name in known, f"suite must be a file ending in {endings} or one of {', '.join(known)}, got {name!r}")
+        file, entries = _folder().joinpath(f"{name}.toml"), _toml
+    found: dict[Problem, None] = {}
+    place = ""
     try:
-        shapes = tomllib.loads(file.read_text(encoding="utf-8")).get("shapes", [])
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"suite {name}: {error}") from error
-    good = isinstance(shapes, list) and bool(shapes) and all(isinstance(shape, str) for shape in shapes)
-    check(good, f'suite {name}: it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
-    return tuple(shapes)
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+        check(len(data) <= _MAX_BYTES, f"it has more than {_MAX_BYTES >> 20} MB")
+        for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
+            place = where
+            found[_problem(entry, dtype, trans)] = None
+            place = ""
+        check(bool(found), 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
+        check(len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most")
+    except (TilewrightError, OSError, ValueError, RecursionError, csv.Error) as error:
+        raise ConfigError(f"suite {name}: {place}{error}") from error
+    return tuple(found)
+
+
+def _problem(entry: object, dtype: object, trans: str) -> Problem:
+    if isinstance(entry, dict):
+        for key in entry:
+            check(key in _KNOWN, f"an entry has {', '.join(_KNOWN)}, got {short(key)}")
+        sizes = [entry.get(name) for name in _SIZES]
+        for name, size in zip(_SIZES, sizes):
+            whole = (isinstance(size, int) and not isinstance(size, bool)) or (
+                isinstance(size, str) and size.isdecimal()
+            )
+            check(whole, f"{name} must be a whole number, got {short(size)}")
+        text, dtype, trans = "x".join(map(str, sizes)), entry.get("dtype", dtype), entry.get("trans", trans)
+    else:
+        check(isinstance(entry, str), f"an entry is MxNxK or has m, n and k, got {short(entry)}")
+        text = str(entry)
+    problem = Problem.parse(text, dtype, trans)
+    check(min(problem.m, problem.n, problem.k) > 0, f"a dimension is 0 in {problem}")
+    return problem
+
+
+def _toml(text: str) -> Iterator[tuple[str, object]]:
+    return _numbered(tomllib.loads(text))
+
+
+def _json(text: str) -> Iterator[tuple[str, object]]:
+    return _numbered(json.loads(text))
+
+
+def _numbered(document: Any) -> Iterator[tuple[str, object]]:
+    """The entries of a list, or of `shapes` in a table, with the words that name each."""
+    shapes = document.get("shapes") if isinstance(document, dict) else document
+    for number, entry in enumerate(shapes if isinstance(shapes, list) else (), start=1):
+        yield f"entry {number}: ", entry
+
+
+def _csv(text: str) -> Iterator[tuple[str, object]]:
+    rows = csv.reader(io.StringIO(text), strict=True)
+    header = [cell.strip().lower() for cell in next(rows, [])]
+    good = {*_SIZES} <= {*header} <= {*_KNOWN} and len(header) == len(set(header))
+    check(good, f"its first line must be m,n,k and perhaps ,dtype and ,trans, got {short(','.join(header))}")
+    for row in rows:
+        cells = [cell.strip() for cell in row]
+        if any(cells):
+            named = {name: cell for name, cell in zip(header, cells) if cell}
+            yield f"line {rows.line_num}: ", named if len(cells) <= len(header) else cells
+
+
+_READERS: dict[str, Callable[[str], Iterator[tuple[str, object]]]] = {".toml": _toml, ".json": _json, ".csv": _csv}

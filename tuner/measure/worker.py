@@ -10,7 +10,6 @@ import ctypes
 import signal
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from ...codegen.config import Config
@@ -65,11 +64,9 @@ class Worker:
         self._device = open_device(info)
         return setting(self._device)
 
-    def contest(
-        self, problem: Problem, rivals: tuple[str, ...], store: Path | None, seconds: float, turn_seconds: float
-    ) -> BenchRow:
+    def contest(self, *asked: Any) -> BenchRow:
         """`contest` on the device."""
-        return contest(self._device, problem, rivals, store, seconds, turn_seconds)
+        return contest(self._device, *asked)
 
 
 def _die_with_parent() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import ThreadpoolController
 
 from .journal import Journal
-from .space import Point
+from .space import Point, Space
 
 if TYPE_CHECKING:  # only then: Optuna is slow to import
     from .study import Search
@@ -65,3 +65,24 @@ class AskAhead:
             self._search.tell(*self._told.popleft())
         with self._blas.limit(limits=1):  # compile processes have the other cores; a model's matrices are small
             return self._search.ask()
+
+
+class InOrder:
+    """The points of a space one after the other, for variants that a user names: no sampler, and nothing is kept."""
+
+    def __init__(self, space: Space) -> None:
+        self._points = iter(space.points)
+
+    def tell(self, point: Point, time_us: float | None, **how: object) -> None:
+        """Nothing follows from it."""
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def ask(self) -> Point | None:
+        """The next point; None when there is none left."""
+        return next(self._points, None)
+
+    def close(self) -> None:
+        """Nothing to end."""

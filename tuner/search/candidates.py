@@ -114,6 +114,12 @@ def candidates(
     return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 
+def given(configs: Iterable[Config]) -> Candidates:
+    """Just these, each once."""
+    kept = tuple(dict.fromkeys(configs))
+    return Candidates(_space(kept), kept, ())
+
+
 def _plain(value: Any) -> Value:
     return str(value) if isinstance(value, str) else int(value)
 

@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from ...codegen.config import Config
 from ...codegen.leaf import Edge
+from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
@@ -58,6 +59,12 @@ def recorded(problem: Problem, info: DeviceInfo, records: Iterable[Record], coun
     edges = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
     winners = (fitted(record.config, problem, info.arch, edges) for record in near)
     return list(itertools.islice(dict.fromkeys(config for config in winners if config is not None), count))
+
+
+def stored(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:
+    """What the store has for exactly this problem on this device, as far as it serves it."""
+    here = (record.config for record in records if (record.device, record.problem) == (info.key, problem))
+    return [config for config in here if serves(config, problem, info.arch)]
 
 
 def first_guesses(

@@ -1,0 +1,59 @@
+"""Every trial of a run as a line of comma-separated values."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..codegen.config import Config
+from ..codegen.families import families
+from ..codegen.problem import Problem
+from ..tuner.measure.evaluate import Tried
+from .tables import csv_cell
+
+_FACTS = "m n k dtype trans device status us error_over_bound reason compile_s verify_s time_s config family".split()
+_PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for leaf in kind.leaves()))
+
+
+class TrialsFile:
+    """A file that has a row for each trial as soon as it has ended, under one header whatever is tried.
+
+    The parameters of all families are columns, empty where a variant's family lacks one. Where the file cannot be
+    written any longer, that is told once and the run goes on. Raises OSError where it cannot be begun.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed = False
+        _append(path, "w", [*_FACTS, *_PARAMETERS])
+
+    def resumed(self, problem: Problem, device_key: str, config: Config, time_us: float | None) -> None:
+        """One of an earlier run, of which the journal has the time alone."""
+        status = "failed" if time_us is None else "ok"
+        self._add(problem, device_key, config, (status, time_us, None, "tried by an earlier run", None, None, None))
+
+    def tried(self, tried: Tried) -> None:
+        """One of this run."""
+        record, phases = tried.record, tried.phases
+        time_us = record.measurement.median_us if record.measurement else None
+        error = record.accuracy.worst if record.accuracy else None
+        costs = phases.compile_s, phases.verify_s, phases.time_s
+        outcome = (record.status.value, time_us, error, record.reason, *costs)
+        self._add(record.problem, record.device, record.config, outcome)
+
+    def _add(self, problem: Problem, device_key: str, config: Config, outcome: tuple[str | float | None, ...]) -> None:
+        facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, device_key, *outcome
+        values = dict(config.values)
+        row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
+        if not self._failed:
+            try:
+                _append(self._path, "a", [csv_cell(each) if isinstance(each, str) else each for each in row])
+            except OSError as error:
+                self._failed = True
+                click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
+
+
+def _append(path: Path, mode: str, row: Sequence[object]) -> None:
+    with path.open(mode, encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerow(row)

@@ -1,0 +1,79 @@
+"""What a run goes through: a search over spaces that goes on from its journal, or variants that a user named."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..codegen.config import Config
+from ..codegen.errors import DeviceError, ShapeError, check
+from ..codegen.legality import require
+from ..codegen.problem import Problem
+from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.store import Store
+from .search.ahead import AskAhead, InOrder
+from .search.candidates import Candidates, candidates, given, read_spaces
+from .search.journal import Journal
+from .search.nearest import nearest
+from .search.ranked import first_guesses, stored
+from .search.space import Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What may be tried, who chooses, and who meets in the duel."""
+
+    found: Candidates
+    search: AskAhead | InOrder
+    history: Trials
+    """What earlier runs told."""
+    keep: int
+    """So many of the fastest meet in the duel."""
+    stored: tuple[Config, ...] = ()
+    """These too, where they work: what the store has for the problem."""
+    stop_over: float = 1.3
+    """A variant that takes so many times the best after its first repetitions is not timed any longer."""
+
+
+def searched(
+    problem: Problem,
+    info: DeviceInfo,
+    shelf: Store,
+    versions: tuple[tuple[str, str], ...],
+    spaces: Path | None,
+    sampler: str,
+    seed: int,
+    keep: int,
+) -> Plan:
+    """A search by a sampler. Raises ConfigError and StoreError."""
+    from .search.study import make_search  # with Optuna, which is slow to import
+
+    choices = read_spaces(spaces)
+    shelf.make()
+    records = tuple(shelf.records())
+    # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
+    # but those who name a space want a winner out of it.
+    known = stored(problem, info, records)
+    found = candidates(problem, info, choices, known if spaces is None else ())
+    journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
+    asked = make_search(sampler, found.space, seed)
+    guesses = [*known, *first_guesses(problem, info, found.configs, records)]
+    asked.seed(point for point in map(found.point_of, guesses) if point is not None)
+    return Plan(found, AskAhead(asked, journal), journal.history, keep, tuple(known))
+
+
+def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
+    """These variants and what the library would run now: each is timed to its end, and all meet in the duel."""
+    shelf.make()
+    found = given((*configs, shelf.lookup(info, problem, nearest).config))
+    return Plan(found, InOrder(found.space), (), len(found.configs), stop_over=math.inf)
+
+
+def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:
+    """Raise ShapeError for a problem without work, DeviceError for one that is larger than the device's memory, and
+    ConfigError for a config that cannot serve it there."""
+    check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
+    need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
+    check(problem.bytes <= info.memory_bytes, need, DeviceError)
+    for config in configs:
+        require(problem, config, info.arch)
