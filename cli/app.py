@@ -14,6 +14,7 @@ from . import options
 from .bench import bench_command
 from .devices import devices_command
 from .emit import emit_command
+from .report import report_command
 from .show import show_command
 from .tables import plain
 from .tune import tune_command
@@ -31,7 +32,7 @@ def commands() -> None:
     """
 
 
-for _command in (tune_command, emit_command, show_command, devices_command, bench_command):
+for _command in (tune_command, emit_command, show_command, devices_command, bench_command, report_command):
     commands.add_command(_command)
 
 
