@@ -140,7 +140,7 @@ def _speeds(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
             ys, xs = zip(*((y + shift, x) for y, x in found)) if found else ((), ())
             shape = "*" if key == "ours" else _SHAPES[(place - 1) % 3]
             size = 9 if key == "ours" else 5
-            style = {"markersize": size, "markeredgecolor": "none", "color": SERIES[place], "zorder": 3}
+            style = {"markersize": size, "markeredgewidth": 0, "color": SERIES[place], "zorder": 3}
             axes.plot(xs, ys, shape, label=TITLES.get(key, "tilewright"), **style)
         if limits:
             ys, xs = zip(*limits)

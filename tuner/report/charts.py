@@ -97,7 +97,7 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def dots(axes: Any, points: Sequence[tuple[float, float]], place: int, label: str) -> None:
-    """Many dots as one line of strokes without length, few bytes each; those that would lie on each other are one.
+    """Many dots as one line of strokes with hardly a length, few bytes each; those that would lie on each other are one.
 
     `place` gives colour and shape, which alternates. The axes' limits and scales are as they will be.
     """
@@ -105,12 +105,13 @@ def dots(axes: Any, points: Sequence[tuple[float, float]], place: int, label: st
 
     if not points:
         return
-    spots = (axes.transData.transform(points) / _DOTS).round().tolist()
-    kept = list({tuple(spot): point for spot, point in zip(spots, points)}.values())
+    spots = axes.transData.transform(points)
+    kept = {tuple(cell): tuple(spot) for cell, spot in zip((spots / _DOTS).round().tolist(), spots.tolist())}
     cap, marker = (("round", "o"), ("projecting", "s"))[place % 2]
     colour = SERIES[place % len(SERIES)]
     none = float("nan")
-    xs, ys = zip(*((x, y) for point in kept for x, y in (point, point, (none, none))))
+    strokes = [end for x, y in kept.values() for end in ((x - 0.15, y), (x + 0.15, y), (none, none))]
+    xs, ys = axes.transData.inverted().transform(strokes).T
     size = (3.2 if len(kept) > _MANY else 6.0) - 0.6 * (place % 2)
     axes.plot(xs, ys, color=colour, linewidth=size, solid_capstyle=cap, alpha=0.65, zorder=2)
     axes.add_line(Line2D([], [], linestyle="none", marker=marker, markersize=5, color=colour, label=label))

@@ -47,7 +47,7 @@ def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
         if vendor_us:
             label, height = f"{TITLES['cublas']}, {figure(vendor_us)} us", problem.flops / vendor_us / 1e3
             axes.axhline(height, color=MUTED, linewidth=1.2, linestyle=":", label=label, zorder=1)
-        axes.plot(*best, "*", markersize=15, color=INK, markeredgecolor="none", label="the winner", zorder=4)
+        axes.plot(*best, "*", markersize=15, color=INK, markeredgewidth=0, label="the winner", zorder=4)
         axes.set_xlabel("FLOP for each byte that CTAs load or store")
         axes.set_ylabel("GFLOP/s")
         legend(axes, 1 if narrow else 3)
