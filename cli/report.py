@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # only then: what a page is made of is slow to import
     from ..tuner.report.counters import Counter
     from ..tuner.report.tuning import Tuning
 
-_READ = click.Path(path_type=Path, exists=True, dir_okay=False)
+_READ = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("report", context_settings=options.CONTEXT)

@@ -43,6 +43,8 @@ def read_bench(path: Path) -> BenchResult:
 
 
 def _unreadable(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, OSError):
+        return StoreError(f"--bench {path}: {error.strerror}")
     cause = f"it has no {error}" if isinstance(error, KeyError) else str(error)
     return StoreError(f"--bench {path}: not what bench --json writes: {cause}")
 

@@ -97,7 +97,7 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def dots(axes: Any, points: Sequence[tuple[float, float]], place: int, label: str) -> None:
-    """Many dots as one line of strokes with hardly a length, few bytes each; those that would lie on each other are one.
+    """Many dots as one line of strokes with hardly a length, few bytes each; those that lie on each other are one.
 
     `place` gives colour and shape, which alternates. The axes' limits and scales are as they will be.
     """

@@ -136,7 +136,9 @@ def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contend
             (read(Record, run["best"], "best"), read(tuple[Contender, ...], run["contenders"], "contenders"))
             for run in runs
         ]
-    except (OSError, NotPlainError, ValueError, KeyError, TypeError, RecursionError, StoreError) as error:
+    except OSError as error:
+        raise StoreError(f"--results {path}: {error.strerror}") from error
+    except (NotPlainError, ValueError, KeyError, TypeError, RecursionError, StoreError) as error:
         raise StoreError(f"--results {path}: not what tune --json writes: {error}") from error
     wanted = [each for each in found if problem in (None, each[0].problem)]
     shapes = ", ".join(str(record.problem) for record, _ in found)
