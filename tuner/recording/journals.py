@@ -13,6 +13,7 @@ from ..search.journal import FORMAT
 from ..search.space import Dimension, Point
 from .files import UNPACKED_BYTES, Entry, Recording
 
+_HEADER_BYTES = 1 << 24
 Versions = tuple[tuple[str, str], ...]
 
 
@@ -24,7 +25,7 @@ def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versi
     for path in sorted(folder.glob("*.jsonl")):
         try:
             with path.open("rb") as file:
-                header = json.loads(file.readline(UNPACKED_BYTES))
+                header = json.loads(file.readline(_HEADER_BYTES))
             if header["format"] != FORMAT or not str(header["study"]).startswith(begin):
                 continue
             # The same facts as the name of a journal is made of.

@@ -77,8 +77,7 @@ def search(tuning: Tuning) -> Chart:
         dots(axes, shown, 0, "a trial")
         xs, ys = zip(*steps, (last, steps[-1][1]))
         axes.step(xs, ys, where="post", color=INK, linewidth=1.8, label="best so far", zorder=3)
-        if failed:
-            axes.plot(failed, [low * 1.02] * len(failed), "x", color=MUTED, markersize=4, label="failed", zorder=2)
+        dots(axes, [(number, low * 1.02) for number in failed], 1, "failed")
         axes.set_xlabel("trial")
         axes.set_ylabel("us")
         legend(axes, 3)

@@ -22,7 +22,7 @@ from .charts import Chart, check_charts
 from .drawn import roofline, search
 from .importance import importances
 from .tables import contenders_table, importance_table, trials_table, why
-from .tuning import Tuning
+from .tuning import Tuning, shortened
 from .variant import roof_of
 
 
@@ -119,7 +119,10 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
     for trial in tuning.trials:
         causes = found.setdefault(trial.entry.status, {})
         causes[trial.entry.reason] = causes.get(trial.entry.reason, 0) + 1
-    rows = [(status, sum(causes.values()), max(causes, key=lambda c: causes[c])) for status, causes in found.items()]
+    rows = [
+        (status, sum(causes.values()), shortened(max(causes, key=lambda c: causes[c])))
+        for status, causes in found.items()
+    ]
     return sorted(rows, key=lambda row: -row[1])
 
 

@@ -3,16 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import escape
+
 from ...codegen.config import Config
 from ...runtime.device.protocol import DeviceInfo
 from ..bench.report import figure
 from ..measure.decide import TIE
 from .importance import Importance
-from .tuning import Trial, Tuning
+from .tuning import Trial, Tuning, shortened
 from .variant import Floor, Resources, compiled, floors, reasons, resources
 
-ROWS = 4000
-"""Rows of the table of trials at most: a page stays below 2 MB."""
+ROOM_BYTES = 1_200_000
+"""Of the table of trials, at most: a page stays below 2 MB."""
 BESIDE = 4
 """Variants that are shown beside the winner."""
 _UNKNOWN = "-"
@@ -67,7 +69,6 @@ def trials_table(tuning: Tuning) -> Table:
     problem, gpu, fastest = tuning.problem, tuning.gpu, tuning.fastest
     best_us = fastest[0].entry.time_us if fastest else None
     failed = [trial for trial in tuning.trials if not trial.entry.time_us]
-    kept = [*fastest[: ROWS - min(len(failed), ROWS // 10)], *failed][:ROWS]
     on_gpu: tuple[Head, ...] = ()
     if gpu:
         on_gpu = (*_ON_SM, Head("registers", "of a thread, at most, as the config predicts"))
@@ -87,9 +88,27 @@ def trials_table(tuning: Tuning) -> Table:
             yield from _on_sm(resources(problem, config, gpu)) if config else [""] * len(on_gpu)
         yield str(config.threads) if config else ""
         yield f"{config.smem_bytes(problem.dtype) / 1024:.3g}" if config else ""
-        yield "" if us else f"{entry.status}: {entry.reason}" if entry.reason else entry.status
+        yield "" if us else shortened(f"{entry.status}: {entry.reason}" if entry.reason else entry.status)
 
-    return Table(heads, tuple(tuple(row(trial)) for trial in kept), len(tuning.trials) - len(kept)).trimmed()
+    last = _fitting(map(row, failed), ROOM_BYTES // 10)
+    first = _fitting(map(row, fastest), ROOM_BYTES - sum(map(_bytes, last)))
+    return Table(heads, (*first, *last), len(tuning.trials) - len(first) - len(last)).trimmed()
+
+
+def _fitting(rows: Iterable[Iterable[str]], room_bytes: int) -> list[tuple[str, ...]]:
+    """The first rows, as many as there is room for."""
+    found = []
+    for row in map(tuple, rows):
+        room_bytes -= _bytes(row)
+        if room_bytes < 0:
+            break
+        found.append(row)
+    return found
+
+
+def _bytes(row: Sequence[str]) -> int:
+    """Of a row as markup: each cell begins with a tag, and a line may break after a comma."""
+    return 8 + sum(13 + len(escape(cell).encode()) + 5 * cell.count(",") for cell in row)
 
 
 def _on_sm(taken: Resources) -> list[str]:

@@ -23,6 +23,7 @@ from ..recording.files import UNPACKED_BYTES, Entry, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
 from ..search.candidates import ABSENT, FAMILY, config_of
 
+_LETTERS = 400
 _KERNEL = re.compile(r"gemm (\w+) (\w\w)")
 
 
@@ -115,6 +116,11 @@ def tuning_of(
     return Tuning(problem, name, info, trials, record, contenders, tuple(sources))
 
 
+def shortened(text: str) -> str:
+    """A text from a file, as much of it as a page has room for."""
+    return text if len(text) <= _LETTERS else text[:_LETTERS] + "..."
+
+
 def _agreed(given: Any, found: Any, where: str) -> Any:
     """What a file tells, if the command line says nothing else."""
     check(given in (None, found), f"{where} is of {found}, not of {given}")
@@ -170,6 +176,6 @@ def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
         except TilewrightError:  # of an older version
             config = None
             told = (f"{name}={value}" for name, value in values.items() if value != ABSENT and name != FAMILY)
-            text = f"{values.get(FAMILY, '?')}:{','.join(told)}"
+            text = shortened(f"{values.get(FAMILY, '?')}:{','.join(told)}")
         found.append(Trial(number, text, config, entry))
     return tuple(found)
