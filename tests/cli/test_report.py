@@ -216,6 +216,7 @@ def changed(**fields: Any) -> str:
     [
         ((), "--shape, --recording, --results or --bench"),
         (("--shape", "9x9"), "'9x9'"),
+        (("--shape", "9x9x0"), "a dimension is 0"),
         (("--shape", "7x7x7"), "nothing is stored of 7x7x7 float nn"),
         (("--recording", str(RECORDED), "--shape", "64"), f"{RECORDED} is of 1024x768x512 double nn, not of 64x64x64"),
         (("--recording", "nowhere"), "cannot read the recording nowhere"),
@@ -246,6 +247,8 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, .
         changed(device_facts={"arch": "sm_1"}),
         changed(rows=[json.loads(changed())["rows"][0] | {"cublas_us": -1}]),
         changed(rows=[json.loads(changed())["rows"][0] | {"ours_us": "fast"}]),
+        changed(rows=[json.loads(changed())["rows"][0] | {"ours_us": float("inf")}]),
+        changed(rows=[json.loads(changed())["rows"][0] | {"cublas_us": 1e-308}]),
         changed(rows=[json.loads(changed())["rows"][0] | {"ratio_cublas_interval": [0, 1]}]),
     ],
 )
@@ -260,8 +263,11 @@ def test_a_damaged_bench_is_one_line(run: Run, tmp_path: Path, text: str) -> Non
 def test_a_damaged_journal_gives_its_whole_lines(run: Run, tmp_path: Path, own_folders: Path) -> None:
     assert run("tune", "--shape", "16", "--trials", "4", "--seconds", "20", "--device", "host").status == 0
     (journal,) = (own_folders / "trials").glob("*.jsonl")
+    whole = journal.read_text()
+    first = json.loads(whole.splitlines()[1])["point"]
+    times = [json.dumps({"point": first, "time_us": us, "status": "ok"}) for us in (float("inf"), 1e-300, -1)]
     bad = ['{"point":[99999],"time_us":1,"status":"ok"}', "[]", "\x00", '{"point":3}']
-    journal.write_text(journal.read_text() + "\n".join(bad) + "\n")
+    journal.write_text("\n".join([whole.splitlines()[0], *bad, *times, *whole.splitlines()[1:]]) + "\n")
     page = reported(run, tmp_path, "--shape", "16")
     assert len(headed(page, "x best")) == 5
 

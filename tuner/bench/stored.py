@@ -15,6 +15,8 @@ from .report import SUFFIX
 from .rows import TITLES, BenchResult, BenchRow, Rival, Setting
 
 _MOST_BYTES = 64 << 20
+_SMALLEST, _LARGEST = 1e-12, 1e15
+"""Between these are all times, rates and ratios that were measured."""
 _OF_ROW = "ours_us floor_us error_over_bound eager_us fixed_us between_us between_kernel_us clock_mhz".split()
 _WORDS = ("config", "origin", "reason")
 
@@ -88,7 +90,7 @@ def _rival(row: dict[str, Any], key: str) -> Rival:
     ratios = {name: _number(row, f"ratio_{key}{end}") for name, end in SUFFIX.items()}
     found = Rival(
         key=key,
-        us=float(row[f"{key}_us"]),
+        us=_number(row, f"{key}_us") or 0.0,
         ratio=ratios["ratio"] or 0.0,
         interval=_interval(row, f"ratio_{key}_interval") or (0.0, 0.0),
         error_over_bound=_number(row, f"{key}_error_over_bound"),
@@ -107,12 +109,13 @@ def _interval(row: dict[str, Any], name: str) -> tuple[float, float] | None:
     if row.get(name) is None:
         return None
     low, high = row[name]
-    check(0 < low <= high, f"{name} must be two positive numbers, got {row[name]!r:.60}")
+    check(_SMALLEST < low <= high < _LARGEST, f"{name} must be two positive numbers, got {row[name]!r:.60}")
     return float(low), float(high)
 
 
 def _number(row: dict[str, Any], name: str) -> float | None:
     value = row.get(name)
-    good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300)
-    check(good, f"{name} must be a number, got {value!r:.60}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    good = value is None or (number and (value == 0 or _SMALLEST < value < _LARGEST))
+    check(good, f"{name} must be a number that can be, got {value!r:.60}")
     return None if value is None else float(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, StoreError, TilewrightError, check
+from ...codegen.errors import ConfigError, ShapeError, StoreError, TilewrightError, check
 from ...codegen.problem import Problem
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
@@ -23,6 +23,7 @@ from ..recording.files import UNPACKED_BYTES, Entry, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
 from ..search.candidates import ABSENT, FAMILY, config_of
 
+_SHORTEST_US, _LONGEST_US = 1e-6, 1e12
 _LETTERS = 400
 _KERNEL = re.compile(r"gemm (\w+) (\w\w)")
 
@@ -97,6 +98,7 @@ def tuning_of(
         problem, device_key = record.problem, _agreed(device_key, record.device, f"--results {results}")
         sources.append(f"Winner and contenders: results of tune --json, {results and results.name}.")
     assert problem is not None
+    check(min(problem.m, problem.n, problem.k) > 0, f"nothing was tuned of {problem}: a dimension is 0", ShapeError)
     device_key = device_key or _only_device(store, problem)
     if record is None:
         record = store.best(device_key, problem)
@@ -169,6 +171,8 @@ def _info_of(key: str) -> DeviceInfo | None:
 def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
     found = []
     for number, (point, entry) in enumerate(recording.entries.items(), 1):
+        if entry.time_us is not None and not _SHORTEST_US < entry.time_us < _LONGEST_US:
+            continue  # nobody measured that
         values = {d.name: d.choices[place] for d, place in zip(recording.dimensions, point, strict=True)}
         try:
             config = config_of(values, sm_count)
