@@ -15,6 +15,7 @@ from .bench import bench_command
 from .devices import devices_command
 from .emit import emit_command
 from .explain import explain_command
+from .report import report_command
 from .show import show_command
 from .tables import plain
 from .tune import tune_command
@@ -32,7 +33,10 @@ def commands() -> None:
     """
 
 
-for _command in (tune_command, emit_command, show_command, explain_command, devices_command, bench_command):
+_COMMANDS = (
+    tune_command, emit_command, show_command, explain_command, devices_command, bench_command, report_command,
+)  # fmt: skip
+for _command in _COMMANDS:
     commands.add_command(_command)
 
 

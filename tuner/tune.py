@@ -227,7 +227,7 @@ class _Run:
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.found.point_of(tried.record.config)
         assert point is not None
-        self.entries[point] = entry_of(tried)
+        entry = self.entries[point] = entry_of(tried)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us
@@ -235,7 +235,7 @@ class _Run:
                 self.best = record
         begin = time.perf_counter()
         time_us = record.median_us if ok else None
-        self.search.tell(point, time_us, status=record.status.value, reason=record.reason)
+        self.search.tell(point, time_us, status=record.status.value, reason=record.reason, error=entry.error)
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 

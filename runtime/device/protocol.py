@@ -40,7 +40,12 @@ class DeviceInfo:
     @property
     def key(self) -> str:
         """The name as lower-case words joined by `-`: names folders and records."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        return self.key_of(self.name)
+
+    @staticmethod
+    def key_of(name: str) -> str:
+        """The key of a device by its name; that of a key is the key itself."""
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
     def packed(self) -> dict[str, Any]:
         """The facts as JSON; the arch by name."""

@@ -60,14 +60,14 @@ def bench_json(result: BenchResult) -> str:
     document = {
         "device": result.device.name,
         "versions": dict(result.setting.versions),
-        "method": _method(result),
+        "method": method_of(result),
         "date": result.date,
         "missing": list(result.setting.missing),
         "floor_source": rates.source if rates else None,
         "stopped": result.stopped or None,
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
-        **{f"geomean_ratio_{key}{_SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
+        **{f"geomean_ratio_{key}{SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
         "geomean_floor_share": result.geomean_floor,
         "rows_left_out": sum(not row.ok for row in result.rows),
         "device_facts": result.device.packed(),
@@ -75,7 +75,8 @@ def bench_json(result: BenchResult) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-_SUFFIX = {"ratio": "", "between_ratio": "_between", "eager_ratio": "_eager"}
+SUFFIX = {"ratio": "", "between_ratio": "_between", "eager_ratio": "_eager"}
+"""Endings of the ratios' names in JSON, by their fields."""
 _AS_THEY_ARE = (
     "ours_us floor_us floor_share error_over_bound eager_us fixed_us between_us between_kernel_us aa_spread rounds "
     "clock_mhz held_back"
@@ -100,7 +101,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         rival = row.rival(key)
         found |= {
             f"{key}_us": rival and rival.us,
-            **{f"ratio_{key}{_SUFFIX[name]}": getattr(rival, name, None) for name in RATIOS},
+            **{f"ratio_{key}{SUFFIX[name]}": getattr(rival, name, None) for name in RATIOS},
             f"ratio_{key}_interval": rival and rival.interval,
             f"ratio_{key}_between_interval": rival and rival.between_interval,
             f"{key}_tflops": rival and row.tflops(rival.us),
@@ -112,7 +113,8 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _method(result: BenchResult) -> str:
+def method_of(result: BenchResult) -> str:
+    """How it was timed."""
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
     turns += ", and no kernel comes in between"
@@ -221,7 +223,7 @@ def bench_markdown(result: BenchResult) -> str:
     columns = bench_columns(result)
     *rows, means = zip(*(map(str, column.cells) for column in columns), strict=True)
     rows.append(tuple(f"**{cell}**" if cell else "" for cell in means))
-    lines = [f"# tilewright on {result.device.name}", "", f"{result.date}. {_method(result)}.", ""]
+    lines = [f"# tilewright on {result.device.name}", "", f"{result.date}. {method_of(result)}.", ""]
     lines += _markdown_table([column.heading for column in columns], rows)
     lines += ["", *(f"- {_escaped(line)}" for line in bench_closing(result)), "", "## Times in microseconds", ""]
     names = ("ours", *map(TITLES.get, result.setting.rivals))

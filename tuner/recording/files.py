@@ -52,6 +52,8 @@ class Entry:
     verify_s: float = 0.0
     bench_s: float = 0.0
     reason: str = ""
+    error: float | None = None
+    """Largest error over its bound, where it is known; at most 1 is right."""
 
     @property
     def charged_s(self) -> float:
@@ -169,14 +171,16 @@ def _entry(element: dict[str, Any]) -> Entry:
     costs = [element.get(f"{name}_time") or 0.0 for name in ("compile", "verification", "benchmark")]
     compile_s, verify_s, bench_s = (float(cost) / 1e3 for cost in costs)
     reason = str(element.get("reason", ""))
+    error = element.get("error_over_bound")
+    error = float(error) if isinstance(error, int | float) else None
     time = element.get("time")
     failure = next((v for v in (time, element.get("__error__")) if isinstance(v, str)), None)
     if failure is not None or not isinstance(time, int | float) or not time > 0:
         status = str(element.get("status", _FAILURES.get(failure or "", "launch_error")))
-        return Entry(status, None, (), compile_s, verify_s, bench_s, reason)
+        return Entry(status, None, (), compile_s, verify_s, bench_s, reason, error)
     times = element.get("times") or [time]
     times_us = tuple(float(one) * 1e3 for one in times)
-    return Entry("ok", float(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason)
+    return Entry("ok", float(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason, error)
 
 
 def write_both(path: Path, recording: Recording) -> None:
@@ -218,7 +222,7 @@ def _element(entry: Entry) -> dict[str, Any]:
         "compile_time": _ms(entry.compile_s * 1e6),
         "verification_time": _ms(entry.verify_s * 1e6),
         "benchmark_time": _ms(entry.bench_s * 1e6),
-    }
+    } | ({} if entry.error is None else {"error_over_bound": entry.error})
     if entry.time_us is not None:
         return {"time": _ms(entry.time_us), "times": [_ms(time) for time in entry.times_us], **costs}
     names = {status: name for name, status in reversed(_FAILURES.items()) if name != "ErrorConfig"}

@@ -12,6 +12,7 @@ from .files import Entry, Recording
 def entry_of(tried: Tried) -> Entry:
     """One variant, right or failed."""
     record, phases, measured = tried.record, tried.phases, tried.record.measurement
+    accuracy = record.accuracy
     return Entry(
         status=record.status.value,
         time_us=measured.median_us if measured else None,
@@ -20,6 +21,7 @@ def entry_of(tried: Tried) -> Entry:
         verify_s=phases.verify_s,
         bench_s=phases.time_s,
         reason=record.reason,
+        error=accuracy.worst if accuracy and math.isfinite(accuracy.worst) else None,
     )
 
 

@@ -33,9 +33,12 @@ class AskAhead:
         self._blas = ThreadpoolController()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why."""
-        self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason)
+    def tell(
+        self, point: Point, time_us: float | None, *, status: str = "", reason: str = "", error: float | None = None
+    ) -> None:
+        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why, and its largest
+        error over the bound."""
+        self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason, error)
         self._told.append((point, time_us))
 
     def ready(self) -> bool:

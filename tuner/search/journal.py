@@ -69,10 +69,19 @@ class Journal:
         self.history: Trials = tuple(found.items())
         """Outcomes when the file was opened, in the order they came; what the space lacks is left out."""
 
-    def add(self, point: Point, time_us: float | None, started: datetime, status: str, reason: str) -> None:
-        """Keep one outcome. Raises StoreError if it cannot be written."""
+    def add(
+        self,
+        point: Point,
+        time_us: float | None,
+        started: datetime,
+        status: str,
+        reason: str,
+        worst: float | None = None,
+    ) -> None:
+        """Keep one outcome; `worst` is the largest error over its bound. Raises StoreError if it cannot be written."""
         entry = {"point": [point[place] for place in self._varied], "time_us": time_us, "status": status}
         entry |= {"reason": reason} if reason else {}
+        entry |= {} if worst is None else {"error_over_bound": worst}
         try:
             with self._lock:
                 self._append(_line(entry | {"started": started.isoformat(timespec="seconds")}))

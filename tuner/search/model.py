@@ -25,7 +25,7 @@ _BARRIER_CYCLES = 60
 _ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
 _SMEM_BYTES_PER_CYCLE = 128
-_L2_BYTES_PER_CYCLE = 48
+L2_BYTES_PER_CYCLE = 48
 """What an SM gets from the last-level cache in a clock while all of them ask."""
 _ALONE_BYTES_PER_CYCLE = 32
 """The same while only one of them asks."""
@@ -50,12 +50,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     splits, stream = config.split_ctas, config.stream_ctas_per_sm
     tiles, ctas = config.tiles(problem), config.ctas(problem, info.sm_count)
     depth = math.ceil(-(-k // tile_k) / splits)  # tiles of k for each CTA
-    warps = -(-config.threads // 32)
-    occupancy = max(1, min(
-        arch.max_blocks_per_sm, arch.max_threads_per_sm // (warps * 32),
-        arch.registers_per_sm // (config.registers(dtype) * warps * 32),
-        arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
-    ))  # fmt: skip
+    occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
     # CTAs of the critical SM, in stream-K tiles: there all SMs have the same.
     critical = tiles / info.sm_count if stream else float(-(-tiles * splits // info.sm_count))
     concurrent = min(occupancy, max(math.ceil(critical), stream))
@@ -86,6 +81,18 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     return max(cycles / info.clock_mhz, _LAUNCH_CYCLES / info.clock_mhz + memory_us) + copies_us
 
 
+def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
+    """How many CTAs an SM has room for at a time, by what they take of it: slots, warps, registers (`registers` of a
+    thread where they are known, else those the config predicts), shared memory."""
+    threads = -(-config.threads // 32) * 32
+    return {
+        "CTA slots": arch.max_blocks_per_sm,
+        "warps": arch.max_threads_per_sm // threads,
+        "registers": arch.registers_per_sm // ((registers or config.registers(dtype)) * threads),
+        "shared memory": arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
+    }
+
+
 def _fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
     """Multiply-adds of an SM in one clock, at best."""
     if config.tensor_cores:
@@ -104,7 +111,7 @@ def _cta_cycles(dtype: DType, config: Config, cost: Cost, info: DeviceInfo, conc
     issue = work * (1 / _fma_per_cycle(dtype, config, info.arch) + cost.overhead / (32 * _WARPS_PER_CYCLE))
     issue *= (scheduled + _HALF_WARPS) / scheduled / lanes
     shared = work * cost.smem_loads * dtype.size_bytes / _SMEM_BYTES_PER_CYCLE
-    cached = work * sum(1 / reuse for reuse in config.reuse) * dtype.size_bytes / _L2_BYTES_PER_CYCLE
+    cached = work * sum(1 / reuse for reuse in config.reuse) * dtype.size_bytes / L2_BYTES_PER_CYCLE
     return _slowest(issue, shared, cached)
 
 
@@ -118,7 +125,7 @@ def _tensor_cycles(
     products = concurrent * tile_m * tile_n * tile_k
     busy = products / _fma_per_cycle(dtype, config, info.arch) * (1 + 1 / warps) * max(1.0, 4 / warps)
     shared = products * cost.smem_loads * dtype.size_bytes / _SMEM_BYTES_PER_CYCLE
-    cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / _L2_BYTES_PER_CYCLE
+    cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / L2_BYTES_PER_CYCLE
     arrival = _ARRIVAL_CYCLES / cost.ahead
     # A tenth: some copies take longer than others.
     tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (1 + cost.fragments_ahead) + arrival / 10

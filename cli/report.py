@@ -1,0 +1,96 @@
+"""`tilewright report`: a tuning or a bench as a page."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..codegen.errors import DeviceError
+from ..codegen.problem import Problem
+from ..runtime.store.store import Store
+from ..tuner.bench.report import save
+from ..tuner.bench.stored import read_bench
+from . import options
+
+if TYPE_CHECKING:  # only then: what a page is made of is slow to import
+    from ..tuner.report.counters import Counter
+    from ..tuner.report.tuning import Tuning
+
+_READ = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("report", context_settings=options.CONTEXT)
+@click.option("--shape", help="Of this tuning: MxNxK, or one number for a cube.")
+@options.dtype
+@options.trans
+@click.option(
+    "--device-key", help="Device of the tuning, such as nvidia-h200 [default: this machine's, else the only]."
+)
+@click.option("--recording", type=_READ, help="Take the trials from a file of tune --record, which tells the shape.")
+@click.option("--results", type=_READ, help="Take winner and duel from a file of tune --json.")
+@click.option("--bench", "benches", multiple=True, type=_READ, help="Report a file of bench --json. Repeatable.")
+@click.option("--ncu", is_flag=True, help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
+@click.option("-o", "--output", type=options.FILE, default=Path("report.html"), help="The page.")
+@options.store
+@options.debug
+def report_command(
+    shape: str | None,
+    dtype: str,
+    trans: str,
+    device_key: str | None,
+    recording: Path | None,
+    results: Path | None,
+    benches: tuple[Path, ...],
+    ncu: bool,
+    output: Path,
+    store: Path | None,
+) -> None:
+    """Write a page on a tuning or a bench: one HTML file that needs no network.
+
+    \b
+    tilewright report --shape 1024x768x512 -o report.html
+    tilewright report --recording run.json.gz -o report.html
+    tilewright report --bench float.json --bench double.json -o report.html
+
+    A tuning's page has the winner and its reasons, the search, the importance of the parameters and every trial. Its
+    data are the store's record and journal, unless files are given.
+    """
+    from ..tuner.report import page, tuning
+
+    given = {"--shape": shape, "--device-key": device_key, "--recording": recording, "--results": results}
+    words = [word for name, value in given.items() if value for word in (name, str(value))]
+    if benches:
+        if words or ncu:
+            raise click.UsageError(f"--bench stands alone, without {words[0] if words else '--ncu'}")
+        words = [word for path in benches for word in ("--bench", str(path))]
+        text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
+    else:
+        if not (shape or recording or results):
+            raise click.UsageError("report needs --shape, --recording, --results or --bench")
+        problem = Problem.parse(shape, dtype, trans) if shape else None
+        words += ["--dtype", dtype, "--trans", trans] if shape else []
+        words += ["--store", str(store)] if store else []
+        found = tuning.tuning_of(Store(store), problem, device_key, recording, results)
+        counted, missing = _counters(found) if ncu else ((), "")
+        text = page.tuning_page(found, _again(words, output), counted, missing)
+    save(output, text)
+    click.echo(f"wrote {output}")
+
+
+def _again(words: list[str], output: Path) -> str:
+    return shlex.join(["tilewright", "report", *words, "-o", str(output)])
+
+
+def _counters(found: "Tuning") -> tuple[tuple["Counter", ...], str]:
+    """Counters of the winner, and why there are none: a page without them is a page."""
+    from ..tuner.report.counters import counters
+
+    config = found.winner[0]
+    try:
+        if config is None:
+            raise DeviceError("--ncu: the winner is of an older version, and its kernel cannot be made")
+        return counters(found.problem, config, found.gpu), ""
+    except DeviceError as error:
+        click.echo(f"note: {error}", err=True)
+        return (), str(error)

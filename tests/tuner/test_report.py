@@ -1,0 +1,191 @@
+"""What a report says of a variant, of parameters and of journals, beside figures that were worked out by hand."""
+
+import math
+import os
+import random
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import tilewright
+from stored import DEVICE, INFO, PROBLEM, make
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import Binary
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.bench.report import bench_json
+from tilewright.tuner.bench.stored import read_bench
+from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
+from tilewright.tuner.recording.journals import journals_of, read_journal
+from tilewright.tuner.report.importance import FEWEST, importances
+from tilewright.tuner.report.tuning import tuning_of
+from tilewright.tuner.report.variant import floors, intensity, reasons, resources
+from tilewright.tuner.search.candidates import candidates, config_of, read_spaces
+from tilewright.tuner.search.journal import Journal
+from tilewright.tuner.search.space import Dimension, Space
+
+RESULTS = Path(tilewright.__file__).parent / "benchmarks/results/nvidia-h200"
+H200 = KNOWN[DEVICE]
+WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,vec=1x4x4,l2_prefetch,edge=exact")
+
+
+def test_resources_of_a_compiled_kernel() -> None:
+    taken = resources(PROBLEM, WINNER, H200, Binary(b"", "", registers=122, frame_bytes=8))
+    assert (taken.tiles, taken.ctas, taken.threads, taken.smem_bytes) == (16 * 8, 128, 384, 98304)
+    assert dict(taken.limits) == {"CTA slots": 32, "warps": 5, "registers": 1, "shared memory": 2}
+    assert (taken.registers, taken.spill_bytes, taken.concurrent) == (122, 8, 1)
+    assert taken.limited_by == "registers"
+    assert taken.occupancy == 12 / 64
+    assert taken.waves == 128 / 132
+
+
+def test_resources_without_a_compiler_are_the_configs() -> None:
+    taken = resources(PROBLEM, WINNER, H200)
+    assert (taken.registers, taken.spill_bytes) == (WINNER.registers(PROBLEM.dtype), None)
+
+
+def test_least_times() -> None:
+    least = {floor.name.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
+    flops = 2 * 1024 * 768 * 512
+    assert least["arithmetic"] == pytest.approx(flops / 66.9e6)
+    # 128 tiles on 132 SMs: one on the critical SM, which has a 132nd of the rate.
+    assert least["the critical SM"] == pytest.approx(flops / 128 * 132 / 66.9e6)
+    assert least["device memory"] == pytest.approx(4 * (1024 * 512 + 512 * 768 + 1024 * 768) / 4.43e6)
+    loaded = 4 * (1024 * 768 * 512 * (1 / 96 + 1 / 64) + 1024 * 768)
+    assert least["the L2 cache"] == pytest.approx(loaded / (48 * 132 * 1980))
+    assert intensity(PROBLEM, WINNER) == pytest.approx(flops / loaded)
+    times = [floor.us for floor in floors(PROBLEM, WINNER, H200)]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "us", "told"),
+    [
+        ("1024x768x512", 25.0, "That is less than the larger part; what is left is latency"),
+        ("1024x768x512", 13.0, "The variant is bound by it."),
+        ("1024x768x512", 14.9, "That is the larger part; what is left is latency"),
+        ("1024x768x512", 20.0, "4 SMs have none."),
+        ("8192x96x512", 20.0, "all run at once, and 4 SMs have none."),
+        ("64x12672x512", 20.0, "make 1.00 waves: all run at once."),
+        ("128x12672x512", 40.0, "make 2.00 waves: the last one is full."),
+        ("64x19008x512", 40.0, "make 1.50 waves: the last one is 50% full."),
+        (
+            "64x12672x512",
+            40.0,
+            "An SM has room for 1 CTA at a time, limited by registers: 12 of 64 warps, 19% occupancy.",
+        ),
+    ],
+)
+def test_reasons(shape: str, us: float, told: str) -> None:
+    problem = Problem.parse(shape)
+    taken = resources(problem, WINNER, H200)
+    text = " ".join(reasons(taken, floors(problem, WINNER, H200), us, H200))
+    assert told in text
+
+
+def test_the_parameter_that_matters_is_the_most_important() -> None:
+    pytest.importorskip("optuna")
+    rng = random.Random(1)
+    times: list[tuple[Config, float]] = []
+    for width in (4, 8, 16, 32):
+        for unroll in (1, 2, 4, 8):
+            for edge in ("bounds", "pad"):
+                config = parse(f"tiled:{width},unroll={unroll},edge={edge}")
+                times.append((config, 1000 / width + rng.random()))
+    found = importances(times)
+    assert found[0].name == "tile_width"
+    assert found[0].pedanova > 0.6
+    assert math.isclose(sum(each.pedanova for each in found), 1.0)
+    assert [value for value, _ in found[0].best_us] == [32, 16, 8, 4]
+    assert {each.name for each in found} == {"tile_width", "unroll", "edge"}
+    assert importances(times[: FEWEST - 1]) == ()
+    assert importances([times[0]] * FEWEST) == ()
+
+
+def test_every_candidates_point_reads_back_as_its_config() -> None:
+    found = candidates(PROBLEM, INFO, read_spaces())
+    pairs = list(zip(found.space.points, found.configs, strict=True))
+    for point, config in random.Random(2).sample(pairs, 500):
+        assert config_of(dict(found.space.values(point)), INFO.sm_count) == config
+
+
+@pytest.mark.parametrize("name", ["float-1024x768x512-rows", "float-16x4096x4096", "double-1024x768x512"])
+def test_recordings_of_schema_1_are_read(tmp_path: Path, name: str) -> None:
+    tuning = tuning_of(Store(tmp_path), None, None, RESULTS / f"recordings/{name}.json.gz", None)
+    known = sum(trial.config is not None for trial in tuning.trials)
+    assert known > 0.75 * len(tuning.trials)
+    assert tuning.info == H200
+    assert all(trial.variant.startswith(trial.config.family) for trial in tuning.trials if trial.config)
+
+
+def journal(folder: Path, versions: tuple[tuple[str, str], ...], time_us: float, problem: Problem = PROBLEM) -> Path:
+    space = Space((Dimension("family", ("tiled",)), Dimension("tile_width", (4, 8, 16))), ((0, 0), (0, 1), (0, 2)))
+    before = set(folder.glob("*.jsonl"))
+    kept = Journal.of(folder, problem, DEVICE, versions, space)
+    kept.add((0, 1), time_us, datetime.now(), "ok", "", 0.25)
+    kept.add((0, 2), None, datetime.now(), "timeout", "did not end in 2 s")
+    (path,) = set(folder.glob("*.jsonl")) - before
+    os.utime(path, (time_us, time_us))
+    return path
+
+
+def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None:
+    ours, theirs = (("compiler", "1"),), (("compiler", "2"),)
+    same, newer = journal(tmp_path, ours, 10.0), journal(tmp_path, theirs, 20.0)
+    journal(tmp_path, ours, 30.0, Problem(1, 2, 3))
+    (tmp_path / "x.jsonl").write_text("no journal\n")
+    assert journals_of(tmp_path, DEVICE, PROBLEM, ours) == [(same, True), (newer, False)]
+    assert journals_of(tmp_path, DEVICE, PROBLEM, theirs) == [(newer, True), (same, False)]
+    read = read_journal(same)
+    assert read.entries == {
+        (0, 1): Entry("ok", 10.0, error=0.25),
+        (0, 2): Entry("timeout", None, reason="did not end in 2 s"),
+    }
+    assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
+
+
+def test_a_tuning_of_the_store_has_its_record_and_its_journal(tmp_path: Path) -> None:
+    store = Store(tmp_path, tmp_path / "none")
+    store.keep(make(9.0, config=parse("tiled:8")))
+    (tmp_path / "trials").mkdir()
+    journal(tmp_path / "trials", (), 10.0)
+    tuning = tuning_of(store, PROBLEM, None, None, None)
+    assert tuning.winner == (parse("tiled:8"), "tiled:8", 9.0)
+    assert [(trial.variant, trial.entry.status) for trial in tuning.trials] == [
+        ("tiled:8", "ok"),
+        ("tiled:16", "timeout"),
+    ]
+
+
+def test_errors_of_trials_are_recorded(tmp_path: Path) -> None:
+    dimensions = (Dimension("family", ("tiled",)),)
+    recording = Recording("x", "gemm float nn", (1, 2, 3), dimensions, {(0,): Entry("ok", 1.0, (1.0,), error=0.125)})
+    write_cache_file(tmp_path / "r.json", recording)
+    assert read_cache_file(tmp_path / "r.json").entries == recording.entries
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_a_published_bench_is_read_as_it_was_written(name: str) -> None:
+    path = RESULTS / f"{name}.json"
+    assert bench_json(read_bench(path)).splitlines() == pytest.approx(path.read_text().splitlines())
+
+
+def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from tilewright.tuner.report.page import tuning_page
+
+    names = [Dimension(f"parameter_{number}", tuple(range(12000))) for number in range(20)]
+    points = [tuple([number] * 20) for number in range(12000)]
+    entries = {
+        point: Entry("crashed", reason="x" * 500) if point[0] % 3 else Entry("ok", 10.0 + point[0], (1.0,), error=0.5)
+        for point in points
+    }
+    write_cache_file(
+        tmp_path / "r.json", Recording("NVIDIA H200", "gemm float nn", (64, 64, 64), tuple(names), entries)
+    )
+    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)
+    page = tuning_page(tuning, "again")
+    assert page.count("<tr>") > 1000
+    assert len(page.encode()) < 2_000_000

@@ -1,0 +1,73 @@
+"""Journals of searches, read as recordings."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...codegen.errors import StoreError, check
+from ...codegen.problem import Problem
+from ...runtime.files import NotPlainError, read_plain
+from ..search.journal import FORMAT
+from ..search.space import Dimension, Point
+from .files import UNPACKED_BYTES, Entry, Recording
+
+_HEADER_BYTES = 1 << 24
+Versions = tuple[tuple[str, str], ...]
+
+
+def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
+    """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
+    of equals the one that was written last."""
+    begin = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} "
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.readline(_HEADER_BYTES))
+            if header["format"] != FORMAT or not str(header["study"]).startswith(begin):
+                continue
+            # The same facts as the name of a journal is made of.
+            facts = [device_key, str(problem), *map(list, versions), header["dimensions"]]
+            same = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16] == path.stem
+            found.append((same, path.stat().st_mtime, path))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return [(path, same) for same, _, path in sorted(found, reverse=True)]
+
+
+def read_journal(path: Path) -> Recording:
+    """The outcomes of a journal in the order they came; lines that are not whole are left out. Raises StoreError."""
+    try:
+        head, *lines = read_plain(path, UNPACKED_BYTES).split(b"\n")
+        header = json.loads(head)
+        check(header["format"] == FORMAT, "of another format", StoreError)
+        shape, dtype, trans = str(header["study"]).split(" ")[0].split("-")
+        dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
+        size = Problem.parse(shape)
+        return Recording(
+            device_name=str(header["study"]).split(" ")[1],
+            kernel_name=f"gemm {dtype} {trans}",
+            problem_size=(size.m, size.n, size.k),
+            dimensions=dimensions,
+            entries=dict(_entries(lines, dimensions)),
+        )
+    except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise StoreError(f"cannot read the journal {path}: {error}") from error
+
+
+def _entries(lines: list[bytes], dimensions: tuple[Dimension, ...]) -> Iterator[tuple[Point, Entry]]:
+    varied = [place for place, dimension in enumerate(dimensions) if len(dimension.choices) > 1]
+    for line in lines:
+        try:
+            told: dict[str, Any] = json.loads(line)
+            given = dict(zip(varied, told["point"], strict=True))
+            point = tuple(given.get(place, 0) for place in range(len(dimensions)))
+            whole = all(0 <= place < len(d.choices) for place, d in zip(point, dimensions))
+            time_us, status = told["time_us"], str(told["status"])
+            error = told.get("error_over_bound")
+            if whole and (time_us is None or time_us > 0) and (error is None or error >= 0):
+                yield point, Entry(status, time_us, reason=str(told.get("reason", "")), error=error)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue

@@ -1,0 +1,1 @@
+"""A page of a tuning or a bench: what was found, and why."""

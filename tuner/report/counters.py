@@ -1,0 +1,65 @@
+"""Hardware counters of a variant by Nsight Compute, where `ncu` and the GPU are."""
+
+import csv
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from ...codegen.config import Config
+from ...codegen.errors import DeviceError, check
+from ...codegen.families import parse
+from ...codegen.problem import Problem
+from ...runtime.check.timing import Timer
+from ...runtime.device.detect import available, choose, open_device
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.product.kernel import prepare
+
+Counter = tuple[str, str, str]
+"""Name, value and unit, as Nsight Compute writes them."""
+_SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats")
+_SECONDS = 300
+
+
+def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[Counter, ...]:
+    """The counters of one launch. Raises DeviceError, in one line, where that cannot be."""
+    here = next((info for info in available()[0] if gpu and info.key == gpu.key and not info.arch.is_host), None)
+    ncu = shutil.which("ncu")
+    check(ncu is not None, "--ncu needs Nsight Compute: ncu is not on PATH", DeviceError)
+    if here is None:
+        raise DeviceError(f"--ncu needs the GPU of the tuning, {gpu.name if gpu else 'which is none'}: not here")
+    sections = [word for section in _SECTIONS for word in ("--section", section)]
+    name = ["--kernel-name", "regex:^gemm_", "--launch-skip", "1", "--launch-count", "1"]
+    program = [sys.executable, "-m", __name__, here.selector, str(config)]
+    program += [problem.shape, problem.dtype.value, problem.trans]
+    command = [str(ncu), "--csv", "--page", "details", *sections, *name, *program]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"--ncu: Nsight Compute did not end in {_SECONDS} s") from error
+    found = _read(done.stdout.splitlines())
+    if not found:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        told = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["it wrote nothing"]
+        raise DeviceError(f"--ncu: Nsight Compute gave no counters: {told[0].strip()}")
+    return found
+
+
+def _read(lines: Sequence[str]) -> tuple[Counter, ...]:
+    """The rows of the CSV, which lines of Nsight Compute's own (`==PROF==`) and of the program come before."""
+    begin = next((place for place, line in enumerate(lines) if '"Metric Name"' in line), len(lines))
+    rows = csv.DictReader(lines[begin:])
+    named = ((row.get("Metric Name"), row.get("Metric Value"), row.get("Metric Unit") or "") for row in rows)
+    return tuple(dict.fromkeys((name, value, unit) for name, value, unit in named if name and value))
+
+
+def _launch(selector: str, config: str, shape: str, dtype: str, trans: str) -> None:
+    """Launch a variant again and again for some moments: what Nsight Compute looks at, in a process of its own."""
+    device, problem = open_device(choose(selector).info), Problem.parse(shape, dtype, trans)
+    with device.entered():
+        kernel = prepare(device, problem, parse(config))
+        Timer(device, problem).warm(kernel.launch)
+
+
+if __name__ == "__main__":
+    _launch(*sys.argv[1:])

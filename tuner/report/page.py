@@ -1,0 +1,149 @@
+"""The page: what is known, put into its template. One file without scripts, styles or pictures from elsewhere."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ...codegen.arch import ARCHES
+from ...codegen.config import Config
+from ...codegen.errors import TilewrightError
+from ...codegen.render import render
+from ...runtime.check.roofline import floor_us
+from ..bench.report import figure
+from ..bench.rows import TITLES, BenchResult
+from ..result import EFFORTS
+from .benched import benched
+from .charts import Chart, check_charts
+from .drawn import roofline, search
+from .importance import importances
+from .tables import contenders_table, importance_table, trials_table, why
+from .tuning import Tuning, shortened
+from .variant import roof_of
+
+
+@cache
+def _environment() -> Environment:
+    package, _, folder = __package__.partition(".")
+    loader = PackageLoader(package, folder.replace(".", "/"))
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["markup"] = _markup
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _markup(chart: Chart) -> list[tuple[str, Markup]]:
+    """Charts are markup of our own: matplotlib escapes the text in them."""
+    return [(width, Markup(svg)) for width, svg in chart.svgs]
+
+
+def _breakable(text: str) -> Markup:
+    """A text that may go on in the next line after any comma."""
+    return Markup(",<wbr>").join(text.split(","))
+
+
+def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, str]] = (), missing: str = "") -> str:
+    """The page of a tuning; `again` is the command that makes it. `counters` are names, values and units of Nsight
+    Compute, `missing` says why there are none. Raises DeviceError without matplotlib."""
+    check_charts()
+    problem, gpu = tuning.problem, tuning.gpu
+    config, variant, us = tuning.winner
+    vendor = TITLES["cublas" if gpu or not tuning.info else "numpy"]
+    roof = roof_of(problem, gpu) if gpu else None
+    own = [(t.config, t.entry.time_us) for t in tuning.fastest if t.config and type(t.config) is type(config)]
+    important = importances([(each, time) for each, time in own if time]) if config else ()
+    values: dict[str, Any] = {
+        "kind": "tuning",
+        "title": f"{problem} on {tuning.device}",
+        "variant": variant,
+        "family": config.title if config else "",
+        "shown": _figures(tuning, us, vendor),
+        "why": why(tuning, gpu, config) if gpu and config else None,
+        "roof": roof,
+        "roofline": roofline(tuning, roof) if roof else None,
+        "search": search(tuning) if tuning.fastest else None,
+        "statuses": _statuses(tuning),
+        "importance": importance_table(important, config) if config and important else None,
+        "importance_of": f"{len(own):,} variants of {config.family}" if config else "",
+        "contenders": contenders_table(tuning, vendor) if tuning.contenders else None,
+        "trials": trials_table(tuning) if tuning.trials else None,
+        "trials_count": len(tuning.trials),
+        "commands": [*_commands(tuning, config), again],
+        "code": _code(tuning, config) if config else "",
+        "sources": tuning.sources,
+        "versions": tuning.record.versions if tuning.record else (),
+        "counters": counters,
+        "missing": missing,
+        "on_host": tuning.info is not None and tuning.info.arch.is_host,
+    }
+    return _environment().get_template("page.html.jinja").render(values)
+
+
+def bench_page(results: Sequence[BenchResult], again: str) -> str:
+    """The page of one or several benches. Raises DeviceError without matplotlib."""
+    check_charts()
+    parts = [benched(result, f"bench{place}") for place, result in enumerate(results)]
+    title = f"Products on {', '.join(dict.fromkeys(result.device.name for result in results))}"
+    values = {"kind": "bench", "title": title, "parts": parts, "commands": [again]}
+    return _environment().get_template("page.html.jinja").render(values)
+
+
+def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str]]:
+    """Value, what it is, and more on it."""
+    problem, record = tuning.problem, tuning.record
+    found = [(f"{figure(us)} us", "median time of one product", "")]
+    found.append((figure(problem.flops / us / 1e3), "GFLOP/s", ""))
+    least = floor_us(tuning.gpu, problem) if tuning.gpu else None
+    if least:
+        more = f"{figure(least)} us: arithmetic, memory traffic or a launch, whichever is longest"
+        found.append((f"{least / us:.1%}", "of the device's limit", more))
+    if record and record.ratio_vendor:
+        within = f"95% interval {'..'.join(map(figure, record.ratio_interval))}" if record.ratio_interval else ""
+        found.append((figure(record.ratio_vendor), f"x {vendor}", within))
+    if record and record.accuracy:
+        found.append((f"{record.accuracy.worst:.2g}", "largest error over its proven bound", "at most 1 is right"))
+    if tuning.trials:
+        found.append((f"{len(tuning.trials):,}", "variants tried", ""))
+    return found
+
+
+def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
+    """How the trials ended: status, how many, and the reason that is given most."""
+    found: dict[str, dict[str, int]] = {}
+    for trial in tuning.trials:
+        causes = found.setdefault(trial.entry.status, {})
+        causes[trial.entry.reason] = causes.get(trial.entry.reason, 0) + 1
+    rows = [
+        (status, sum(causes.values()), shortened(max(causes, key=lambda c: causes[c])))
+        for status, causes in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row[1])
+
+
+def _commands(tuning: Tuning, config: Config | None) -> list[str]:
+    problem, gpu = tuning.problem, tuning.gpu
+    asked = f"--shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
+    trials = len(tuning.trials) or EFFORTS["normal"].trials
+    effort = "--effort full " if trials > EFFORTS["normal"].trials else ""
+    commands = [f"tilewright tune {asked} {effort}--trials {trials}"]
+    if config and gpu:
+        commands.append(f"tilewright emit {asked} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
+    arguments = f"{problem.m}, {problem.n}, {problem.k}, dtype={json.dumps(problem.dtype.value)}"
+    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
+    commands.append(f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}")
+    return commands
+
+
+def _code(tuning: Tuning, config: Config) -> str:
+    """The kernel's text; empty for a config that this version refuses."""
+    arch = tuning.info.arch if tuning.info else max(ARCHES.values(), key=lambda row: row.capability)
+    try:
+        return render(tuning.problem, config, arch).code
+    except TilewrightError:
+        return ""

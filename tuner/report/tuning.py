@@ -1,0 +1,185 @@
+"""What is stored of a tuning: the winner's record, the trials, the contenders of the duel."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...codegen.config import Config
+from ...codegen.errors import ConfigError, ShapeError, StoreError, TilewrightError, check
+from ...codegen.problem import Problem
+from ...runtime.device.detect import available
+from ...runtime.device.known import KNOWN
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.files import NotPlainError, read_plain
+from ...runtime.store.codec import decode
+from ...runtime.store.record import Record
+from ...runtime.store.store import Store
+from ..measure.decide import Contender
+from ..recording.files import UNPACKED_BYTES, Entry, Recording, read_cache_file
+from ..recording.journals import journals_of, read_journal
+from ..search.candidates import ABSENT, FAMILY, config_of
+
+_SHORTEST_US, _LONGEST_US = 1e-6, 1e12
+_LETTERS = 400
+_KERNEL = re.compile(r"gemm (\w+) (\w\w)")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One variant that was tried."""
+
+    number: int
+    """Its place in the search, from 1."""
+    variant: str
+    """The config as text; where this version does not know it, names and values."""
+    config: Config | None
+    entry: Entry
+    """What came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A search of a problem on a device."""
+
+    problem: Problem
+    device: str
+    """Name or key of the device."""
+    info: DeviceInfo | None
+    """Its facts, None where this machine does not know it."""
+    trials: tuple[Trial, ...]
+    """In the order tried."""
+    record: Record | None
+    """What the store holds for the problem."""
+    contenders: tuple[Contender, ...]
+    """Of the duel, where the results of that run were given."""
+    sources: tuple[str, ...]
+    """Where all of it is from, a sentence each."""
+
+    @property
+    def gpu(self) -> DeviceInfo | None:
+        """The device if it is a GPU with known facts: the processor has no roofline here."""
+        return None if self.info is None or self.info.arch.is_host else self.info
+
+    @property
+    def fastest(self) -> tuple[Trial, ...]:
+        """The trials that worked, fastest first."""
+        return tuple(sorted((t for t in self.trials if t.entry.time_us), key=lambda t: t.entry.time_us or math.inf))
+
+    @property
+    def winner(self) -> tuple[Config | None, str, float]:
+        """Config, text and microseconds: of the record, else of the fastest trial."""
+        if self.record:
+            return self.record.config, str(self.record.config), self.record.median_us
+        first = self.fastest[0]
+        return first.config, first.variant, first.entry.time_us or math.inf
+
+
+def tuning_of(
+    store: Store, problem: Problem | None, device_key: str | None, recording: Path | None, results: Path | None
+) -> Tuning:
+    """What there is of a tuning: the trials of a recording, else of a journal in the store; the winner and contenders
+    of the results that `tune --json` wrote, else the record in the store.
+
+    A recording and results tell their problem and device. Raises ConfigError where nothing is known, StoreError for a
+    file that cannot be read.
+    """
+    sources: list[str] = []
+    told = read_cache_file(recording) if recording else None
+    if told is not None:
+        problem = _agreed(problem, _problem_of(told), f"--recording {recording}")
+        device_key = _agreed(device_key, DeviceInfo.key_of(told.device_name), f"--recording {recording}")
+        sources.append(f"Trials: a recording of {told.device_name}, {recording and recording.name}.")
+    record, contenders = _results(results, problem) if results else (None, ())
+    if record is not None:
+        problem, device_key = record.problem, _agreed(device_key, record.device, f"--results {results}")
+        sources.append(f"Winner and contenders: results of tune --json, {results and results.name}.")
+    assert problem is not None
+    check(min(problem.m, problem.n, problem.k) > 0, f"nothing was tuned of {problem}: a dimension is 0", ShapeError)
+    device_key = device_key or _only_device(store, problem)
+    if record is None:
+        record = store.best(device_key, problem)
+        sources += ["Winner: the record in the store."] if record else []
+    versions = record.versions if record else ()
+    if told is None:
+        for path, same in journals_of(store.root / "trials", device_key, problem, versions):
+            told = read_journal(path)
+            sources.append("Trials: the search's journal in the store" + ("." if same else ", of other versions."))
+            break
+    info = _info_of(device_key)
+    trials = _trials(told, info.sm_count if info else None) if told else ()
+    if record is None and not any(trial.entry.time_us for trial in trials):
+        command = f"tilewright tune --shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
+        raise ConfigError(f"nothing is stored of {problem} on {device_key}: {command} tunes it")
+    name = info.name if info else told.device_name if told else device_key
+    return Tuning(problem, name, info, trials, record, contenders, tuple(sources))
+
+
+def shortened(text: str) -> str:
+    """A text from a file, as much of it as a page has room for."""
+    return text if len(text) <= _LETTERS else text[:_LETTERS] + "..."
+
+
+def _agreed(given: Any, found: Any, where: str) -> Any:
+    """What a file tells, if the command line says nothing else."""
+    check(given in (None, found), f"{where} is of {found}, not of {given}")
+    return found
+
+
+def _problem_of(recording: Recording) -> Problem:
+    match, size = _KERNEL.fullmatch(recording.kernel_name), recording.problem_size
+    if match is None or len(size) != 3:
+        raise ConfigError(f"--recording must be one of tilewright's, got one of the kernel {recording.kernel_name!r}")
+    return Problem.parse("x".join(map(str, size)), match[1], match[2])
+
+
+def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
+    try:
+        runs = json.loads(read_plain(path, UNPACKED_BYTES))
+        read: Callable[..., Any] = decode
+        found = [
+            (read(Record, run["best"], "best"), read(tuple[Contender, ...], run["contenders"], "contenders"))
+            for run in runs
+        ]
+    except OSError as error:
+        raise StoreError(f"--results {path}: {error.strerror}") from error
+    except (NotPlainError, ValueError, KeyError, TypeError, RecursionError, StoreError) as error:
+        raise StoreError(f"--results {path}: not what tune --json writes: {error}") from error
+    wanted = [each for each in found if problem in (None, each[0].problem)]
+    shapes = ", ".join(str(record.problem) for record, _ in found)
+    check(len(wanted) == 1, f"--results {path} is of {shapes}: name one of them by --shape, --dtype and --trans")
+    return wanted[0]
+
+
+def _only_device(store: Store, problem: Problem) -> str:
+    """The device of this machine if the store knows the problem on it, else the only one on which it does."""
+    keys = sorted({record.device for record in store.records() if record.problem == problem})
+    here = [info.key for info in available()[0] if info.key in keys]
+    if here or len(keys) == 1:
+        return (here or keys)[0]
+    check(not keys, f"{problem} was tuned on {', '.join(keys)}: name one of them by --device-key")
+    return available()[0][0].key
+
+
+def _info_of(key: str) -> DeviceInfo | None:
+    return next((info for info in (*available()[0], *KNOWN.values()) if info.key == key), None)
+
+
+def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
+    found = []
+    for number, (point, entry) in enumerate(recording.entries.items(), 1):
+        if entry.time_us is not None and not _SHORTEST_US < entry.time_us < _LONGEST_US:
+            continue  # nobody measured that
+        values = {d.name: d.choices[place] for d, place in zip(recording.dimensions, point, strict=True)}
+        try:
+            config = config_of(values, sm_count)
+            text = str(config)
+        except TilewrightError:  # of an older version
+            config = None
+            told = (f"{name}={value}" for name, value in values.items() if value != ABSENT and name != FAMILY)
+            text = shortened(f"{values.get(FAMILY, '?')}:{','.join(told)}")
+        found.append(Trial(number, text, config, entry))
+    return tuple(found)
