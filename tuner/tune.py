@@ -1,12 +1,10 @@
 """One tuning run: from a problem to the best variant, decided by a duel and kept in the store."""
 
 import math
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -17,20 +15,23 @@ from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import check_output
 from ..runtime.store.record import Record, Status
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
+from .ending import Watched, check_time, noting_signals, why_nothing
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
-from .measure.pipeline import Isolated
-from .recording.files import Entry, Recording, write_both
+from .measure.pipeline import TRY_LIMIT_S, Isolated
+from .recording.entry import Entry
+from .recording.files import Recording, t4_path, write_both
 from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.ahead import AskAhead
 from .search.candidates import Candidates, candidates, read_spaces
 from .search.journal import Journal
 from .search.ranked import first_guesses
-from .search.space import Point, Trials
+from .search.space import Point
 
 Evaluator = Isolated | InProcess
 
@@ -64,9 +65,10 @@ def tune(
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
     trials and seconds override those of the effort. `keep` contenders meet in the final duel. With `record`, every
-    trial of this run is written there as a Kernel Tuner cache file, and beside it as T4 JSON. Raises ConfigError,
-    ArgumentTypeError, ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot
-    be kept.
+    trial, those of earlier runs that this one resumes among them, is written there as a Kernel Tuner cache file, and
+    beside it as T4 JSON; where that fails in the end, it costs an OutputWarning. Raises ConfigError, ArgumentTypeError,
+    ShapeError or DeviceError for bad input, TuningError if no variant works, StoreError if it cannot be kept, and
+    KeyboardInterrupt where it is interrupted before anything worked.
     """
     from .search.study import check_sampler, make_search
 
@@ -74,12 +76,14 @@ def tune(
     check_type("problem", problem, Problem, "a Problem")
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
     budget = _budget(effort, trials, seconds)
+    _check_options(keep, seed, progress)
     check_sampler(sampler)
     info = choose(device).info
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, need, DeviceError)
+    check_time(problem, info, budget, TRY_LIMIT_S if isolation else math.inf)
     shelf, choices = Store(check_path("store", store)), read_spaces(check_path("spaces", spaces))
-    file = check_path("record", record)
+    file = _writable(record)
     versions = versions_of(info, compiler_for(info))
     shelf.make()
     records = tuple(shelf.records())
@@ -93,31 +97,29 @@ def tune(
     guesses = [*stored, *first_guesses(problem, info, found.configs, records)]
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
     search = AskAhead(asked, journal)
-    run = _Run(found, search, budget, progress or Progress(), journal.history)
-    run.progress.started(problem, info, found, budget, run.resumed)
-    evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
-    try:
-        with _interrupts() as interrupted:
+    interrupted: list[int] = []
+    run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), journal.entries)
+    with ExitStack() as ending:
+        ending.callback(search.close)
+        if file is not None:
+            ending.callback(lambda: write_both(file, run.recording(problem, info)))
+        run.progress.started(problem, info, found, budget, run.resumed)
+        evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
+        ending.callback(evaluator.close)
+        with noting_signals(interrupted):
             deadline = started + budget.seconds * (1 - (HOST_DUEL_SHARE if info.arch.is_host else DUEL_SHARE))
-            try:
-                stopped = run.explore(evaluator, deadline, interrupted)
-            finally:
-                if file is not None:
-                    kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
-                    write_both(file, Recording(info.name, kernel, size, found.space.dimensions, run.entries))
+            stopped = run.explore(evaluator, deadline, interrupted)
             if not run.times:
-                causes = ", ".join(f"{count} {status}" for status, count in run.statuses())
-                raise TuningError(f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}")
+                if stopped == "interrupt":
+                    raise KeyboardInterrupt
+                raise TuningError(why_nothing(problem, info, budget, run.statuses(), stopped))
             duelled = time.monotonic()
             duel = run.duel(evaluator, info, run.ranking(keep, stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
         compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
-    finally:
-        evaluator.close()
-        search.close()
-    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,))
-    best = decided(problem, info, contenders, versions)
-    shelf.keep(best, replace=True)
+        contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,))
+        best = decided(problem, info, contenders, versions)
+        shelf.keep(best, replace=True)
     return Result(
         problem=problem,
         device=info,
@@ -138,12 +140,28 @@ def tune(
     )
 
 
+def _check_options(keep: int, seed: int, progress: Progress | None) -> None:
+    check_type("keep", keep, int, "a whole number")
+    check(keep > 0, f"keep must be positive, got {keep}")
+    check_type("seed", seed, int, "a whole number")
+    check_type("progress", progress, (Progress, NoneType), "a Progress")
+
+
+def _writable(record: Path | str | None) -> Path | None:
+    """Where a recording goes, tried before anything is tuned for it."""
+    file = check_path("record", record)
+    for each in (file, t4_path(file)) if file else ():
+        check_output("record", each)
+    return file
+
+
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
     check_type("trials", trials, (int, NoneType), "a whole number")
     check_type("seconds", seconds, (int, float, NoneType), "a number")
+    check_type("effort", effort, str, "a name")
     check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
-    check(seconds is None or (seconds > 0 and math.isfinite(seconds)), f"seconds must be positive, got {seconds}")
+    check(seconds is None or 0 < seconds < math.inf, f"seconds must be positive, got {seconds}")
     default = EFFORTS[effort]
     return Budget(trials or default.trials, seconds or default.seconds)
 
@@ -156,7 +174,7 @@ class _Run:
     search: AskAhead
     budget: Budget
     progress: Progress
-    history: Trials
+    earlier: Mapping[Point, Entry]
     """What earlier runs told."""
     sampler_s: float = 0.0
     best: Record | None = None
@@ -164,14 +182,14 @@ class _Run:
     entries: dict[Point, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for point, time_us in self.history:
-            if time_us is not None:
-                self.times[self.found.config_at(point)] = time_us
+        for point, entry in self.earlier.items():
+            if entry.time_us is not None:
+                self.times[self.found.config_at(point)] = entry.time_us
 
     @property
     def resumed(self) -> int:
         """Variants that earlier runs tried."""
-        return len(self.history)
+        return len(self.earlier)
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""
@@ -206,15 +224,14 @@ class _Run:
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.found.point_of(tried.record.config)
         assert point is not None
-        self.entries[point] = entry_of(tried)
+        self.entries[point] = entry = entry_of(tried)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us
             if self.best is None or record.median_us < self.best.median_us:
                 self.best = record
         begin = time.perf_counter()
-        time_us = record.median_us if ok else None
-        self.search.tell(point, time_us, status=record.status.value, reason=record.reason)
+        self.search.tell(point, entry)
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 
@@ -226,6 +243,11 @@ class _Run:
         """Where the time of all of them went."""
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
+
+    def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
+        """All trials, those of earlier runs first."""
+        kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
+        return Recording(info.name, kernel, size, self.found.space.dimensions, {**self.earlier, **self.entries})
 
     def ranking(self, keep: int, stored: list[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""
@@ -262,24 +284,3 @@ def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | Non
     # The duel waits for the variants under way, which are counted already: hence the limits.
     share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
     return share, max(0.0, whole_s - busy_s - duel_s)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Signals that ask for the end: noted the first time, obeyed at once the second."""
-    noted: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if noted:
-            raise KeyboardInterrupt
-        noted.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -21,7 +21,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from .. import settings
 from ..device.protocol import DeviceInfo
-from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
+from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, set_aside, write_whole
 from .codec import dumps, key_digest, loads
 from .record import Record, Status
 
@@ -197,9 +197,9 @@ class Store:
         try:
             return _read(path)
         except _DamagedError as error:
-            _warn(f"{path} is damaged ({error}); set aside as {_move_aside(path, 'corrupt')}")
+            _warn(f"{path} is damaged ({error}); set aside as {set_aside(path, 'corrupt')}")
         except ConfigError:
-            _move_aside(path, "unknown")
+            set_aside(path, "unknown")
         return None
 
     @contextlib.contextmanager
@@ -256,15 +256,6 @@ def _read_shipped(files: Iterable[Traversable], device_key: str) -> Iterator[Rec
 
 def _children(folder: Traversable) -> list[Traversable]:
     return sorted(folder.iterdir(), key=lambda child: child.name) if folder.is_dir() else []
-
-
-def _move_aside(path: Path, suffix: str) -> str:
-    # Never over an earlier one. Called under the record's lock, so nobody takes the name in between.
-    number = 0
-    while os.path.lexists(target := path.with_name(f"{path.name}{f'.{number}' if number else ''}.{suffix}")):
-        number += 1
-    os.rename(path, target)
-    return target.name
 
 
 def _sweep(path: Path) -> None:

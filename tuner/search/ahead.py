@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import ThreadpoolController
 
+from ..recording.entry import Entry
 from .journal import Journal
 from .space import Point
 
@@ -33,10 +34,10 @@ class AskAhead:
         self._blas = ThreadpoolController()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
-    def tell(self, point: Point, time_us: float | None, *, status: str = "", reason: str = "") -> None:
-        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why."""
-        self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason)
-        self._told.append((point, time_us))
+    def tell(self, point: Point, entry: Entry) -> None:
+        """The outcome at a point."""
+        self._journal.add(point, entry, self._started.pop(point, datetime.now()))
+        self._told.append((point, entry.time_us))
 
     def ready(self) -> bool:
         """Whether `ask` answers at once."""
