@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import spared
 from ..runtime.store.store import Store
 from ..tuner.bench.plot import check_plot, plot
 from ..tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown, save
@@ -66,6 +67,7 @@ def bench_command(
     """
     if plot_file:
         check_plot(plot_file)
+    options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
     names = () if suite is None else suite_shapes(suite)
     problems = [Problem.parse(shape, dtype, trans) for shape in (*names, *shapes)]
     info = options.chosen(device)
@@ -79,13 +81,15 @@ def bench_command(
     progress = BenchShown(console, json_file)
     with progress.drawn():
         result = bench(problems, progress, device=info.selector, store=store, seconds=seconds, turn_seconds=turns)
-    show_bench(console, result)
-    if json_file:
-        save(json_file, bench_json(result))
-    if markdown:
-        save(markdown, bench_markdown(result))
+    writers = [(json_file, save, bench_json(result)), (markdown, save, bench_markdown(result))]
+    for file, write, text in writers:
+        if file:
+            with spared(file):
+                write(file, text)
     if plot_file and any(row.ok for row in result.rows):
-        plot(result, plot_file)
+        with spared(plot_file):
+            plot(result, plot_file)
+    show_bench(console, result)
     if result.stopped == "interrupt":
         return 130
     return 0 if not result.stopped and any(row.ok for row in result.rows) else 1

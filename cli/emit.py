@@ -36,7 +36,7 @@ _NO_GPU = "there is no GPU here to emit for: name one by --arch ({}) or --device
 @click.option("--split", is_flag=True, help="One file for each kernel.")
 @click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")
 @click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.")
+@click.option("-o", "--output", type=options.FOLDER, default=Path(), help="Folder.")
 @click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
 @options.store
 @options.debug
@@ -65,12 +65,12 @@ def emit_command(
     tilewright emit --name sgemm --suite public --arch sm_90a --cmake --main -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
-    if suite:
+    if suite is not None:
         shapes += suite_shapes(suite)
     if not shapes and config_text is None:
         raise click.UsageError("emit needs --shape, --suite or --config")
     kept = Store(store)
-    config = parse(config_text) if config_text else None
+    config = parse(config_text) if config_text is not None else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
     shapes = shapes or ("x".join(map(str, config.multiples)) if config else "1",)
     problems = [Problem.parse(shape, dtype, t) for dtype in dtypes for t in trans for shape in shapes]

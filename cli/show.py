@@ -18,7 +18,7 @@ from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure
 from . import options
-from .tables import new_console, plain, say, shortened, table
+from .tables import csv_cell, new_console, plain, say, shortened, table
 
 
 @click.command("show")
@@ -101,10 +101,5 @@ def records_csv(records: Sequence[Record]) -> str:
         error = record.accuracy.worst if record.accuracy else None
         text = (record.device, problem.shape, problem.dtype.value, problem.trans)
         numbers = (record.median_us, record.gflops, error, record.ratio_vendor)
-        writer.writerow([*map(_cell, text), *numbers, _cell(str(record.config))])
+        writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A text that no terminal obeys and no spreadsheet takes for a formula."""
-    return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)

@@ -27,6 +27,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def csv_cell(text: str) -> str:
+    """A text that no terminal obeys and no spreadsheet takes for a formula."""
+    return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)
+
+
 def say(console: Console, *lines: str | Text, style: str = "") -> None:
     """Print lines of prose, wrapped to the console; a Text is printed as it is."""
     room = min(console.width, WIDTH) - 2

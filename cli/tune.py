@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from ..codegen.errors import check_path
 from ..codegen.problem import Problem
-from ..tuner.recording.files import read_cache_file
+from ..runtime.files import spared, write_output
+from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
 from ..tuner.tune import tune
 from . import options
@@ -17,7 +19,6 @@ from .result import result_json, show_replay, show_result
 from .tables import new_console
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
-_SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
@@ -31,7 +32,7 @@ REPLAY_TRIALS = 200
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
 @click.option("--sampler", default="gp", show_default=True, help=_SAMPLER_HELP)
-@click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
+@click.option("--spaces", type=options.FOLDER_THERE, help="Folder of space files [default: those of the package].")
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
 @click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
 @click.option(
@@ -53,12 +54,14 @@ def tune_command(
     Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept.
     """
     if device.startswith("replay:"):
-        _replay(Path(device.removeprefix("replay:")), given["sampler"], given["trials"], given["seconds"])
+        _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"])
         return 0
     if not shapes:
         raise click.UsageError("Missing option '--shape'.")
     if given["record"] and len(shapes) > 1:
         raise click.UsageError(f"--record takes one --shape, got {len(shapes)}")
+    record = given["record"]
+    options.distinct({"--json": json_file, "--record": record, "--record, for T4,": record and t4_path(record)})
     problems = [Problem.parse(shape, dtype, trans) for shape in shapes]
     options.chosen(device)
     console = new_console()
@@ -67,18 +70,20 @@ def tune_command(
         progress = TuneShown(console)
         with progress.drawn():
             result = tune(problem, device=device, progress=progress, **given)
-        results.append(result)
+            results.append(result)
+            if json_file:  # again after each, so that a failure of the next one loses nothing
+                text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
+                with spared(json_file):
+                    write_output(json_file, text.encode())
         show_result(console, result, given["store"])
-        if json_file:  # again after each, so that a failure of the next one loses nothing
-            json_file.write_text(json.dumps([result_json(each) for each in results], indent=1) + "\n")
         if result.stopped == "interrupt":
             return 130
     return 0
 
 
-def _replay(file: Path, sampler: str, trials: int | None, seconds: float | None) -> None:
-    if not file.is_file():
-        raise click.UsageError(f"no such recording: {file}")
+def _replay(name: str, sampler: str, trials: int | None, seconds: float | None) -> None:
+    file = check_path("replay:", name)
+    assert file is not None
     recording = read_cache_file(file)
     found = replay(recording, sampler=sampler, trials=trials or REPLAY_TRIALS, seconds=seconds or math.inf)
     show_replay(new_console(), found)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...runtime.check.roofline import LAUNCH_US, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
-from ...runtime.files import write_whole
+from ...runtime.files import write_output
 from .contest import ROUNDS
 from .rows import RATIOS, TITLES, BenchResult, BenchRow, Rival
 
@@ -50,7 +50,7 @@ class Column:
 
 def save(path: Path, text: str) -> None:
     """Put a text at `path` in one step: a reader sees the old one or the new one. Raises OSError."""
-    write_whole(path.resolve(), text.encode())
+    write_output(path, text.encode())
 
 
 def bench_json(result: BenchResult) -> str:
@@ -158,6 +158,8 @@ def figure(value: float | None) -> str:
         return ""
     if value <= 0:
         return "0"
+    if not value < 1e12:  # no product takes so long: of a damaged file, perhaps infinite or no number
+        return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
