@@ -196,7 +196,7 @@ def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
         ((1, 2, 3), {"store": 5}, ArgumentTypeError, "store must be a path, got 5"),
         ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
         ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
-        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 CTAs"),
+        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "required: the grid has fewer than 2^31 CTAs"),
     ],
 )
 def test_kernels_that_cannot_be_loaded(

@@ -1,5 +1,6 @@
 """The files of benchmarks/suites/."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,30 @@ def test_a_file_of_the_users_own(tmp_path: Path) -> None:
     assert suite_shapes(str(tmp_path / "mine.toml")) == ("3x4x5", "6")
 
 
-@pytest.mark.parametrize("text", ["shapes = [", 'title = "x"', "shapes = []", "shapes = [3]", None])
+BROKEN = [
+    "shapes = [",
+    'title = "x"',
+    "shapes = []",
+    "shapes = [3]",
+    "shapes = 3",
+    'shapes = ["3x"]',
+    'shapes = ["99999999999"]',
+    "shapes = [1" + "0" * 5000 + "]",
+    "shapes = " + "[" * 5000,
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("text", [*BROKEN, None])
 def test_a_file_that_will_not_do_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigError, match=r"suite .*mine.toml: "):
+    with pytest.raises(ConfigError, match=r"suite .*mine.toml: ") as caught:
+        suite_shapes(str(tmp_path / "mine.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_no_suite(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.toml")
+    with pytest.raises(ConfigError, match=r"suite .*mine.toml: not a regular file"):
         suite_shapes(str(tmp_path / "mine.toml"))

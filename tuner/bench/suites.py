@@ -6,6 +6,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from ...codegen.errors import ConfigError, check
+from ...codegen.problem import Problem
+from ...runtime.files import read_named
+
+_MOST_BYTES = 1 << 20
 
 
 def _folder() -> Traversable:
@@ -25,10 +29,13 @@ def suite_shapes(name: str) -> tuple[str, ...]:
         known = suite_names()
         check(name in known, f"suite must be a file ending in .toml or one of {', '.join(known)}, got {name!r}")
         file = _folder().joinpath(f"{name}.toml")
+    data = read_named("suite", file, _MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
     try:
-        shapes = tomllib.loads(file.read_text(encoding="utf-8")).get("shapes", [])
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        shapes = tomllib.loads(data.decode()).get("shapes", [])
+        good = isinstance(shapes, list) and bool(shapes) and all(isinstance(shape, str) for shape in shapes)
+        check(good, 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
+        for shape in shapes:
+            Problem.parse(shape)
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, no shape, an absurd number, too deep
         raise ConfigError(f"suite {name}: {error}") from error
-    good = isinstance(shapes, list) and bool(shapes) and all(isinstance(shape, str) for shape in shapes)
-    check(good, f'suite {name}: it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
     return tuple(shapes)
