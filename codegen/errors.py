@@ -88,3 +88,8 @@ def check_path(name: str, value: object) -> Path | None:
     path = os.path.expanduser(str(value))
     check(not path.startswith("~"), f"{name} begins with ~ and no user of this system, got {str(value)!r}")
     return Path(path)
+
+
+def check_comment(name: str, text: str) -> None:
+    """Raise ConfigError for a text that would not stay within a comment of C: of several lines, or with a backslash."""
+    check(text.isprintable() and "\\" not in text, f"{name} must be one line without a backslash, got {text!r}")

@@ -161,6 +161,9 @@ class Store:
         except StoreVersionError:
             raise
         except (ConfigError, StoreError) as error:
+            if isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
+                _warn(self._unreadable(error))  # in the words of a listing: of one fault users are told once
+                return None
             _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
@@ -170,7 +173,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
-            _warn(f"cannot read {self.root}: {error.strerror}; passed over")
+            _warn(self._unreadable(error))
             return
         for name in names:
             try:
@@ -180,6 +183,10 @@ class Store:
                 continue
             if record is not None:
                 yield record
+
+    def _unreadable(self, error: Exception) -> str:
+        reason = error if isinstance(error, OSError) else error.__cause__
+        return f"cannot read {self.root}: {getattr(reason, 'strerror', None) or error}; passed over"
 
     def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:
         # Under the lock and after another look: a writer may have put a good record there meanwhile.

@@ -73,7 +73,9 @@ def test_json_and_csv_tell_the_same(run: Run, kept: Store) -> None:
     assert rows[0]["config"] == str(CONFIGS[1])
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\x1b[2J", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+x", "-x", "@x", "\x1b[2J", "a\nb", "[/x]", "[red]x", "\u202ex", "\t=x", "\r@x"]
+)
 def test_names_of_devices_are_data(run: Run, name: str) -> None:
     record = replace(make(1.0, Problem(5, 6, 7)), device=name)
     Store().keep(record)

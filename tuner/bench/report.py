@@ -189,7 +189,13 @@ def bench_closing(result: BenchResult) -> list[str]:
         means = (f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name)))
         lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
     lines += [f"{row.problem.shape}: {row.status.value}, {row.reason}" for row in result.rows if not row.ok]
-    lines += [f"{row.problem.shape}: {note}" for row in result.rows for note in row.notes]
+    noted: dict[str, list[str]] = {}
+    for row in result.rows:
+        for note in row.notes:
+            noted.setdefault(note, []).append(row.problem.shape)
+    lines += [
+        f"{shapes[0]}{f' and {len(shapes) - 1} more' * (len(shapes) > 1)}: {note}" for note, shapes in noted.items()
+    ]
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
