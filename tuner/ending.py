@@ -38,7 +38,7 @@ def why_nothing(
 ) -> str:
     """Why there is no winner: that there was too little time, or the causes, counted."""
     causes = ", ".join(f"{count} {status}" for status, count in statuses)
-    if {status for status, _ in statuses} <= {Status.TIMEOUT.value, Status.PRUNED.value}:
+    if {status for status, _ in statuses} <= {Status.TIMEOUT.value}:
         if stopped == "seconds":
             told = f" ({causes})" if causes else ""
             few = f"{budget.seconds:g} s were too few to measure one variant of {problem} on {info.name}{told}"

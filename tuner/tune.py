@@ -161,7 +161,7 @@ def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
     check_type("effort", effort, str, "a name")
     check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
-    check(seconds is None or 0 < seconds < math.inf, f"seconds must be positive, got {seconds}")
+    check(seconds is None or 0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
     default = EFFORTS[effort]
     return Budget(trials or default.trials, seconds or default.seconds)
 

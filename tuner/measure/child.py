@@ -13,6 +13,7 @@ from collections import deque
 from multiprocessing import Pipe
 from typing import Any
 
+from ...runtime import settings
 from ...runtime.device.cache import remove_private
 
 _START = (
@@ -32,6 +33,8 @@ class Child:
     """
 
     def __init__(self) -> None:
+        """Raises ConfigError for a cache that cannot be named: not each variant's fault."""
+        settings.cache_folder()
         self.connection, theirs = Pipe()
         """Readable where an answer waits."""
         package = __package__.partition(".")[0]
