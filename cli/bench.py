@@ -86,10 +86,10 @@ def bench_command(
         if file:
             with spared(file):
                 write(file, text)
+    show_bench(console, result)
     if plot_file and any(row.ok for row in result.rows):
         with spared(plot_file):
             plot(result, plot_file)
-    show_bench(console, result)
     if result.stopped == "interrupt":
         return 130
     return 0 if not result.stopped and any(row.ok for row in result.rows) else 1

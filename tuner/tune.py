@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError, ShapeError, TuningError, check, check_path, check_type
+from ..codegen.errors import DeviceError, ShapeError, StoreError, TuningError, check, check_path, check_type
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
@@ -119,7 +119,7 @@ def tune(
         compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
         contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,))
         best = decided(problem, info, contenders, versions)
-        shelf.keep(best, replace=True)
+        _keep(shelf, best)
     return Result(
         problem=problem,
         device=info,
@@ -138,6 +138,13 @@ def tune(
         guessed_us=min((entry.time_us or math.inf for entry in [*run.entries.values()][:16]), default=math.inf),
         stopped=stopped,
     )
+
+
+def _keep(shelf: Store, best: Record) -> None:
+    try:
+        shelf.keep(best, replace=True)
+    except StoreError as error:  # the text is all that is left of the winner
+        raise StoreError(f"{error}; the winner, which is not kept: {best.config}, {best.median_us:.4g} us") from error
 
 
 def _check_options(keep: int, seed: int, progress: Progress | None) -> None:

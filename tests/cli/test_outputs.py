@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run
+from tilewright.codegen.errors import StoreError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.files import OutputWarning
@@ -18,6 +19,7 @@ from tilewright.tuner.measure.evaluate import Tried
 from tilewright.tuner.recording import files
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.result import Progress
+from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.tune import tune
 
 PROBLEM = Problem(24, 20, 16)
@@ -189,3 +191,24 @@ def test_a_recording_of_a_resumed_run_holds_what_was_tried_before(here: Path) ->
         assert again.charged_s == pytest.approx(entry.charged_s, abs=1e-6)
     told = json.loads((here / "all" / "second.t4.json").read_text())
     assert len(told["results"]) == 5
+
+
+def test_a_journal_that_can_no_longer_be_written_costs_no_winner(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Journal, line: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fill = Meddling(lambda: monkeypatch.setattr(Journal, "_append", full))
+    with pytest.warns(OutputWarning, match=r"cannot write the study .*\.jsonl: No space left on device"):
+        result = tune(PROBLEM, device="host", trials=3, progress=fill, record=here / "run.json")
+    assert Store().best(choose("host").info.key, PROBLEM) == result.best
+    assert len(read_cache_file(here / "run.json").entries) == 3
+
+
+def test_a_winner_that_cannot_be_kept_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Store, record: object, **options: Any) -> bool:
+        raise StoreError("cannot write the store: No space left on device")
+
+    monkeypatch.setattr(Store, "keep", refuse)
+    with pytest.raises(StoreError, match=r"No space left on device; the winner, which is not kept: \w+:.*, [\d.]+ us$"):
+        tune(PROBLEM, device="host", trials=2, record=here / "run.json")
+    assert len(read_cache_file(here / "run.json").entries) == 2

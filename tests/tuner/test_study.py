@@ -169,6 +169,9 @@ def test_a_journal_holds_whole_outcomes(tmp_path: Path) -> None:
     for point, entry in told.items():
         journal.add(point, entry, NOW)
     assert Journal(tmp_path / "study.jsonl", SPACE, "gemm").entries == told
+    with (tmp_path / "study.jsonl").open("a") as file:  # as earlier versions wrote it
+        file.write('{"point":[2,1],"time_us":7.5,"status":"ok","started":"2026-01-02T03:04:05"}\n')
+    assert Journal(tmp_path / "study.jsonl", SPACE, "gemm").entries == {**told, (2, 0, 1): Entry("ok", 7.5)}
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A search in a thread of its own, so that its model is fitted while the device measures, kept in a journal."""
 
+import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import ThreadpoolController
 
+from ...codegen.errors import StoreError
+from ...runtime.files import OutputWarning
 from ..recording.entry import Entry
 from .journal import Journal
 from .space import Point
@@ -35,8 +38,11 @@ class AskAhead:
         self._thread = ThreadPoolExecutor(1, "sampler")
 
     def tell(self, point: Point, entry: Entry) -> None:
-        """The outcome at a point."""
-        self._journal.add(point, entry, self._started.pop(point, datetime.now()))
+        """The outcome at a point. A journal that cannot be written costs an OutputWarning: the search goes on."""
+        try:
+            self._journal.add(point, entry, self._started.pop(point, datetime.now()))
+        except StoreError as error:
+            warnings.warn(str(error), OutputWarning, stacklevel=2)
         self._told.append((point, entry.time_us))
 
     def ready(self) -> bool:
