@@ -65,6 +65,14 @@ def test_while_it_imports(number: int, name: str) -> None:
     assert "winner" not in done.stdout
 
 
+def test_the_entry_imports_next_to_nothing_before_it_hears_signals() -> None:
+    code = "import sys; before = set(sys.modules); import tilewright.cli; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    found = set(done.stdout.split())
+    assert {name for name in found if name.startswith("tilewright")} == {"tilewright", "tilewright.cli"}
+    assert len(found) < 20  # `signal`, and what it needs
+
+
 def test_before_anything_worked(tmp_path: Path) -> None:
     process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(process, "variants; at most")
