@@ -1,35 +1,44 @@
 """Generator and autotuner of tiled CUDA matrix-multiplication kernels."""
 
-from importlib import import_module, metadata
-from pathlib import Path
-from typing import Any
-
-from .codegen.bundle import Served
-from .codegen.emit import Layout, emit
-from .codegen.problem import Problem
-from .runtime.product.matmul import Library, Memory
-from .tuner.first_use import measured
-from .tuner.search.nearest import nearest
-from .tuner.tune import tune
+TYPE_CHECKING = False  # as `typing` has it, whose import takes a while
+if TYPE_CHECKING:
+    from .api import (
+        Layout,
+        Memory,
+        Problem,
+        Served,
+        __version__,
+        clear,
+        emit,
+        load,
+        matmul,
+        memory,
+        prepare,
+        tune,
+    )
+    from .api import (
+        _library as _library,
+    )
 
 __all__ = [
     "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
     "tune",
 ]  # fmt: skip
 
-try:
-    __version__ = metadata.version("tilewright")
-except metadata.PackageNotFoundError:  # a checkout that is not installed
-    __version__ = "0+unknown"
-
 # `tilewright.torch` lies in a folder of its own: at the root it would be what `import torch` finds in a checkout.
-__path__.append(str(Path(__file__).with_name("frameworks")))
+__path__.append(f"{__path__[0]}/frameworks")
 
 
-def _differentiable(a: Any, b: Any, alpha: float) -> Any:
-    return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
+def __getattr__(name: str) -> object:
+    """What the package offers, imported when it is first asked for: the command line, which lies below this package,
+    answers Ctrl-C before NumPy is there."""
+    if name not in (*__all__, "_library"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import api
+
+    globals()[name] = found = getattr(api, name)
+    return found
 
 
-_library = Library(nearest, measured, _differentiable)
-load, matmul, prepare = _library.load, _library.matmul, _library.prepare
-memory, clear = _library.memory, _library.clear
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,15 +1,17 @@
 """The command line: its commands, its entry points, and how it ends when something goes wrong."""
 
+import contextlib
+import errno
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from ..codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LayoutError, ShapeError, TilewrightError
+from ..runtime.files import OutputWarning
 from . import options
 from .bench import bench_command
 from .devices import devices_command
@@ -24,12 +26,22 @@ BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceErro
 """Answered with exit status 2; other failures with 1."""
 
 
-@click.group(context_settings=options.CONTEXT)
+class _Commands(click.Group):
+    """What click would add to Ctrl-C is an empty line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise click.exceptions.Abort from error
+
+
+@click.group(cls=_Commands, context_settings=options.CONTEXT)
 @click.version_option(package_name="tilewright")
 def commands() -> None:
     """Generate, tune and run tiled CUDA matrix-multiplication kernels.
 
-    Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted.
+    Exit status: 0 done, 1 failed or a file not written, 2 bad input, 130 interrupted.
     """
 
 
@@ -41,37 +53,45 @@ for _command in _COMMANDS:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of `tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
-    _run(lambda given: commands.main(given or ["--help"], prog_name="tilewright", standalone_mode=False), arguments)
+    """`tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
+    _run((sys.argv[1:] if arguments is None else arguments) or ["--help"])
 
 
 def main_tune(arguments: list[str] | None = None) -> None:
-    """Entry point of `tune`, the same as `tilewright tune`."""
-    _run(lambda given: tune_command.main(given, prog_name="tune", standalone_mode=False), arguments)
+    """`tune`, the same as `tilewright tune`."""
+    _run(["tune", *(sys.argv[1:] if arguments is None else arguments)])
 
 
-def _run(command: Callable[[list[str]], Any], arguments: list[str] | None) -> None:
-    given = sys.argv[1:] if arguments is None else arguments
+def _run(given: list[str]) -> None:
+    lost = []
+
+    def told(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        lost.extend([message] if issubclass(category, OutputWarning) else [])
+        _complain(f"warning: {message}")
+
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *place: _complain(f"warning: {message}")
-            status = command(given)
+            warnings.showwarning = told
+            status = commands.main(given, prog_name="tilewright", standalone_mode=False)
+        sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
         status = 130
         _complain("interrupted")
     except click.ClickException as error:
         status = 2
         _complain(error.format_message())
-    except BrokenPipeError:
-        # Whoever read the output has seen enough. Python would complain again when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
     except Exception as error:
-        if "--debug" in given:
-            traceback.print_exc()
+        gone = isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO) and not error.filename
+        if gone:
+            # Whoever read the output has seen enough, or its terminal was closed. Python would complain again when it
+            # flushes at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        elif "--debug" in given:
+            click.echo("\n".join(map(plain, traceback.format_exc().splitlines())), err=True)
         status = 2 if isinstance(error, BAD_INPUT) else 1
-        _complain(_words(error))
-    sys.exit(status if isinstance(status, int) else 0)
+        if not gone:
+            _complain(_words(error))
+    sys.exit((status if isinstance(status, int) else 0) or int(bool(lost)))
 
 
 def _words(error: Exception) -> str:
@@ -83,4 +103,5 @@ def _words(error: Exception) -> str:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"tilewright: {plain(' '.join(message.split()))}", err=True)
+    with contextlib.suppress(OSError):  # nobody is there to be told
+        click.echo(f"tilewright: {plain(' '.join(message.split()))}", err=True)

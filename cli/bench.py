@@ -10,6 +10,7 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import spared
 from ..tuner.bench.plot import check_plot, plot
 from ..tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown, save
 from ..tuner.bench.rows import BenchResult
@@ -66,6 +67,7 @@ def bench_command(
     if config and tune_first:
         raise click.UsageError("--config and --tune exclude each other")
     problems = options.asked(**asked)
+    options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
     info = options.chosen(device)
     if not problems:
         problems = options.asked(**asked | {"suite": "small" if info.arch.is_host else "public"})
@@ -76,13 +78,15 @@ def bench_command(
     with progress.drawn():
         limits = {"seconds": seconds, "turn_seconds": turns}
         result = bench(problems, progress, device=info.selector, store=store, config=config, **limits)
+    writers = [(json_file, save, bench_json(result)), (markdown, save, bench_markdown(result))]
+    for file, write, text in writers:
+        if file:
+            with spared(file):
+                write(file, text)
     show_bench(console, result)
-    if json_file:
-        save(json_file, bench_json(result))
-    if markdown:
-        save(markdown, bench_markdown(result))
     if plot_file and any(row.ok for row in result.rows):
-        plot(result, plot_file)
+        with spared(plot_file):
+            plot(result, plot_file)
     if result.stopped == "interrupt":
         return 130
     return 0 if not result.stopped and any(row.ok for row in result.rows) else 1

@@ -34,7 +34,7 @@ _NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHE
 @click.option("--split", is_flag=True, help="One file for each kernel.")
 @click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")
 @click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.")
+@click.option("-o", "--output", type=options.FOLDER, default=Path(), help="Folder.")
 @click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
 @options.store
 @options.debug
@@ -66,7 +66,7 @@ def emit_command(
     if not shapes and suite is None and config_text is None:
         raise click.UsageError("emit needs --shape, --suite or --config")
     kept = Store(store)
-    config = parse(config_text) if config_text else None
+    config = parse(config_text) if config_text is not None else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
     if config and not shapes and suite is None:
         shapes = ("x".join(map(str, config.multiples)),)

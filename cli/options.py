@@ -10,23 +10,40 @@ from typing import Any
 import click
 
 from ..codegen import arch
+from ..codegen.errors import ConfigError, check_path
 from ..codegen.families import parse
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import check_output
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import MAX_PROBLEMS, suite_problems
 from ..tuner.result import EFFORTS
 from ..tuner.search.nearest import nearest
 
 
-class _NewFile(click.Path):
-    """A file to be written, in a folder that is there."""
+class _Path(click.Path):
+    """A path; `~` is a home, and the empty path is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            path = check_path("it", str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(str(path), param, ctx)
+
+
+class _NewFile(_Path):
+    """A file to be written, in a folder that is there: tried before there is anything to write."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(str(super().convert(value, param, ctx)))
+        path: Path = super().convert(value, param, ctx)
         if not path.absolute().parent.is_dir():
             self.fail(f"no such folder: {path.absolute().parent}", param, ctx)
+        try:
+            check_output("it", path)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
         return path
 
 
@@ -41,17 +58,17 @@ def _sizes(text: str) -> range:
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 """Settings of every command."""
-FILE = _NewFile(dir_okay=False)
+FILE = _NewFile(path_type=Path)
 ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-_SPACES = click.Path(path_type=Path, exists=True, file_okay=False)
+FOLDER = _Path(path_type=Path, file_okay=False)
+FOLDER_THERE = _Path(path_type=Path, file_okay=False, exists=True)
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 
 shape = click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
 suite = click.option("--suite", help="Shapes of a .toml, .json or .csv file, or of a suite that ships, by its name.")
-store = click.option("--store", type=_FOLDER, help="Folder of tuned records [default: per user].")
+store = click.option("--store", type=FOLDER, help="Folder of tuned records [default: per user].")
 dtype = click.option("--dtype", default="float", help="float or double.")
 trans = click.option("--trans", type=TRANS, default="nn", help="Transposes of A and B.")
 device = click.option("--device", default="auto", help="auto, cuda, cuda:N or host.")
@@ -61,7 +78,7 @@ variant = click.option(
 variants = click.option(
     "--config", "configs", type=parse, metavar="VARIANT", multiple=True, help="Only this variant. Repeatable."
 )
-spaces = click.option("--spaces", type=_SPACES, help="Folder of space files [default: those of the package].")
+spaces = click.option("--spaces", type=FOLDER_THERE, help="Folder of space files [default: those of the package].")
 arches = click.option("--arch", "arches", multiple=True, help=f"For these: {ARCHES}.")
 keys = click.option("--device-key", "keys", multiple=True, help="For these devices, as `tilewright show` has them.")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
@@ -127,3 +144,13 @@ def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -
     """Those that have no record of the device that would serve them."""
     shelf = Store(store)
     return [each for each in problems if shelf.lookup(info, each, nearest).origin != "exact"]
+
+
+def distinct(files: dict[str, Path | None]) -> None:
+    """Raise UsageError where two options, by their names, would write one file."""
+    seen: dict[Path, str] = {}
+    for name, path in files.items():
+        if path and (path.is_file() or not path.exists()):  # /dev/null takes both
+            other = seen.setdefault(path.resolve(), name)
+            if other != name:
+                raise click.UsageError(f"{other} and {name} would both write {path}")

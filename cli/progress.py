@@ -13,6 +13,7 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import spared
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
@@ -134,9 +135,10 @@ class BenchShown(_Shown):
         self._now = problem.shape
 
     def measured(self, result: BenchResult) -> None:
-        """One more. Raises OSError where the file cannot be written."""
+        """One more."""
         if self._json_file:
-            save(self._json_file, bench_json(result))
+            with spared(self._json_file):
+                save(self._json_file, bench_json(result))
         self._result, self.done = result, len(result.rows)
         self.line()
 

@@ -1,5 +1,7 @@
 """Text for a given width: tables in which no number is cut, lines that wrap, and nothing that a terminal would obey."""
 
+import errno
+import os
 import re
 import shutil
 import sys
@@ -15,11 +17,19 @@ WIDTH = 120
 _GAP = "  "
 
 
+class _Console(Console):
+    """One that leaves it to us what becomes of a run that nobody watches any longer."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process at once."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def new_console() -> Console:
     """Where output goes. COLUMNS says how wide it is, else the terminal does; a pipe or a file has 120 columns."""
     if sys.stdout.isatty():
-        return Console()
-    return Console(width=shutil.get_terminal_size((WIDTH, 25)).columns, force_interactive=False)
+        return _Console()
+    return _Console(width=shutil.get_terminal_size((WIDTH, 25)).columns, force_interactive=False)
 
 
 def plain(text: str) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from ..codegen.errors import TuningError
+from ..codegen.errors import TuningError, check_path
+from ..runtime.files import spared, write_output
 from ..tuner.plan import check_tunable
-from ..tuner.recording.files import read_cache_file
+from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
@@ -61,15 +62,16 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """
     asked = {name: given.pop(name) for name in options.ASKED}
     if device.startswith("replay:"):
-        _replay(
-            Path(device.removeprefix("replay:")), given["sampler"], given["trials"], given["seconds"], given["seed"]
-        )
+        _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"], given["seed"])
         return 0
     problems = options.asked(**asked)
     if not problems:
         raise click.UsageError("tune needs --shape, --suite, or --m, --n and --k")
     if given["record"] and len(problems) > 1:
         raise click.UsageError(f"--record takes one --shape, got {len(problems)}")
+    record = given["record"]
+    files = {"--json": json_file, "--csv": csv_file, "--record": record}
+    options.distinct(files | {"--record, for T4,": record and t4_path(record)})
     if given["configs"] and (given["trials"] or given["spaces"]):
         raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
     info = options.chosen(device)
@@ -98,9 +100,11 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
             click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
             continue
         results.append(result)
-        show_result(console, result, given["store"])
         if json_file:  # again after each, so that a failure of the next one loses nothing
-            json_file.write_text(json.dumps([result_json(each) for each in results], indent=1) + "\n")
+            text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
+            with spared(json_file):
+                write_output(json_file, text.encode())
+        show_result(console, result, given["store"])
         if result.stopped == "interrupt":
             break
     if len(problems) > 1 and results:
@@ -111,9 +115,9 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     return 0 if len(results) == len(problems) else 1
 
 
-def _replay(file: Path, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
-    if not file.is_file():
-        raise click.UsageError(f"no such recording: {file}")
+def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
+    file = check_path("replay:", name)
+    assert file is not None
     recording = read_cache_file(file)
     trials = trials or REPLAY_TRIALS
     found = replay(recording, sampler=sampler, trials=trials, seconds=seconds or math.inf, seed=seed)

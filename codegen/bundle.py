@@ -9,7 +9,7 @@ from functools import cached_property
 
 from .arch import Arch
 from .config import Config
-from .errors import check, check_type
+from .errors import check, check_comment, check_type
 from .families import default_config
 from .leaf import Edge
 from .legality import serves
@@ -45,6 +45,8 @@ class Served:
         check_type("problem", self.problem, Problem, "a Problem")
         check_type("config", self.config, Config, "a Config, such as load(...).config")
         check_type("arch", self.arch, Arch, "an Arch, such as load(...).device.arch")
+        check_type("origin", self.origin, str, "text")
+        check_comment("origin", self.origin)
 
     @property
     def logs(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from .bundle import Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
-from .errors import check, check_type
+from .errors import check, check_comment, check_type
 from .reserved import refuse
 from .source import MOST_LIMITED, PACK_THREADS, PACK_TILE, PACKED_BYTES, SMEM_STEP, identifier
 
@@ -70,6 +70,7 @@ def emit(
     for each in served:
         check_type("served", each, Served, "a Served or several")
     check_type("name", name, str, "text")
+    check_comment("options", options)
     check(not (layout.header_only and (layout.split or layout.main or layout.cmake)), "a header only is one file")
     identifier(name)
     refuse(name)

@@ -1,5 +1,6 @@
 """The errors a user can meet, and what raises them."""
 
+import os
 from pathlib import Path
 from types import NoneType
 
@@ -78,6 +79,17 @@ def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: s
 
 
 def check_path(name: str, value: object) -> Path | None:
-    """The path that a caller gave, if any. Raises ArgumentTypeError."""
+    """The path that a caller gave, if any, with `~` taken for a home. Raises ArgumentTypeError, ConfigError."""
     check_type(name, value, (Path, str, NoneType), "a path")
-    return None if value is None else Path(str(value))
+    if value is None:
+        return None
+    check(str(value) != "", f"{name} must be a path, got ''")
+    check("\0" not in str(value), f"{name} must be a path, got {str(value)!r}")
+    path = os.path.expanduser(str(value))
+    check(not path.startswith("~"), f"{name} begins with ~ and no user of this system, got {str(value)!r}")
+    return Path(path)
+
+
+def check_comment(name: str, text: str) -> None:
+    """Raise ConfigError for a text that would not stay within a comment of C: of several lines, or with a backslash."""
+    check(text.isprintable() and "\\" not in text, f"{name} must be one line without a backslash, got {text!r}")

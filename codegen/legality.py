@@ -49,7 +49,7 @@ COMMON: tuple[Rule["Config"], ...] = (
         lambda problem, config, arch: config.ctas(problem, 256) <= MAX_GRID,
     ),
     Rule(
-        "exact edges need m, n and k to be multiples of {c.multiples}",
+        "with exact edges m, n and k are multiples of {c.multiples}",
         lambda problem, config, arch: (
             config.edge is not Edge.EXACT
             or all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
@@ -77,6 +77,6 @@ def serves(config: "Config", problem: Problem, arch: Arch) -> bool:
 
 
 def require(problem: Problem, config: "Config", arch: Arch) -> None:
-    """Raise ConfigError with the first reason for which the config cannot serve the problem."""
+    """Raise ConfigError with the first thing that is required and missing where the config cannot serve the problem."""
     for reason in rejections(problem, config, arch):
-        raise ConfigError(f"{config} cannot serve {problem} on {arch.name}: {reason}")
+        raise ConfigError(f"{config} cannot serve {problem} on {arch.name}; required: {reason}")

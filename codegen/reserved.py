@@ -1,9 +1,21 @@
 """Names that an emitted function cannot have: it would clash at link, or its header would hide another."""
 
+import re
+
 from .errors import check
 
-_PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_")
-"""How names begin that belong to the implementation of C, to CUDA and to tilewright."""
+_PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_", "pthread_", "sigev_", "si_", "sa_", "st_")
+"""How names begin that belong to the implementation of C, to POSIX, CUDA and tilewright."""
+_PATTERNS = re.compile(
+    r"[Cc][Uu][A-Z]\w*|cu(?:blas|fft|rand|solver|sparse|tensor)\w*"  # CUDA's driver and libraries
+    r"|(?:PRI|SCN)\w+|[A-Z]+_\w+"  # formats of numbers, constants that end in small letters such as M_PIf
+    r"|atomic\w+|(?:tex|surf)[1-3]D\w*"
+    r"|(?:make_)?(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]\w*"  # vectors
+    r"|(?:d|f|f32x?|f64x?)(?:add|div|fma|mul|sqrt|sub)"  # C23's arithmetic of a narrower type
+    r"|(?:is|to)\w+_l"
+    r"|fm(?:ax|in)(?:imum)?(?:_?mag)?(?:_?num)?|(?:be|le)(?:16|32|64)toh|hto(?:be|le)(?:16|32|64)"
+)
+"""Names that come in families."""
 
 _MATH = (
     "acos acosh asin asinh atan atan2 atanh cabs cacos cacosh carg casin casinh catan catanh cbrt ccos "
@@ -11,7 +23,8 @@ _MATH = (
     "erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod frexp gamma hypot ilogb j0 j1 jn "
     "ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter "
     "nexttoward pow remainder remquo rint round scalbln scalbn sin sincos sinh sqrt tan tanh tgamma "
-    "trunc y0 y1 yn"
+    "trunc y0 y1 yn llogb nextdown nextup roundeven scalb cospi cyl_bessel_i0 cyl_bessel_i1 erfcinv erfcx erfinv norm "
+    "norm3d norm4d normcdf normcdfinv rcbrt rhypot rnorm rnorm3d rnorm4d rsqrt sincospi sinpi"
 )
 _C = (
     "abort abs aligned_alloc asctime at_quick_exit atexit atof atoi atol atoll bsearch btowc calloc "
@@ -40,14 +53,20 @@ _POSIX = (
     "write"
 )
 _CUDA = (
-    "all any atomicAdd blockDim blockIdx dim3 dim4 float1 float2 float3 float4 gridDim double1 double2 "
-    "double3 double4 int2 int3 int4 max min rsqrt threadIdx uint2 uint3 uint4 warpSize"
+    "all any ballot blockDim blockIdx clock64 deprecated dim3 dim4 fdivide fdividef gridDim half half2 ll2double "
+    "llmax llmin max min syncthreads_and syncthreads_count syncthreads_or threadIdx type ull2double ullmax ullmin umax "
+    "umin warpSize"
 )
 _MACROS = (
-    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert offsetof "
-    "DBL_EPSILON DBL_MAX DBL_MIN DOMAIN ERROR FALSE FLT_EPSILON FLT_MAX FLT_MIN HUGE I IN LONG_MAX LONG_MIN M_PI "
-    "OPTIONAL OUT OVERFLOW PATH_MAX TRUE UINT_MAX UNDERFLOW _Complex_I alloca complex errno far i386 imaginary "
-    "interface major makedev minor near pascal small sparc static_assert stdin thread_local vax va_arg"
+    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert "
+    "offsetof DBL_EPSILON DBL_MAX DBL_MIN DOMAIN ERROR FALSE FLT_EPSILON FLT_MAX FLT_MIN HUGE I IN LONG_MAX "
+    "LONG_MIN M_PI OPTIONAL OUT OVERFLOW PATH_MAX TRUE UINT_MAX UNDERFLOW _Complex_I alloca complex errno far "
+    "i386 imaginary assert_perror basename d_fileno isascii iscanonical iseqsig isgreater isgreaterequal isless "
+    "islessequal islessgreater issignaling issubnormal isunordered toascii fortran fpclassify fromfp fromfpx "
+    "iszero kill_dependency math_errhandling noreturn s6_addr s6_addr16 s6_addr32 sched_priority sigmask "
+    "sigsetjmp strdupa strndupa timeradd timerclear timercmp timerisset timersub typeof typeof_unqual ufromfp "
+    "ufromfpx va_copy interface major makedev minor near pascal small sparc static_assert stdin thread_local vax "
+    "va_arg"
 )
 _HEADERS = (
     "complex ctype cuda_runtime dirent dlfcn elf features fenv float inttypes iso646 libgen limits "
@@ -70,5 +89,11 @@ _RESERVED: frozenset[str] = frozenset(
 def refuse(name: str) -> None:
     """Raise ConfigError for a name that C, the C library, CUDA or an operating system has."""
     lower = name.lower()
-    taken = name in _RESERVED or lower.startswith(_PREFIXES) or lower in (*_DEVICES.split(), *_SUCCESSES.split())
+    check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
+    taken = (
+        name in _RESERVED
+        or _PATTERNS.fullmatch(name)
+        or lower.startswith(_PREFIXES)
+        or lower in (*_DEVICES.split(), *_SUCCESSES.split())
+    )
     check(not taken, f"name must not be one of C, the C library, CUDA or a system's devices, got {name!r}")

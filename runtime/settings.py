@@ -5,7 +5,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ..codegen.errors import check
+from ..codegen.errors import check, check_path
 
 STORE_VARIABLE = "TILEWRIGHT_STORE"
 """Folder of tuned records and trial histories."""
@@ -25,16 +25,18 @@ def first_use() -> str:
 
 
 def store_folder() -> Path:
-    """Where records are kept: TILEWRIGHT_STORE, else the user's data folder. Not made here."""
+    """Where records are kept: TILEWRIGHT_STORE, else the user's data folder. Not made here.
+    Raises ConfigError for a folder of a user who is not there."""
     return _folder(STORE_VARIABLE) or platformdirs.user_data_path("tilewright", appauthor=False)
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: TILEWRIGHT_CACHE, else the user's cache folder. Not made here."""
+    """Where compiled kernels are kept: TILEWRIGHT_CACHE, else the user's cache folder. Not made here.
+    Raises ConfigError for a folder of a user who is not there."""
     return _folder(CACHE_VARIABLE) or platformdirs.user_cache_path("tilewright", appauthor=False)
 
 
 def _folder(variable: str) -> Path | None:
-    value = os.environ.get(variable, "")
+    folder = check_path(variable, os.environ.get(variable) or None)
     # Absolute, so that a later change of the working directory does not move it.
-    return Path(os.path.expanduser(value)).absolute() if value else None
+    return folder.absolute() if folder else None

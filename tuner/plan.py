@@ -1,7 +1,7 @@
 """What a run goes through: a search over spaces that goes on from its journal, or variants that a user named."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,13 @@ from ..codegen.legality import require
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
+from .recording.entry import Entry
 from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates, candidates, given, read_spaces
 from .search.journal import Journal
 from .search.nearest import nearest
 from .search.ranked import first_guesses, stored
-from .search.space import Trials
+from .search.space import Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Plan:
 
     found: Candidates
     search: AskAhead | InOrder
-    history: Trials
+    earlier: Mapping[Point, Entry]
     """What earlier runs told."""
     keep: int
     """So many of the fastest meet in the duel."""
@@ -59,14 +60,14 @@ def searched(
     asked = make_search(sampler, found.space, seed)
     guesses = [*known, *first_guesses(problem, info, found.configs, records)]
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    return Plan(found, AskAhead(asked, journal), journal.history, keep, tuple(known))
+    return Plan(found, AskAhead(asked, journal), journal.entries, keep, tuple(known))
 
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
     """These variants and what the library would run now: each is timed to its end, and all meet in the duel."""
     shelf.make()
     found = given((*configs, shelf.lookup(info, problem, nearest).config))
-    return Plan(found, InOrder(found.space), (), len(found.configs), stop_over=math.inf)
+    return Plan(found, InOrder(found.space), {}, len(found.configs), stop_over=math.inf)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:

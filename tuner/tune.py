@@ -1,34 +1,35 @@
 """One tuning run: from a problem to the best variant, decided by a duel and kept in the store."""
 
 import math
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import TuningError, check, check_path, check_type
+from ..codegen.errors import StoreError, TuningError, check, check_path, check_type
 from ..codegen.problem import Problem
 from ..runtime.device.detect import choose, compiler_for
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import check_output
 from ..runtime.store.record import Record, Status
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
+from .ending import Watched, check_time, noting_signals, why_nothing
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
-from .measure.pipeline import Isolated
+from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import check_tunable, named, searched
-from .recording.files import Entry, Recording, write_both
+from .recording.entry import Entry
+from .recording.files import Recording, t4_path, write_both
 from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates
-from .search.space import Point, Trials
+from .search.space import Point
 
 Evaluator = Isolated | InProcess
 
@@ -76,7 +77,8 @@ def tune(
         keep: how many contenders meet in the final duel.
         seed: of the sampler: the same one gives it the same random numbers; what it suggests depends on times too.
         configs: just these are tried, and meet what the library would run now; the winner is kept if it is one of them.
-        record: file for every trial of this run, as a Kernel Tuner cache file; beside it the same as T4 JSON.
+        record: file for every trial, those of earlier runs that this one resumes among them, as a Kernel Tuner cache
+            file; beside it the same as T4 JSON. Where that fails in the end, it costs an OutputWarning.
         progress: told what happens meanwhile.
 
     Raises:
@@ -84,17 +86,20 @@ def tune(
         DeviceError: no such device, or one with too little memory.
         TuningError: no variant works.
         StoreError: the winner cannot be kept.
+        KeyboardInterrupt: it was interrupted before anything worked.
     """
     from .search.study import check_sampler
 
     started = time.monotonic()
     check_type("problem", problem, Problem, "a Problem")
     budget = _budget(effort, trials, seconds)
+    _check_options(keep, seed, progress)
     check_sampler(sampler)
     info = choose(device).info
     configs = tuple(dict.fromkeys(configs))
     check_tunable(problem, info, configs)
-    shelf, folder, file = Store(check_path("store", store)), check_path("spaces", spaces), check_path("record", record)
+    check_time(problem, info, budget, TRY_LIMIT_S if isolation else math.inf)
+    shelf, folder, file = Store(check_path("store", store)), check_path("spaces", spaces), _writable(record)
     versions = versions_of(info, compiler_for(info))
     if configs:
         plan = named(problem, info, shelf, configs)
@@ -102,32 +107,33 @@ def tune(
     else:
         plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
     found, search = plan.found, plan.search
-    run = _Run(found, search, budget, progress or Progress(), plan.history, plan.stop_over)
-    run.progress.started(problem, info, found, budget, run.resumed)
-    for point, time_us in plan.history:
-        run.progress.resumed(problem, info, found.config_at(point), time_us)
-    evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
-    try:
-        with _interrupts() as interrupted:
+    interrupted: list[int] = []
+    run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
+    with ExitStack() as ending:
+        ending.callback(search.close)
+        if file is not None:
+            ending.callback(lambda: write_both(file, run.recording(problem, info)))
+        run.progress.started(problem, info, found, budget, run.resumed)
+        for point, entry in plan.earlier.items():
+            run.progress.resumed(problem, info, found.config_at(point), entry.time_us)
+        evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
+        ending.callback(evaluator.close)
+        with noting_signals(interrupted):
             deadline = started + budget.seconds * (1 - (HOST_DUEL_SHARE if info.arch.is_host else DUEL_SHARE))
-            try:
-                stopped = run.explore(evaluator, deadline, interrupted)
-            finally:
-                if file is not None:
-                    kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
-                    write_both(file, Recording(info.name, kernel, size, found.space.dimensions, run.entries))
+            stopped = run.explore(evaluator, deadline, interrupted)
             if not run.times.keys() & set(configs or run.times):
-                raise TuningError(f"no variant of {problem} works on {info.name}: {run.causes()}")
+                if stopped == "interrupt":
+                    raise KeyboardInterrupt
+                raise TuningError(why_nothing(problem, info, budget, run.statuses(), stopped, run.first_reason()))
             duelled = time.monotonic()
             duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
         compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
-    finally:
-        evaluator.close()
-        search.close()
-    contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
-    best = decided(problem, info, contenders, versions, _told(effort, budget))
-    result = Result(
+        contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
+        best = decided(problem, info, contenders, versions, _told(effort, budget))
+        if not configs or best.config in configs:
+            _keep(shelf, best)
+    return Result(
         problem=problem,
         device=info,
         best=best,
@@ -148,17 +154,37 @@ def tune(
         seed=seed,
         named=configs,
     )
-    if result.kept:
+
+
+def _keep(shelf: Store, best: Record) -> None:
+    try:
         shelf.keep(best, replace=True)
-    return result
+    except StoreError as error:  # the text is all that is left of the winner
+        raise StoreError(f"{error}; the winner, which is not kept: {best.config}, {best.median_us:.4g} us") from error
+
+
+def _check_options(keep: int, seed: int, progress: Progress | None) -> None:
+    check_type("keep", keep, int, "a whole number")
+    check(keep > 0, f"keep must be positive, got {keep}")
+    check_type("seed", seed, int, "a whole number")
+    check_type("progress", progress, (Progress, NoneType), "a Progress")
+
+
+def _writable(record: Path | str | None) -> Path | None:
+    """Where a recording goes, tried before anything is tuned for it."""
+    file = check_path("record", record)
+    for each in (file, t4_path(file)) if file else ():
+        check_output("record", each)
+    return file
 
 
 def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
     check_type("trials", trials, (int, NoneType), "a whole number")
     check_type("seconds", seconds, (int, float, NoneType), "a number")
+    check_type("effort", effort, str, "a name")
     check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
-    check(seconds is None or (seconds > 0 and math.isfinite(seconds)), f"seconds must be positive, got {seconds}")
+    check(seconds is None or 0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
     default = EFFORTS[effort]
     return Budget(trials or default.trials, seconds or default.seconds)
 
@@ -175,7 +201,7 @@ class _Run:
     search: AskAhead | InOrder
     budget: Budget
     progress: Progress
-    history: Trials
+    earlier: Mapping[Point, Entry]
     """What earlier runs told."""
     stop_over: float
     """A variant that takes so many times the best after its first repetitions is not timed any longer."""
@@ -185,14 +211,14 @@ class _Run:
     entries: dict[Point, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for point, time_us in self.history:
-            if time_us is not None:
-                self.times[self.found.config_at(point)] = time_us
+        for point, entry in self.earlier.items():
+            if entry.time_us is not None:
+                self.times[self.found.config_at(point)] = entry.time_us
 
     @property
     def resumed(self) -> int:
         """Variants that earlier runs tried."""
-        return len(self.history)
+        return len(self.earlier)
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""
@@ -227,15 +253,14 @@ class _Run:
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.found.point_of(tried.record.config)
         assert point is not None
-        entry = self.entries[point] = entry_of(tried)
+        self.entries[point] = entry = entry_of(tried)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us
             if self.best is None or record.median_us < self.best.median_us:
                 self.best = record
         begin = time.perf_counter()
-        time_us = record.median_us if ok else None
-        self.search.tell(point, time_us, status=record.status.value, reason=record.reason, error=entry.error)
+        self.search.tell(point, entry)
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 
@@ -243,15 +268,19 @@ class _Run:
         """How many ended in which status, most first."""
         return Counter(entry.status for entry in self.entries.values()).most_common()
 
-    def causes(self) -> str:
-        """The same in words, with the first reason there is."""
-        first = next((f"; {entry.reason}" for entry in self.entries.values() if entry.reason), "")
-        return (", ".join(f"{count} {status}" for status, count in self.statuses()) or "none was tried") + first
+    def first_reason(self) -> str:
+        """Why the first failed of those that did, if it is known."""
+        return next((entry.reason for entry in self.entries.values() if entry.reason), "")
 
     def phases(self) -> Phases:
         """Where the time of all of them went."""
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
+
+    def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
+        """All trials, those of earlier runs first."""
+        kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
+        return Recording(info.name, kernel, size, self.found.space.dimensions, {**self.earlier, **self.entries})
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""
@@ -288,24 +317,3 @@ def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | Non
     # The duel waits for the variants under way, which are counted already: hence the limits.
     share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
     return share, max(0.0, whole_s - busy_s - duel_s)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Signals that ask for the end: noted the first time, obeyed at once the second."""
-    noted: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if noted:
-            raise KeyboardInterrupt
-        noted.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

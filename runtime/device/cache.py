@@ -34,6 +34,9 @@ _STAMP = "pruned"
 _PROBE_BYTES = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
+_PRIVATE = "tilewright-"
+
+_mark = ""  # of a process whose parent removes what it leaves
 _broken: set[Path] = set()  # caches that could not be written; each is warned of once
 
 
@@ -197,7 +200,8 @@ def _make_private(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     facts = folder.stat()
-    sticky = bool(facts.st_mode & stat.S_ISVTX)  # /tmp: others can add names, and not touch ours
+    # /tmp: others can add names and not touch ours; but who owns a sticky folder can.
+    sticky = bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid == 0
     if not stat.S_ISDIR(facts.st_mode) or not (sticky or facts.st_uid == os.geteuid()):
         raise PermissionError(errno.EPERM, "not this user's folder", str(folder))
     if facts.st_mode & _OTHERS_WRITE and not sticky:
@@ -221,10 +225,22 @@ def _probe(folder: Path) -> None:
         os.fsync(file.fileno())
 
 
+def mark_private(mark: str) -> None:
+    """Put a mark into the name of the private folder of this process, which may be killed before it removes it."""
+    global _mark
+    _mark = mark
+
+
+def remove_private(mark: str) -> None:
+    """Remove the private folders with a mark, which its process left."""
+    for root in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}{mark}-*"):
+        shutil.rmtree(root, ignore_errors=True)
+
+
 @functools.cache
 def _private_root(process: int) -> Path:
     """Made once a process, and by its number: a forked child must not take its parent's away at its end."""
-    root = Path(tempfile.mkdtemp(prefix="tilewright-"))
+    root = Path(tempfile.mkdtemp(prefix=f"{_PRIVATE}{_mark}-" if _mark else _PRIVATE))
 
     def remove() -> None:
         if os.getpid() == process:

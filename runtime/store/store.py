@@ -21,7 +21,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from .. import settings
 from ..device.protocol import DeviceInfo
-from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, write_whole
+from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, set_aside, write_whole
 from .codec import dumps, key_digest, loads
 from .record import Record, Status
 
@@ -161,6 +161,9 @@ class Store:
         except StoreVersionError:
             raise
         except (ConfigError, StoreError) as error:
+            if isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
+                _warn(self._unreadable(error))  # in the words of a listing: of one fault users are told once
+                return None
             _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
@@ -170,7 +173,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
-            _warn(f"cannot read {self.root}: {error.strerror}; passed over")
+            _warn(self._unreadable(error))
             return
         for name in names:
             try:
@@ -180,6 +183,10 @@ class Store:
                 continue
             if record is not None:
                 yield record
+
+    def _unreadable(self, error: Exception) -> str:
+        reason = error if isinstance(error, OSError) else error.__cause__
+        return f"cannot read {self.root}: {getattr(reason, 'strerror', None) or error}; passed over"
 
     def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:
         # Under the lock and after another look: a writer may have put a good record there meanwhile.
@@ -197,9 +204,9 @@ class Store:
         try:
             return _read(path)
         except _DamagedError as error:
-            _warn(f"{path} is damaged ({error}); set aside as {_move_aside(path, 'corrupt')}")
+            _warn(f"{path} is damaged ({error}); set aside as {set_aside(path, 'corrupt')}")
         except ConfigError:
-            _move_aside(path, "unknown")
+            set_aside(path, "unknown")
         return None
 
     @contextlib.contextmanager
@@ -256,15 +263,6 @@ def _read_shipped(files: Iterable[Traversable], device_key: str) -> Iterator[Rec
 
 def _children(folder: Traversable) -> list[Traversable]:
     return sorted(folder.iterdir(), key=lambda child: child.name) if folder.is_dir() else []
-
-
-def _move_aside(path: Path, suffix: str) -> str:
-    # Never over an earlier one. Called under the record's lock, so nobody takes the name in between.
-    number = 0
-    while os.path.lexists(target := path.with_name(f"{path.name}{f'.{number}' if number else ''}.{suffix}")):
-        number += 1
-    os.rename(path, target)
-    return target.name
 
 
 def _sweep(path: Path) -> None:

@@ -1,6 +1,8 @@
 """What the command line says to bad input and to failures: one line and the right exit status."""
 
 import json
+import re
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,11 @@ from commands import SMALL, Run
 from tilewright.cli import options as cli_options
 from tilewright.cli import tune as cli
 from tilewright.codegen.errors import TuningError
+from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import detect, nvml
+from tilewright.runtime.device.detect import choose
+from tilewright.tuner.ending import why_nothing
+from tilewright.tuner.result import Budget
 
 BAD = [
     (("tune",), "--shape"),
@@ -96,6 +102,37 @@ class TestBadInput:
         assert "needs a C++ compiler and found none" in ran.err
 
 
+class TestTooLittleTime:
+    """Told as that."""
+
+    def test_at_once_where_the_device_is_known_to_be_too_slow(self, run: Run) -> None:
+        begin = time.monotonic()
+        ran = run("tune", "--shape", "8192", "--device", "host", "--effort", "quick")
+        assert time.monotonic() - begin < 5
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "of 8192x8192x8192 float nn takes at least " in ran.err
+        assert "the shape is too large for this device" in ran.err
+        ran = run("tune", "--shape", "2048", "--device", "host", "--seconds", "1")
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "the run may take 1 s: allow more (--seconds, --effort)" in ran.err
+
+    def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
+        ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "0.1 s were too few to measure one variant of 700x700x700 float nn on host" in ran.err
+        assert "works" not in ran.err
+
+    def test_what_fails_for_other_reasons_is_counted(self) -> None:
+        info, budget = choose("host").info, Budget(5, 20.0)
+        for statuses, stopped, words in (
+            ([("compile_error", 3)], "seconds", "no variant of 8x8x8 float nn works on host.*: 3 compile_error"),
+            ([("timeout", 2)], "seconds", "20 s were too few to measure one variant of .* \\(2 timeout\\): allow more"),
+            ([("timeout", 2)], "trials", "every variant of .* takes too long on .*: 2 timeout, limit 10 s"),
+            ([("timeout", 2), ("crashed", 1)], "seconds", "works on .*: 2 timeout, 1 crashed"),
+        ):
+            assert re.search(words, why_nothing(Problem(8, 8, 8), info, budget, statuses, stopped))
+
+
 class TestFailures:
     """One line and exit status 1; a traceback where it was asked for."""
 
@@ -122,6 +159,16 @@ class TestFailures:
         assert ran.status == 1
         assert ran.err.startswith("Traceback (most recent call last):")
         assert ran.err.endswith("tilewright: no variant of it works: 3 compile_error\n")
+
+    def test_a_traceback_has_nothing_that_a_terminal_obeys(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*args: object, **options: object) -> None:
+            raise TuningError("\x1b[2J[/x]")
+
+        monkeypatch.setattr(cli, "tune", fail)
+        for debug in ((), ("--debug",)):
+            ran = run("tune", *SMALL, *debug)
+            assert ran.err.endswith("tilewright: \\x1b[2J[/x]\n")
+            assert "\x1b" not in ran.err
 
     def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_options, "choose", None)

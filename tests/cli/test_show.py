@@ -13,6 +13,9 @@ from stored import CONFIGS, make
 from tilewright.cli.show import records_csv
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.files import Recording, write_cache_file
+from tilewright.tuner.search.space import Dimension
 
 MINE = "host-abacus"
 
@@ -74,7 +77,9 @@ def test_json_and_csv_tell_the_same(run: Run, kept: Store) -> None:
     assert rows[0]["config"] == str(CONFIGS[1])
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\x1b[2J", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+x", "-x", "@x", "\x1b[2J", "a\nb", "[/x]", "[red]x", "\u202ex", "\t=x", "\r@x"]
+)
 def test_names_of_devices_are_data(run: Run, name: str) -> None:
     record = replace(make(1.0, Problem(5, 6, 7)), device=name)
     Store().keep(record)
@@ -122,3 +127,25 @@ class TestBest:
         assert {"5x6x7", "0.2500", long} <= {*line}
         if width > 40:
             assert max(map(len, [head, *lines])) <= width
+
+
+def test_names_in_recordings_are_data(run: Run, tmp_path: Path) -> None:
+    hostile = ("[/x]", "[red]", "\x1b[2J", "a\nb", "=1+1")
+    dimensions = (Dimension("[/x]\x1b", (1, *hostile)),)
+    entries = {(row,): Entry("ok", 9.0 - row, (9.0 - row,)) for row in range(6)}
+    write_cache_file(tmp_path / "run.json", Recording("\x1b[2J[/x]", "[/y]\n", (5,), dimensions, entries))
+    ran = run("tune", "--device", f"replay:{tmp_path}/run.json", "--sampler", "exhaustive")
+    assert ran.status == 0, ran.err
+    assert all(line.isprintable() for line in ran.out.splitlines())
+    assert r"[/y]\n 5, recorded on \x1b[2J[/x]" in ran.out
+    for word in hostile:
+        assert rf"[/x]\x1b={word}".encode("unicode_escape").decode().replace("\\\\", "\\") in ran.out
+
+
+@pytest.mark.parametrize("us", [1e-300, 1e300])
+def test_a_record_of_an_absurd_time_hides_no_other(run: Run, kept: Store, us: float) -> None:
+    assert kept.keep(make(us, Problem(9, 9, 9), CONFIGS[0], MINE))
+    ran = run("show", "--device-key", MINE)
+    assert (ran.status, ran.err) == (0, "")
+    assert "9x9x9" in ran.out
+    assert "1024x768x512" in ran.out

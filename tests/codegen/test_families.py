@@ -52,7 +52,7 @@ def test_registers_are_no_more_than_a_thread_and_a_cta_can_have(family: type[Con
 @pytest.mark.parametrize("shape", ["33x32x32", "32x33x32", "32x32x33"])
 def test_exact_edge_names_the_multiple(shape: str) -> None:
     (reason,) = reasons("tiled:32,edge=exact", Problem.parse(shape))
-    assert reason == "exact edges need m, n and k to be multiples of (32, 32, 32)"
+    assert reason == "with exact edges m, n and k are multiples of (32, 32, 32)"
 
 
 def test_exact_edge_of_the_naive_family_allows_any_depth() -> None:
@@ -88,7 +88,9 @@ def test_a_reason_says_what_is_wrong(text: str, shape: str, reason: str) -> None
 
 
 def test_require_names_config_problem_device_and_reason() -> None:
-    with pytest.raises(ConfigError, match=r"tiled:16,edge=exact cannot serve 1x1x1 float nn on sm_90a: exact .* \(16"):
+    with pytest.raises(
+        ConfigError, match=r"tiled:16,edge=exact cannot serve 1x1x1 float nn on sm_90a; required: with exact .* \(16"
+    ):
         require(Problem(1, 1, 1), parse("tiled:16,edge=exact"), SM_90)
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import tilewright
+from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import (
     ArgumentTypeError,
     ConfigError,
@@ -16,6 +17,7 @@ from tilewright.codegen.errors import (
     LayoutError,
     ShapeError,
 )
+from tilewright.codegen.families import parse
 from tilewright.runtime.product import arrays as arrays_module
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
@@ -196,7 +198,7 @@ def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
         ((1, 2, 3), {"store": 5}, ArgumentTypeError, "store must be a path, got 5"),
         ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
         ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
-        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "the grid has fewer than 2^31 CTAs"),
+        ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "required: the grid has fewer than 2^31 CTAs"),
     ],
 )
 def test_kernels_that_cannot_be_loaded(
@@ -226,13 +228,42 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
     (lambda: tilewright.tune(EIGHT, store=5), "store must be a path, got 5"),
     (lambda: tilewright.tune(EIGHT, record=5), "record must be a path, got 5"),
     (lambda: tilewright.tune(EIGHT, sampler=None), "sampler must be a name, got None"),
+    (lambda: tilewright.tune(EIGHT, keep="5"), "keep must be a whole number, got '5'"),
+    (lambda: tilewright.tune(EIGHT, seed=1.5), "seed must be a whole number, got 1.5"),
+    (lambda: tilewright.tune(EIGHT, effort=["quick"]), "effort must be a name, got ['quick']"),
+    (lambda: tilewright.tune(EIGHT, progress=print), "progress must be a Progress, got <built-in function print>"),
+    (lambda: tilewright.tune(EIGHT, device=5), "device must be auto, cuda, cuda:N or host, got 5"),
     (lambda: tilewright.Served(EIGHT, "simt", None), "config must be a Config, such as load(...).config, got 'simt'"),
     (lambda: tilewright.emit(EIGHT), "served must be a Served or several, got Problem(m=8"),
     (lambda: tilewright.load(8, 8, 8, device="host").emit(5), "name must be text, got 5"),
 ])  # fmt: skip
 def test_arguments_of_other_types(call: Any, message: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+    with pytest.raises((ArgumentTypeError, DeviceError), match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"keep": 0}, "keep must be positive, got 0"),
+    ({"seconds": 10**400}, "seconds must be positive and below 10^9, got 1000"),
+    ({"store": ""}, "store must be a path, got ''"),
+    ({"store": "a\0b"}, r"store must be a path, got 'a\x00b'"),
+    ({"record": "~nobody-of-this-name/x"}, "record begins with ~ and no user of this system, got '~nobody-of-"),
+    ({"record": "/proc/none/x"}, "record cannot be written: /proc/none/x: "),
+    ({"spaces": "/nowhere"}, "spaces cannot be read: /nowhere: No such file or directory"),
+])  # fmt: skip
+def test_arguments_of_impossible_values(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        tilewright.tune(EIGHT, device="host", **options)
+
+
+def test_texts_that_would_leave_their_comment_are_not_emitted() -> None:
+    arch = ARCHES["sm_80"]
+    for origin in ("tuned on a\nint evil;", "tuned on a\\", "tuned on \x1b[2J"):
+        with pytest.raises(ConfigError, match="origin must be one line without a backslash"):
+            tilewright.Served(EIGHT, parse("tiled:8"), arch, origin=origin)
+    served = tilewright.Served(EIGHT, parse("tiled:8"), arch)
+    with pytest.raises(ConfigError, match="options must be one line without a backslash"):
+        tilewright.emit(served, options="--device-key a\nint evil;")
 
 
 EIGHT = tilewright.Problem(8, 8, 8)

@@ -4,12 +4,14 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,6 +126,44 @@ def test_a_cache_that_is_a_file(root: Path, compiler: FakeCompiler) -> None:
     with pytest.warns(CacheWarning):
         assert compile_cached(compiler, replace(SOURCE, code="// file")).image == IMAGE
     assert root.read_text() == "x"
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o1755, 0o777, 0o700], ids=oct)
+def test_a_folder_of_another_user_is_no_cache_though_it_is_sticky(
+    root: Path, compiler: FakeCompiler, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+    root.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(root, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    with pytest.warns(CacheWarning, match="not this user's folder"):
+        binary = compile_cached(compiler, replace(SOURCE, code=f"// of another {mode}"))
+    assert root not in Path(binary.path).parents
+    assert list(root.iterdir()) == []
+
+
+def test_a_sticky_folder_of_the_systems_is_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/tmp: others can add names there, and not touch ours."""
+    root.mkdir(mode=0o700)
+    root.chmod(0o1777)
+    system = SimpleNamespace(st_mode=root.stat().st_mode, st_uid=0)
+    monkeypatch.setattr(Path, "stat", lambda self, **options: system)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    cache._make_private(root)
+    system.st_uid = 54321
+    with pytest.raises(PermissionError):
+        cache._make_private(root)
+
+
+def test_what_a_killed_process_left_is_removed_by_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("tilewright-abc-1", "tilewright-abc-2", "tilewright-abcd-1", "tilewright-x"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.so").write_text("")
+    cache.remove_private("abc")
+    assert sorted(path.name for path in tmp_path.glob("tilewright-*")) == ["tilewright-abcd-1", "tilewright-x"]
 
 
 def test_the_private_folder_goes_with_the_process(root: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tilewright.codegen.errors import ConfigError
 from tilewright.runtime import settings
 
 FOLDERS = [
@@ -44,7 +45,8 @@ def test_a_relative_folder_and_a_tilde_become_absolute(
     environment.setenv(variable, "~/home")
     assert folder() == tmp_path / "home"
     environment.setenv(variable, "~nobody-of-this-name/x")
-    assert folder() == tmp_path / "~nobody-of-this-name/x"
+    with pytest.raises(ConfigError, match=f"{variable} begins with ~ and no user of this system, got '~nobody-of-"):
+        folder()
 
 
 @BOTH

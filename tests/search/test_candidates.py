@@ -1,5 +1,6 @@
 """Space files, and the space that a search gets of them."""
 
+import os
 import random
 from pathlib import Path
 
@@ -26,13 +27,36 @@ def test_every_family_has_a_space() -> None:
         ("family = 'naive'\n[parameters]\nblock_m = [3]", "block_m must be one of"),
         ("family = 'naive'\n[parameters]\nblock_m = 8", "block_m must be a list"),
         ("family = ", "mine.toml"),
+        ("family = 5", "family must be a name, got 5"),
+        ("family = ['naive']", "family must be a name, got"),
+        ("family = 'naive'\nparameters = 5", "needs a table"),
+        ("family = 'naive'\n[parameters]\nblock_m = [[8]]", "block_m must be one of"),
+        ("family = 'naive'\n[parameters]\nblock_m = [{a = 1}]", "block_m must be one of"),
+        ("family = 'naive'\n[parameters]\nblock_m = [1" + "0" * 5000 + "]", "mine.toml"),
+        ("x = " + "[" * 5000, "mine.toml"),
+        ("# \ufffd".encode() + b"\xff", "mine.toml"),
     ],
 )
-def test_space_files_are_checked(tmp_path: Path, text: str, complaint: str) -> None:
-    (tmp_path / "mine.toml").write_text(text)
+def test_space_files_are_checked(tmp_path: Path, text: str | bytes, complaint: str) -> None:
+    (tmp_path / "mine.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=complaint) as caught:
         read_spaces(tmp_path)
-    assert str(caught.value).startswith("mine.toml: ")
+    assert str(caught.value).startswith(f"space {tmp_path}/mine.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "zeros"])
+def test_what_is_no_space_file_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "mine.toml"
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "zeros": lambda: path.symlink_to("/dev/zero")}[kind]()
+    with pytest.raises(ConfigError, match=r"cannot read the space .*mine.toml: not a regular file"):
+        read_spaces(tmp_path)
+
+
+def test_a_value_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("family = 'naive'\n[parameters]\nblock_m = [8, 8, 16]\n")
+    (choices,) = read_spaces(tmp_path)
+    assert choices.parameters == (("block_m", (8, 16)),)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [("16x4096x512", "float"), ("4096x4096x64", "double"), ("3000", "double")])
@@ -83,5 +107,7 @@ def test_known_configs_are_candidates_whatever_is_advised() -> None:
 
 
 def test_nothing_that_serves_is_an_error_with_its_reasons() -> None:
-    with pytest.raises(ConfigError, match="no config serves 512x512x512 float nn on sm_90a: the tensor cores"):
+    with pytest.raises(
+        ConfigError, match="no config serves 512x512x512 float nn on sm_90a; required: the tensor cores"
+    ):
         candidates(Problem.parse("512"), H200, settled("dmma"))

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from tilewright.codegen.errors import ConfigError, StoreError
+from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search.ahead import AskAhead
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.sampler import Outcomes, RandomSampler
@@ -41,7 +43,7 @@ def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
     for trial in range(4):
         point = first.ask()
         assert point is not None
-        first.tell(point, None if trial == 2 else 10.0 + trial, status="crashed" if trial == 2 else "ok")
+        first.tell(point, Entry("crashed") if trial == 2 else Entry("ok", 10.0 + trial))
         told.append((point, None if trial == 2 else 10.0 + trial))
     assert first.ask() is not None  # asked and never told: the next run may try it
     first.close()
@@ -70,7 +72,7 @@ def test_asking_ahead_overlaps_and_repeats_nothing(tmp_path: Path) -> None:
     while (point := search.ask()) is not None:
         seen.append(point)
         time.sleep(0.05)  # measuring
-        search.tell(point, 1.0 + point[0])
+        search.tell(point, Entry("ok", 1.0 + point[0]))
     assert sorted(seen) == list(space.points)
     assert threads == {"sampler_0"}
     assert time.perf_counter() - begin < 12 * 0.1
@@ -92,8 +94,8 @@ def test_an_error_in_the_model_reaches_the_caller(tmp_path: Path) -> None:
 def test_the_file_holds_the_space_once_and_a_short_line_an_outcome(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     journal = Journal(path, SPACE, "gemm")
-    journal.add((3, 0, 1), 12.5, NOW, "ok", "")
-    journal.add((0, 0, 0), None, NOW, "timeout", "did not end in 2 s")
+    journal.add((3, 0, 1), Entry("ok", 12.5), NOW)
+    journal.add((0, 0, 0), Entry("timeout", None, reason="did not end in 2 s"), NOW)
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {
             "format": "tilewright trials 1",
@@ -111,16 +113,65 @@ def test_the_file_holds_the_space_once_and_a_short_line_an_outcome(tmp_path: Pat
     ]
 
 
-def test_points_that_the_space_lacks_and_broken_lines_are_passed_over(tmp_path: Path) -> None:
+BROKEN = [
+    "\x00\x00",
+    '{"point":[1]}',
+    "[]",
+    '"text"',
+    '{"point":[1,0],"time_us":"x","status":"ok"}',
+    '{"point":[1,0],"time_us":-1,"status":"ok"}',
+    '{"point":[1,0],"time_us":1e999,"status":"ok"}',
+    '{"point":[1,0],"time_us":NaN,"status":"ok"}',
+    '{"point":[1,0],"time_us":true,"status":"ok"}',
+    '{"point":[1,0],"time_us":1' + "0" * 400 + ',"status":"ok"}',
+    '{"point":[1,0],"time_us":1' + "0" * 5000 + ',"status":"ok"}',
+    '{"point":[1,0],"time_us":1,"status":"fine"}',
+    '{"point":[1,0],"time_us":null,"status":"ok"}',
+    '{"point":[[1],0],"time_us":1,"status":"ok"}',
+    '{"point":[1.0,true],"time_us":1,"status":"ok"}',
+    '{"point":[1,0],"time_us":1,"status":"ok","compile_s":"long"}',
+    '{"point":[1,0],"time_us":1,"status":"ok","times_us":[1,[]]}',
+    '{"point":' + "[" * 100_000,
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*trials dropped")
+def test_points_that_the_space_lacks_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     journal = Journal(path, SPACE, "gemm")
-    journal.add((0, 0, 0), 1.0, NOW, "ok", "")
+    journal.add((0, 0, 0), Entry("ok", 1.0), NOW)
     with path.open("ab") as file:
-        file.write(b'\x00\x00\n{"point":[1]}\n[]\n{"point":[1,0],"time_us":"x"}\n{"point":[1,0],"time_us":-1}\n')
-    journal.add((1, 0, 1), 2.0, NOW, "ok", "")
-    journal.add((1, 0, 1), 3.0, NOW, "ok", "")  # another process tried it too: the first counts
+        file.write(b'{"point":[9,9],"time_us":1,"status":"ok"}\n')
+    journal.add((1, 0, 1), Entry("ok", 2.0), NOW)
+    journal.add((1, 0, 1), Entry("ok", 3.0), NOW)  # another process tried it too: the first counts
     assert history(path) == (((0, 0, 0), 1.0), ((1, 0, 1), 2.0))
     assert history(path, Space(SPACE.dimensions, SPACE.points[1:])) == (((1, 0, 1), 2.0),)
+
+
+@pytest.mark.parametrize("line", BROKEN, ids=lambda line: line[:50])
+def test_a_broken_line_is_told_and_costs_itself_alone(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "study.jsonl"
+    journal = Journal(path, SPACE, "gemm")
+    journal.add((0, 0, 0), Entry("ok", 1.0), NOW)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    journal.add((1, 0, 1), Entry("timeout"), NOW)
+    with pytest.warns(UserWarning, match=r"study\.jsonl is damaged: trials dropped: 1, in line 3$"):
+        assert history(path) == (((0, 0, 0), 1.0), ((1, 0, 1), None))
+
+
+def test_a_journal_holds_whole_outcomes(tmp_path: Path) -> None:
+    told = {
+        (0, 0, 0): Entry("ok", 12.5, (12.25, 12.5, 13.0), 0.5, 0.25, 0.125),
+        (1, 0, 0): Entry("timeout", None, (), 0.5, 10.0, reason="did not end in time"),
+    }
+    journal = Journal(tmp_path / "study.jsonl", SPACE, "gemm")
+    for point, entry in told.items():
+        journal.add(point, entry, NOW)
+    assert Journal(tmp_path / "study.jsonl", SPACE, "gemm").entries == told
+    with (tmp_path / "study.jsonl").open("a") as file:  # as earlier versions wrote it
+        file.write('{"point":[2,1],"time_us":7.5,"status":"ok","started":"2026-01-02T03:04:05"}\n')
+    assert Journal(tmp_path / "study.jsonl", SPACE, "gemm").entries == {**told, (2, 0, 1): Entry("ok", 7.5)}
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
@@ -133,7 +184,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     for row, open_journal in enumerate((first, None)):  # one that is open already, one that resumes
         with path.open("ab") as file:
             file.write(b'{"point":[2,')
-        (open_journal or Journal(path, SPACE, "gemm")).add((row, 0, 0), 1.0, NOW, "ok", "")
+        (open_journal or Journal(path, SPACE, "gemm")).add((row, 0, 0), Entry("ok", 1.0), NOW)
         assert len(history(path)) == row + 1
 
 
@@ -145,7 +196,7 @@ def test_a_file_that_holds_something_else_is_set_aside(tmp_path: Path, text: byt
         with pytest.warns(UserWarning, match=r"no journal of this search: moved to study\.jsonl\.corrupt"):
             Journal(path, SPACE, "gemm")
         assert (tmp_path / "study.jsonl.corrupt").read_bytes() == text
-    Journal(path, SPACE, "gemm").add((0, 0, 0), 1.0, NOW, "ok", "")
+    Journal(path, SPACE, "gemm").add((0, 0, 0), Entry("ok", 1.0), NOW)
     assert history(path) == (((0, 0, 0), 1.0),)
 
 
@@ -153,15 +204,33 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot open the study"):
         Journal(tmp_path / "file" / "study.jsonl", SPACE, "gemm")
-    (tmp_path / "study.jsonl").mkdir()
-    with pytest.raises(StoreError, match="cannot open the study"):
-        Journal(tmp_path / "study.jsonl", SPACE, "gemm")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "other text"])
+def test_what_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "study.jsonl"
+    (tmp_path / "study.jsonl.corrupt").write_text("of an earlier time")
+    (tmp_path / "precious").write_text("precious")
+    make: dict[str, Callable[[], object]] = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "precious"),
+        "other text": lambda: path.write_text("other text"),
+    }
+    make[kind]()
+    with pytest.warns(UserWarning, match=r"moved to study\.jsonl\.1\.corrupt"):
+        journal = Journal(path, SPACE, "gemm")
+    journal.add((0, 0, 0), Entry("ok", 1.0), NOW)
+    assert history(path) == (((0, 0, 0), 1.0),)
+    assert (tmp_path / "study.jsonl.corrupt").read_text() == "of an earlier time"
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 CHILD = """
 import itertools, json, sys
 from datetime import datetime
 from pathlib import Path
+from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.space import Dimension, Space
 
@@ -169,7 +238,7 @@ space = Space(tuple(Dimension(n, tuple(range(6))) for n in "ABCD"), tuple(iterto
 journal = Journal(Path(sys.argv[1]), space, "gemm")
 print(json.dumps(len(journal.history)), flush=True)
 for point in space.points[int(sys.argv[2])::2]:
-    journal.add(point, 1.0 + sum(point), datetime.now(), "ok", "")
+    journal.add(point, Entry("ok", 1.0 + sum(point)), datetime.now())
     print(json.dumps(point), flush=True)
 """
 

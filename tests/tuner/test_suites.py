@@ -1,5 +1,6 @@
 """Lists of shapes: the files of benchmarks/suites/, and the user's own in three formats."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,32 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(b" " * (1 << 20) + b"5")
     with pytest.raises(ConfigError, match="it has more than 1 MB"):
         suite_problems(str(path))
+
+
+BROKEN = [
+    "shapes = [",
+    'title = "x"',
+    "shapes = []",
+    "shapes = [3]",
+    "shapes = 3",
+    'shapes = ["3x"]',
+    'shapes = ["99999999999"]',
+    "shapes = [1" + "0" * 5000 + "]",
+    "shapes = " + "[" * 5000,
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("text", [*BROKEN, None])
+def test_a_file_that_will_not_do_is_named(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"suite .*mine.toml: ") as caught:
+        suite_problems(str(tmp_path / "mine.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_no_suite(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.toml")
+    with pytest.raises(ConfigError, match=r"suite .*mine.toml: not a regular file"):
+        suite_problems(str(tmp_path / "mine.toml"))

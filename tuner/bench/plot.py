@@ -1,10 +1,12 @@
 """A picture of a bench: speed and ratio by shape. matplotlib, an extra, is imported when it is drawn."""
 
 import importlib.util
+import io
 from pathlib import Path
 from typing import Any
 
 from ...codegen.errors import DeviceError, check
+from ...runtime.files import write_output
 from .rows import TITLES, BenchResult, BenchRow
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -38,7 +40,9 @@ def plot(result: BenchResult, path: Path) -> None:
     ratio.set_xlim(-0.6, len(rows) - 0.4)
     title = f"C = A B in {result.dtypes} on {result.device.name}, {result.date[:10]}"
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    figure.savefig(path, dpi=150, format=path.suffix.lower().removeprefix("."))
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
+    write_output(path, drawn.getvalue())
 
 
 def _label(row: BenchRow) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...runtime.check.roofline import LAUNCH_US, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
-from ...runtime.files import write_whole
+from ...runtime.files import write_output
 from .contest import ROUNDS
 from .rows import RATIOS, TITLES, BenchResult, BenchRow, Rival
 
@@ -50,7 +50,7 @@ class Column:
 
 def save(path: Path, text: str) -> None:
     """Put a text at `path` in one step: a reader sees the old one or the new one. Raises OSError."""
-    write_whole(path.resolve(), text.encode())
+    write_output(path, text.encode())
 
 
 def bench_json(result: BenchResult) -> str:
@@ -160,6 +160,8 @@ def figure(value: float | None) -> str:
         return ""
     if value <= 0:
         return "0"
+    if not value < 1e12:  # no product takes so long: of a damaged file, perhaps infinite or no number
+        return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -190,7 +192,11 @@ def bench_closing(result: BenchResult) -> list[str]:
         lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
     named = list(zip(result.names, result.rows, strict=True))
     lines += [f"{name}: {row.status.value}, {row.reason}" for name, row in named if not row.ok]
-    lines += [f"{name}: {note}" for name, row in named for note in row.notes]
+    noted: dict[str, list[str]] = {}
+    for name, row in named:
+        for note in row.notes:
+            noted.setdefault(note, []).append(name)
+    lines += [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {note}" for note, names in noted.items()]
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")

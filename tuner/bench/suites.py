@@ -13,6 +13,7 @@ from typing import Any
 
 from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import DType, Problem
+from ...runtime.files import read_named
 
 MAX_PROBLEMS = 10_000
 """More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""
@@ -46,9 +47,7 @@ def suite_problems(name: str, dtype: object = DType.FLOAT, trans: str = "nn") ->
     found: dict[Problem, None] = {}
     place = ""
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES + 1)
-        check(len(data) <= _MAX_BYTES, f"it has more than {_MAX_BYTES >> 20} MB")
+        data = read_named("suite", file, _MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
         for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
             found[_problem(entry, dtype, trans)] = None

@@ -2,16 +2,24 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import deque
 from multiprocessing import Pipe
 from typing import Any
 
-_START = "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor})"
+from ...runtime import settings
+from ...runtime.device.cache import remove_private
+
+_START = (
+    "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor}, {mark!r})"
+)
+_told: set[str] = set()  # what a worker warned of, once for all of them
 
 
 class ChildDiedError(Exception):
@@ -25,10 +33,13 @@ class Child:
     """
 
     def __init__(self) -> None:
+        """Raises ConfigError for a cache that cannot be named: not each variant's fault."""
+        settings.cache_folder()
         self.connection, theirs = Pipe()
         """Readable where an answer waits."""
         package = __package__.partition(".")[0]
-        code = _START.format(path=sys.path, package=package, descriptor=theirs.fileno())
+        self._mark = secrets.token_hex(8)
+        code = _START.format(path=sys.path, package=package, descriptor=theirs.fileno(), mark=self._mark)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -61,12 +72,16 @@ class Child:
             raise ChildDiedError(self._last_words()) from error
 
     def receive(self) -> Any:
-        """The answer to the first job, waiting for it: what the method gave, or the error it raised. Raises
-        ChildDiedError."""
+        """The answer to the first job, waiting for it: what the method gave, or the error it raised. What the worker
+        warned of is warned of here, once. Raises ChildDiedError."""
         try:
-            answer = self.connection.recv()
+            answer, told = self.connection.recv()
         except (OSError, EOFError) as error:
             raise ChildDiedError(self._last_words()) from error
+        for warning in told:
+            if str(warning) not in _told:
+                _told.add(str(warning))
+                warnings.warn(warning, stacklevel=2)
         self.jobs.popleft()
         self.deadline = time.monotonic() + self.jobs[0][1] if self.jobs else float("inf")
         return answer
@@ -99,5 +114,6 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        remove_private(self._mark)
         self.connection.close()
         self._stderr.close()

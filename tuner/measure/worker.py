@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import signal
 import sys
+import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,15 +17,17 @@ from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
 from ...codegen.problem import Problem
 from ...codegen.render import render
-from ...runtime.device.cache import compile_cached
+from ...runtime.device.cache import CacheWarning, compile_cached, mark_private
 from ...runtime.device.detect import compiler_for, open_device
 from ...runtime.device.elf import code_digest
 from ...runtime.device.protocol import Device, DeviceInfo
+from ...runtime.store.store import StoreWarning
 from ..bench.contest import contest, setting
 from ..bench.rows import BenchRow, Setting
 from .evaluate import Bench, Duel, Tried
 
 _PR_SET_PDEATHSIG = 1
+_OURS = (CacheWarning, StoreWarning)
 
 
 class Worker:
@@ -75,13 +78,18 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def main(descriptor: int) -> None:
-    """Answer questions on the connection `descriptor` until the other end closes it."""
+def main(descriptor: int, mark: str) -> None:
+    """Answer questions on the connection `descriptor` until the other end closes it, each with what the library warned
+    of meanwhile; `mark` is put on what this process may leave behind."""
     _die_with_parent()
+    mark_private(mark)
     worker, connection = Worker(), Connection(descriptor)
     with contextlib.suppress(EOFError):
         while True:
-            answer = worker.answer(connection.recv())
-            connection.send(answer)
+            question = connection.recv()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                answer = worker.answer(question)
+            connection.send((answer, [each.message for each in caught if issubclass(each.category, _OURS)]))
             if isinstance(answer, Tried) and answer.fault:
                 return

@@ -9,20 +9,25 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...codegen.errors import ConfigError, StoreError, check
+from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
-from ...runtime.files import write_whole
-from ..search.space import Dimension, Point, Space
+from ...runtime.files import in_lines, read_named, spared, write_output
+from ..search.space import MOST_CHOICES, Dimension, Point, Space
+from .entry import Entry, number
 
-UNPACKED_BYTES = 256 << 20
-"""A gzipped recording of this size or more is refused."""
+MOST_BYTES = 256 << 20
+"""A recording that is larger, or unpacks to more, is refused."""
+MOST_VALUES = 8_000_000
+"""So is one that holds more values: each takes some hundred bytes of memory, however short its text is."""
 
-_CACHE = re.compile(r'^\s*"cache"\s*:\s*\{', re.MULTILINE)
+_CACHE = re.compile(r'^[ \t]*"cache"[ \t]*:[ \t]*\{', re.MULTILINE)
+_KEY = re.compile(r'\s*\{?\s*("(?:[^"\\]|\\.)*")\s*:')
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _FAILURES = {
     "InvalidConfig": "pruned",
     "CompilationFailedConfig": "compile_error",
@@ -36,29 +41,6 @@ _INVALIDITY = {
     "wrong_result": "correctness",
     "timeout": "timeout",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What trying one variant gave."""
-
-    status: str
-    """ok, pruned, compile_error, launch_error, wrong_result, timeout, crashed or lost_device."""
-    time_us: float | None = None
-    """The time that counts, in microseconds; None for a failure."""
-    times_us: tuple[float, ...] = ()
-    """Every repetition, in microseconds."""
-    compile_s: float = 0.0
-    verify_s: float = 0.0
-    bench_s: float = 0.0
-    reason: str = ""
-    error: float | None = None
-    """Largest error over its bound, where it is known; at most 1 is right."""
-
-    @property
-    def charged_s(self) -> float:
-        """Seconds that a replay charges for trying it."""
-        return self.compile_s + self.verify_s + self.bench_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,42 +71,48 @@ class Recording:
 def read_cache_file(path: Path) -> Recording:
     """Read a Kernel Tuner cache file, gzipped or not.
 
-    Of one that is damaged or was cut off the rows that are whole are read, with a warning that counts the others.
-    Raises StoreError for any other file, and for one that unpacks to more than UNPACKED_BYTES.
+    Of one that is damaged or was cut off the rows that are whole are read, with a warning that tells the lines of the
+    others. Raises ConfigError, which names the file, for any other file and for one past MOST_BYTES or MOST_VALUES.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read the recording {path}: {error}") from error
+    data = read_named("recording", path, MOST_BYTES)
     try:
         if data[:2] == b"\x1f\x8b":
             # zlib rather than gzip: it gives what there is of a file that was cut off.
-            data = zlib.decompressobj(31).decompress(data, UNPACKED_BYTES)
-            check(len(data) < UNPACKED_BYTES, f"it unpacks to {UNPACKED_BYTES >> 20} MB or more")
-        return _recording(_parse(data.decode(errors="replace"), path))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-        raise StoreError(f"not a Kernel Tuner cache file: {path}: {error!r}") from error
+            data = zlib.decompressobj(31).decompress(data, MOST_BYTES + 1)
+            check(len(data) <= MOST_BYTES, f"it unpacks to more than {MOST_BYTES >> 20} MB")
+        check(sum(map(data.count, b",[{\n")) <= MOST_VALUES, f"it holds more than {MOST_VALUES:,} values")
+        text = data.decode(errors="replace")
+        document, broken = _parse(text)
+        recording, odd = _recording(document)
+    except ConfigError as error:
+        raise ConfigError(f"not a recording: {path}: {error}") from error
+    except (*_BROKEN, zlib.error) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"not a Kernel Tuner cache file: {path}: {what}") from error
+    if dropped := sorted({*broken, *_lines_of(odd, text)}):
+        what = f"{path} is damaged: rows dropped: {len(dropped)}, in {in_lines(dropped)}"
+        warnings.warn(what, stacklevel=2)
+    return recording
 
 
-def _parse(text: str, path: Path) -> Any:
-    """The document; of a damaged one what is whole of its rows, in time linear in its size."""
+def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
+    """The document; of a damaged one what is whole of its rows, and the lines of the others, in time linear in its
+    size."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        document = json.loads(text)
+        check(isinstance(document, dict), "it is no object")
+        return document, []
+    except (ValueError, RecursionError) as error:
         head = _CACHE.search(text)
-        if head is None:
+        if head is None or isinstance(error, ConfigError):
             raise
     document = json.loads(text[: head.end()] + "}}")
-    dropped = []
-    for number, line in enumerate(text[head.end() :].split("\n"), text.count("\n", 0, head.end()) + 1):
+    broken = []
+    for place, line in enumerate(text[head.end() :].split("\n"), text.count("\n", 0, head.end()) + 1):
         row = _row(line)
         document["cache"].update(row or {})
-        dropped += [number] if row is None else []
-    if dropped:
-        what = f"{path} is damaged: rows dropped: {len(dropped)}, the first in line {dropped[0]}"
-        warnings.warn(what, stacklevel=3)
-    check(bool(document["cache"]), "no row is whole")
-    return document
+        broken += [place] if row is None else []
+    return document, broken
 
 
 def _row(line: str) -> dict[str, Any] | None:
@@ -133,31 +121,55 @@ def _row(line: str) -> dict[str, Any] | None:
     for text in ("{" + row.removeprefix("}").removeprefix("}") + "}", "{" + row):  # the last row may close it too
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
-            return found if all(isinstance(element, dict) for element in found.values()) else None
+            return found if isinstance(found, dict) else None
     return None
 
 
-def _recording(document: dict[str, Any]) -> Recording:
-    names = document["tune_params_keys"]
-    dimensions = tuple(Dimension(name, _choices(document["tune_params"][name])) for name in names)
+def _lines_of(keys: Iterable[str], text: str) -> list[int]:
+    """Where rows with these keys begin."""
+    wanted = set(keys)
+    found = []
+    for place, line in enumerate(text.split("\n") if wanted else (), 1):
+        match = _KEY.match(line)
+        with contextlib.suppress(ValueError):
+            found += [place] if match and json.loads(match[1]) in wanted else []
+    return found
+
+
+def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
+    """What a document tells, and the keys of its rows that cannot be used. Raises any of _BROKEN."""
+    names, choices, rows = document["tune_params_keys"], document["tune_params"], document["cache"]
+    check(isinstance(names, list) and all(isinstance(name, str) for name in names), "tune_params_keys are no names")
+    check(len(set(names)) == len(names) > 0, "tune_params_keys are not all different")
+    check(isinstance(choices, dict) and isinstance(rows, dict), "tune_params or cache is no object")
+    dimensions = tuple(Dimension(name, _choices(name, choices[name])) for name in names)
     places = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
     entries: dict[Point, Entry] = {}
-    for element in document["cache"].values():
-        point = tuple(place[_value(element[name])] for name, place in zip(names, places, strict=True))
-        entries[point] = _entry(element)
+    odd = []
+    for key, element in rows.items():
+        try:
+            point = tuple(place[_value(element[name])] for name, place in zip(names, places, strict=True))
+            entries[point] = _entry(element)
+        except _BROKEN:
+            odd.append(key)
+    check(bool(entries), "no row is whole")
     size = document.get("problem_size")
-    return Recording(
+    recording = Recording(
         device_name=str(document.get("device_name", "")),
         kernel_name=str(document.get("kernel_name", "")),
         problem_size=tuple(int(n) for n in size) if isinstance(size, list) else (),
         dimensions=dimensions,
         entries=entries,
     )
+    return recording, odd
 
 
-def _choices(values: list[Any]) -> tuple[Value, ...]:
+def _choices(name: str, values: object) -> tuple[Value, ...]:
     """Numbers in rising order, so that neighbours are neighbours; a word before them stays in front."""
+    check(isinstance(values, list), f"the values of {name} are no list")
+    assert isinstance(values, list)
     choices = list(dict.fromkeys(_value(value) for value in values))
+    check(len(choices) <= MOST_CHOICES, f"{name} has more than {MOST_CHOICES} values")
     return tuple(sorted(choices, key=lambda c: (not isinstance(c, str), c if isinstance(c, int) else 0)))
 
 
@@ -168,25 +180,26 @@ def _value(value: Any) -> Value:
 
 
 def _entry(element: dict[str, Any]) -> Entry:
-    costs = [element.get(f"{name}_time") or 0.0 for name in ("compile", "verification", "benchmark")]
-    compile_s, verify_s, bench_s = (float(cost) / 1e3 for cost in costs)
+    """A row's outcome. Raises any of _BROKEN."""
+    costs = (number(element.get(f"{name}_time") or 0) / 1e3 for name in ("compile", "verification", "benchmark"))
+    compile_s, verify_s, bench_s = costs
     reason = str(element.get("reason", ""))
     error = element.get("error_over_bound")
-    error = float(error) if isinstance(error, int | float) else None
+    error = None if error is None else number(error)
     time = element.get("time")
     failure = next((v for v in (time, element.get("__error__")) if isinstance(v, str)), None)
-    if failure is not None or not isinstance(time, int | float) or not time > 0:
+    if failure is not None or time is None or not time > 0:
         status = str(element.get("status", _FAILURES.get(failure or "", "launch_error")))
         return Entry(status, None, (), compile_s, verify_s, bench_s, reason, error)
-    times = element.get("times") or [time]
-    times_us = tuple(float(one) * 1e3 for one in times)
-    return Entry("ok", float(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason, error)
+    times_us = tuple(number(one) * 1e3 for one in element.get("times") or [time])
+    return Entry("ok", number(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason, error)
 
 
 def write_both(path: Path, recording: Recording) -> None:
-    """Write a Kernel Tuner cache file, and beside it T4."""
-    write_cache_file(path, recording)
-    write_t4(t4_path(path), recording)
+    """Write a Kernel Tuner cache file, and beside it T4. One that cannot be written costs an OutputWarning alone."""
+    for file, write in ((path, write_cache_file), (t4_path(path), write_t4)):
+        with spared(file):
+            write(file, recording)
 
 
 def t4_path(path: Path) -> Path:
@@ -196,7 +209,8 @@ def t4_path(path: Path) -> Path:
 
 
 def write_cache_file(path: Path, recording: Recording) -> None:
-    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all."""
+    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all. Raises
+    OSError."""
     names = [d.name for d in recording.dimensions]
     header = {
         "device_name": recording.device_name,
@@ -236,7 +250,7 @@ def _element(entry: Entry) -> dict[str, Any]:
 
 
 def write_t4(path: Path, recording: Recording) -> None:
-    """Write the results in the T4 1.0.0 schema, gzipped if the name ends in .gz."""
+    """Write the results in the T4 1.0.0 schema, gzipped if the name ends in .gz. Raises OSError."""
     results = []
     for point, entry in recording.entries.items():
         time_ms = [] if entry.time_us is None else [{"name": "time", "value": _ms(entry.time_us), "unit": "ms"}]
@@ -268,8 +282,4 @@ def _write(path: Path, text: str) -> None:
     data = text.encode()
     # No time stamp and no name in the gzip header: the same run gives the same bytes.
     data = gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
-    except OSError as error:
-        raise StoreError(f"cannot write the recording {path}: {error}") from error
+    write_output(path, data)

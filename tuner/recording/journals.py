@@ -11,7 +11,8 @@ from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, read_plain
 from ..search.journal import FORMAT
 from ..search.space import Dimension, Point
-from .files import UNPACKED_BYTES, Entry, Recording
+from .entry import Entry
+from .files import MOST_BYTES, Recording
 
 _HEADER_BYTES = 1 << 24
 Versions = tuple[tuple[str, str], ...]
@@ -40,7 +41,7 @@ def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versi
 def read_journal(path: Path) -> Recording:
     """The outcomes of a journal in the order they came; lines that are not whole are left out. Raises StoreError."""
     try:
-        head, *lines = read_plain(path, UNPACKED_BYTES).split(b"\n")
+        head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
         shape, dtype, trans = str(header["study"]).split(" ")[0].split("-")
@@ -65,9 +66,7 @@ def _entries(lines: list[bytes], dimensions: tuple[Dimension, ...]) -> Iterator[
             given = dict(zip(varied, told["point"], strict=True))
             point = tuple(given.get(place, 0) for place in range(len(dimensions)))
             whole = all(0 <= place < len(d.choices) for place, d in zip(point, dimensions))
-            time_us, status = told["time_us"], str(told["status"])
-            error = told.get("error_over_bound")
-            if whole and (time_us is None or time_us > 0) and (error is None or error >= 0):
-                yield point, Entry(status, time_us, reason=str(told.get("reason", "")), error=error)
-        except (ValueError, KeyError, TypeError, RecursionError):
+            if whole:
+                yield point, Entry.unpacked(told)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ...codegen.errors import TuningError, check
 from ..measure.evaluate import Tried
 from ..search.space import Point
-from .files import Entry, Recording
+from .entry import Entry
+from .files import Recording
 
 
 def entry_of(tried: Tried) -> Entry:

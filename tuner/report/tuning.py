@@ -19,7 +19,8 @@ from ...runtime.store.codec import decode
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
 from ..measure.decide import Contender
-from ..recording.files import UNPACKED_BYTES, Entry, Recording, read_cache_file
+from ..recording.entry import Entry
+from ..recording.files import MOST_BYTES, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
 from ..search.candidates import ABSENT, FAMILY, config_of
 
@@ -138,7 +139,7 @@ def _problem_of(recording: Recording) -> Problem:
 
 def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
     try:
-        runs = json.loads(read_plain(path, UNPACKED_BYTES))
+        runs = json.loads(read_plain(path, MOST_BYTES))
         read: Callable[..., Any] = decode
         found = [
             (read(Record, run["best"], "best"), read(tuple[Contender, ...], run["contenders"], "contenders"))

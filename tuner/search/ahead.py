@@ -1,5 +1,6 @@
 """A search in a thread of its own, so that its model is fitted while the device measures, kept in a journal."""
 
+import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -7,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import ThreadpoolController
 
+from ...codegen.errors import StoreError
+from ...runtime.files import OutputWarning
+from ..recording.entry import Entry
 from .journal import Journal
 from .space import Point, Space
 
@@ -33,13 +37,13 @@ class AskAhead:
         self._blas = ThreadpoolController()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
-    def tell(
-        self, point: Point, time_us: float | None, *, status: str = "", reason: str = "", error: float | None = None
-    ) -> None:
-        """The outcome at a point: its time, or None when it failed, with a word and a sentence on why, and its largest
-        error over the bound."""
-        self._journal.add(point, time_us, self._started.pop(point, datetime.now()), status, reason, error)
-        self._told.append((point, time_us))
+    def tell(self, point: Point, entry: Entry) -> None:
+        """The outcome at a point. A journal that cannot be written costs an OutputWarning: the search goes on."""
+        try:
+            self._journal.add(point, entry, self._started.pop(point, datetime.now()))
+        except StoreError as error:
+            warnings.warn(str(error), OutputWarning, stacklevel=2)
+        self._told.append((point, entry.time_us))
 
     def ready(self) -> bool:
         """Whether `ask` answers at once."""
@@ -76,7 +80,7 @@ class InOrder:
     def __init__(self, space: Space) -> None:
         self._points = iter(space.points)
 
-    def tell(self, point: Point, time_us: float | None, **how: object) -> None:
+    def tell(self, point: Point, entry: Entry) -> None:
         """Nothing follows from it."""
 
     def ready(self) -> bool:

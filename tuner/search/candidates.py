@@ -18,6 +18,7 @@ from ...codegen.legality import rules_of
 from ...codegen.problem import Problem
 from ...codegen.schema1 import from_schema_1
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.files import read_named
 from .legal import legal_configs, worth
 from .policies import policy_of
 from .policies.policy import reader
@@ -26,6 +27,7 @@ from .space import Dimension, Point, Space
 
 ABSENT = "absent"
 FAMILY = "family"
+_MOST_BYTES = 1 << 20
 _SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 
@@ -41,10 +43,18 @@ class Choices:
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     """The space files of a folder. If None those that ship with the package, and all choices of families without one.
     Raises ConfigError naming the file."""
-    root = folder or resources.files(__package__.partition(".")[0]).joinpath("configs/spaces")
-    files = sorted((f for f in root.iterdir() if f.name.endswith(".toml")), key=lambda file: file.name)
-    check(bool(files), f"no space files (*.toml) in {root}")
-    found = [_read(file.name, file.read_text("utf-8")) for file in files]
+    shipped = resources.files(__package__.partition(".")[0]).joinpath("configs/spaces")
+    try:
+        files = sorted(
+            (f for f in (folder or shipped).iterdir() if f.name.endswith(".toml")), key=lambda file: file.name
+        )
+    except OSError as error:
+        raise ConfigError(f"spaces cannot be read: {folder}: {error.strerror}") from error
+    check(bool(files), f"no space files (*.toml) in {folder}")
+    found = []
+    for file in files:
+        data = read_named("space", file, _MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
+        found.append(_read(str(file), data))
     if folder is None:
         listed = {choices.family for choices in found}
         for name in [family for family in families() if family not in listed]:
@@ -53,18 +63,20 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     return tuple(found)
 
 
-def _read(name: str, text: str) -> Choices:
+def _read(name: str, data: bytes) -> Choices:
     try:
-        document = tomllib.loads(text)
-        kind, parameters = family_named(document.get("family", "")), document.get("parameters")
+        document = tomllib.loads(data.decode())
+        family, parameters = document.get("family"), document.get("parameters")
+        check(isinstance(family, str), f"family must be a name, got {family!r:.60}")
+        kind = family_named(str(family))
         if not isinstance(parameters, dict):
             raise ConfigError("needs a table [parameters]")
         for key, values in parameters.items():
             check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
-        typed = ((key, tuple(map(kind.leaf(key).typed, values))) for key, values in parameters.items())
+        typed = ((key, tuple(dict.fromkeys(map(kind.leaf(key).typed, values)))) for key, values in parameters.items())
         return Choices(kind.family, tuple(typed))
-    except (tomllib.TOMLDecodeError, ConfigError) as error:
-        raise ConfigError(f"{name}: {error}") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a ConfigError, an absurd number, too deep
+        raise ConfigError(f"space {name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,7 @@ def candidates(
         reasons += why
     listed = set(kept) if known else set()
     kept += [config for config in dict.fromkeys(known) if config not in listed]
-    check(bool(kept), f"no config serves {problem} on {info.arch.name}: " + "; ".join(reasons))
+    check(bool(kept), f"no config serves {problem} on {info.arch.name}; required: " + "; ".join(reasons))
     return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 

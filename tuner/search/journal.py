@@ -1,9 +1,10 @@
 """The journal of a search: a file of JSON lines, the space once and then a line for each outcome.
 
     {"format": "tilewright trials 1", "study": "...", "dimensions": [["block_m", [16, 32, 64]], ...]}
-    {"point": [2, 0, 1], "time_us": 12.5, "status": "ok", "started": "2026-11-23T06:45:00"}
+    {"point": [2, 0, 1], "time_us": 12.5, "status": "ok", "times_us": [12.4, 12.5, 12.7], "compile_s": 0.4, ...}
 
-A point holds the position of each varied parameter's value among the choices. A line is written and synced before
+A point holds the position of each varied parameter's value among the choices; the rest is its `Entry` and when it was
+started. A line is written and synced before
 `add` returns, and several processes may add to one file: whatever kills one of them, nothing told is lost.
 """
 
@@ -19,9 +20,13 @@ from filelock import FileLock
 
 from ...codegen.errors import StoreError
 from ...codegen.problem import Problem
+from ...runtime.files import NotPlainError, in_lines, read_plain, set_aside
+from ..recording.entry import Entry
 from .space import Point, Space, Trials
 
 FORMAT = "tilewright trials 1"
+_MOST_BYTES = 256 << 20
+_LOCK_SECONDS = 30.0
 
 
 class Journal:
@@ -39,54 +44,70 @@ class Journal:
         return cls(folder / f"{digest}.jsonl", space, study)
 
     def __init__(self, path: Path, space: Space, study: str) -> None:
-        """Open or begin the file at `path`. A file that holds something else is set aside, with a warning.
+        """Open or begin the file at `path`. What is there and is no journal of this search, or cannot be read, is set
+        aside, with a warning; so are lines that are broken told.
 
-        Raises StoreError if the file cannot be read or written.
+        Raises StoreError if the file cannot be written.
         """
         self.space = space
         self._path = path
-        self._lock = FileLock(f"{path}.lock")  # the system takes it back when its holder is killed
+        self._lock = FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)  # the system frees it when its holder is killed
         dimensions = [[d.name, list(d.choices)] for d in space.dimensions]
         self._header = _line({"format": FORMAT, "study": study, "dimensions": dimensions})
         self._varied = [place for place, d in enumerate(space.dimensions) if len(d.choices) > 1]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock:
-                text = path.read_bytes() if path.exists() else b""
-                if not text.startswith(self._header) and not self._header.startswith(text):
-                    aside = path.with_name(path.name + ".corrupt")
-                    path.replace(aside)
-                    warnings.warn(f"{path} is no journal of this search: moved to {aside.name}", stacklevel=2)
-                    text = b""
+                text = self._read()
                 self._append(b"")
         except OSError as error:
-            raise StoreError(f"cannot open the study {path}: {error}") from error
-        found: dict[Point, float | None] = {}
-        for line in text.split(b"\n")[1:]:
-            outcome = self._outcome(line)
-            if outcome is not None and outcome[0] in space:
-                found.setdefault(*outcome)
-        self.history: Trials = tuple(found.items())
+            raise StoreError(f"cannot open the study {path}: {error.strerror or error}") from error
+        self.entries: dict[Point, Entry] = self._entries(text)
         """Outcomes when the file was opened, in the order they came; what the space lacks is left out."""
 
-    def add(
-        self,
-        point: Point,
-        time_us: float | None,
-        started: datetime,
-        status: str,
-        reason: str,
-        worst: float | None = None,
-    ) -> None:
-        """Keep one outcome; `worst` is the largest error over its bound. Raises StoreError if it cannot be written."""
-        entry = {"point": [point[place] for place in self._varied], "time_us": time_us, "status": status}
-        entry |= {"reason": reason} if reason else {}
-        entry |= {} if worst is None else {"error_over_bound": worst}
+    @property
+    def history(self) -> Trials:
+        """Their times."""
+        return tuple((point, entry.time_us) for point, entry in self.entries.items())
+
+    def add(self, point: Point, entry: Entry, started: datetime) -> None:
+        """Keep one outcome. Raises StoreError if it cannot be written."""
+        told = {"point": [point[place] for place in self._varied], **entry.packed()}
         try:
             with self._lock:
-                self._append(_line(entry | {"started": started.isoformat(timespec="seconds")}))
+                self._append(_line(told | {"started": started.isoformat(timespec="seconds")}))
         except OSError as error:
-            raise StoreError(f"cannot write the study {self._path}: {error}") from error
+            raise StoreError(f"cannot write the study {self._path}: {error.strerror or error}") from error
+
+    def _read(self) -> bytes:
+        """The text of the file; nothing where it was set aside, with a warning."""
+        try:
+            text = read_plain(self._path, _MOST_BYTES)
+            if text.startswith(self._header) or self._header.startswith(text):
+                return text
+            reason = "is no journal of this search"
+        except FileNotFoundError:
+            return b""
+        except NotPlainError as error:
+            reason = f"cannot be read ({error})"
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+        warnings.warn(f"{self._path} {reason}: moved to {set_aside(self._path, 'corrupt')}", stacklevel=4)
+        return b""
+
+    def _entries(self, text: bytes) -> dict[Point, Entry]:
+        found: dict[Point, Entry] = {}
+        broken = []
+        for number, line in enumerate(text.split(b"\n")[1:-1], 2):  # after the last line break: nothing, or a torn line
+            outcome = self._outcome(line)
+            if outcome is None:
+                broken.append(number)
+            elif outcome[0] in self.space:
+                found.setdefault(*outcome)
+        if broken:
+            what = f"{self._path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
+            warnings.warn(what, stacklevel=4)
+        return found
 
     def _append(self, line: bytes) -> None:
         with self._path.open("a+b") as file:
@@ -95,15 +116,17 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def _outcome(self, line: bytes) -> tuple[Point, float | None] | None:
+    def _outcome(self, line: bytes) -> tuple[Point, Entry] | None:
         """What a line holds; None where something broke it: that point is tried again."""
         try:
-            entry = json.loads(line)
-            given = dict(zip(self._varied, entry["point"], strict=True))
+            told = json.loads(line)
+            places = told["point"]
+            if not all(type(place) is int for place in places):
+                return None
+            given = dict(zip(self._varied, places, strict=True))
             point = tuple(given.get(place, 0) for place in range(len(self.space.dimensions)))
-            time_us = entry["time_us"]
-            return (point, time_us) if time_us is None or time_us > 0 else None
-        except (ValueError, KeyError, TypeError):
+            return point, Entry.unpacked(told)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
 

@@ -24,6 +24,10 @@ Mask: TypeAlias = NDArray[np.bool_]
 """One flag for each point of a space, in the space's order."""
 
 
+MOST_CHOICES = 2**15 - 1
+"""Values of a dimension at most: positions are held in 16 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """One parameter and the values it may take."""

@@ -1,0 +1,31 @@
+"""What `import tilewright` offers."""
+
+from importlib import import_module, metadata
+from typing import Any
+
+from .codegen.bundle import Served
+from .codegen.emit import Layout, emit
+from .codegen.problem import Problem
+from .runtime.product.matmul import Library, Memory
+from .tuner.first_use import measured
+from .tuner.search.nearest import nearest
+from .tuner.tune import tune
+
+__all__ = [
+    "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
+    "tune",
+]  # fmt: skip
+
+try:
+    __version__ = metadata.version("tilewright")
+except metadata.PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "0+unknown"
+
+
+def _differentiable(a: Any, b: Any, alpha: float) -> Any:
+    return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
+
+
+_library = Library(nearest, measured, _differentiable)
+load, matmul, prepare = _library.load, _library.matmul, _library.prepare
+memory, clear = _library.memory, _library.clear

@@ -1,0 +1,139 @@
+"""How the command line ends when it is asked to, or when whoever watched is gone: one line, and what was found kept."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slow import first_of
+from tilewright.runtime.store.store import Store
+
+LONG = ("tune", "--shape", "32", "--trials", "5000", "--seconds", "100", "--device", "host")
+AT_IMPORT = """
+import os, signal, sys
+seen = 0
+
+def heard(event, arguments):
+    global seen
+    if event == "import" and (seen or arguments[0] == "tilewright.cli.app"):
+        seen += 1
+        if seen == {number}:
+            os.kill(os.getpid(), signal.{name})
+
+sys.addaudithook(heard)
+sys.argv = ["tilewright", "tune", "--shape", "16", "--device", "host", "--trials", "1"]
+from tilewright.cli import main
+main()
+"""
+"""The command, which is sent a signal as it imports its n-th module."""
+
+
+def spawned(*arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-u", "-m", "tilewright", *arguments]
+    return subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL, **options)
+
+
+def until(process: "subprocess.Popen[str]", words: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return line
+    raise AssertionError(f"never said {words!r}")
+
+
+def kept(store: Path) -> list[str]:
+    return [record.problem.shape for record in Store(store).layers()[0]]
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    first_of(
+        [(1, "SIGINT"), (150, "SIGINT"), (470, "SIGTERM"), (520, "SIGINT")]
+        + [(number, name) for name in ("SIGINT", "SIGHUP", "SIGTERM") for number in range(2, 640, 29)],
+        4,
+    ),
+)
+def test_while_it_imports(number: int, name: str) -> None:
+    command = [sys.executable, "-c", AT_IMPORT.format(number=number, name=name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, "tilewright: interrupted\n")
+    assert "winner" not in done.stdout
+
+
+def test_the_entry_imports_next_to_nothing_before_it_hears_signals() -> None:
+    code = "import sys; before = set(sys.modules); import tilewright.cli; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    found = set(done.stdout.split())
+    assert {name for name in found if name.startswith("tilewright")} == {"tilewright", "tilewright.cli"}
+    assert len(found) < 20  # `signal`, and what it needs
+
+
+def test_before_anything_worked(tmp_path: Path) -> None:
+    process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(process, "variants; at most")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    # The first variant may have been measured by then: that is a winner.
+    assert (process.returncode, err) in ((130, "tilewright: interrupted\n"), (130, ""))
+    assert bool(kept(tmp_path)) == (err == "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_the_search_ends_with_the_duel_and_keeps_the_winner(tmp_path: Path, number: int) -> None:
+    process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(process, " trials, ")
+    process.send_signal(number)
+    if number == signal.SIGHUP:  # a shell sends it again
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "ended by interrupt" in out
+    assert kept(tmp_path) == ["32x32x32"]
+
+
+def test_what_nohup_started_goes_on(tmp_path: Path) -> None:
+    command = ("nohup", sys.executable, "-u", "-m", "tilewright", *LONG[:4], "6", *LONG[5:], "--store", str(tmp_path))
+    process = subprocess.Popen(
+        command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until(process, " trials, ")
+    process.send_signal(signal.SIGHUP)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert "ended by trials" in out
+
+
+def test_a_reader_that_had_enough_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
+    process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(process, " trials, ")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert kept(tmp_path) == ["32x32x32"]
+
+
+def test_a_terminal_that_is_closed_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+
+    # The child makes the terminal its own, as a shell under a terminal does.
+    begin = "import fcntl, os, runpy, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    code = f"{begin}sys.argv[0] = 'tilewright'; runpy.run_module('tilewright', run_name='__main__')"
+    command = [sys.executable, "-c", code, *LONG, "--store", str(tmp_path), "--json", str(tmp_path / "found.json")]
+    environment = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown, end = b"", time.monotonic() + 60
+    while b"best: " not in shown.replace(b"best: none", b"") and time.monotonic() < end:
+        shown += os.read(ours, 1 << 16)
+    os.close(ours)
+    assert process.wait(60) != 0
+    assert kept(tmp_path) == ["32x32x32"]
+    assert (tmp_path / "found.json").exists()
