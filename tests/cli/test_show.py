@@ -108,7 +108,9 @@ class TestBest:
         found = json.loads(run("show", "--best", "--json", "--device-key", MINE).out)
         assert [each["measurement"]["median_us"] for each in found] == [5.0, 1234.5]
 
-    @pytest.mark.parametrize(("width", "more"), [(80, set()), (120, {"x vendor", "GFLOP/s"}), (40, set())], ids=str)
+    @pytest.mark.parametrize(
+        ("width", "more"), [(80, set()), (120, {"x vendor", "GFLOP/s"}), (40, set())], ids=["80", "120", "40"]
+    )
     def test_fits_and_says_the_device(
         self, run: Run, kept: Store, width: int, more: set[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
