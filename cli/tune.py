@@ -94,16 +94,16 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         try:
             with progress.drawn():
                 result = tune(problem, device=device, progress=progress, **given)
+                results.append(result)
+                if json_file:  # again after each, and before the screen, which may be gone: nothing is lost
+                    text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
+                    with spared(json_file):
+                        write_output(json_file, text.encode())
         except TuningError as error:
             if len(problems) == 1:
                 raise
             click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
             continue
-        results.append(result)
-        if json_file:  # again after each, so that a failure of the next one loses nothing
-            text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
-            with spared(json_file):
-                write_output(json_file, text.encode())
         show_result(console, result, given["store"])
         if result.stopped == "interrupt":
             break

@@ -34,7 +34,12 @@ def check_time(problem: Problem, info: DeviceInfo, budget: Budget, try_limit_s: 
 
 
 def why_nothing(
-    problem: Problem, info: DeviceInfo, budget: Budget, statuses: list[tuple[str, int]], stopped: str, reason: str
+    problem: Problem,
+    info: DeviceInfo,
+    budget: Budget,
+    statuses: list[tuple[str, int]],
+    stopped: str,
+    reason: str = "",
 ) -> str:
     """Why there is no winner: that there was too little time, or the causes, counted, with the first reason."""
     causes = ", ".join(f"{count} {status}" for status, count in statuses)

@@ -131,6 +131,8 @@ class TestTooLittleTime:
             ([("timeout", 2), ("crashed", 1)], "seconds", "works on .*: 2 timeout, 1 crashed"),
         ):
             assert re.search(words, why_nothing(Problem(8, 8, 8), info, budget, statuses, stopped))
+        why = why_nothing(Problem(8, 8, 8), info, budget, [("crashed", 1)], "trials", "it divided by zero")
+        assert why.endswith(": 1 crashed; it divided by zero")
 
 
 class TestFailures:

@@ -182,7 +182,7 @@ def test_hostile_words_of_a_recording_stay_text(run: Run, tmp_path: Path) -> Non
     dimensions = (Dimension("family", ("tiled", HOSTILE)), Dimension(HOSTILE, ("absent", HOSTILE)))
     entries = {
         (1, 1): Entry("ok", 12.5, (12.5,)),
-        (0, 1): Entry(HOSTILE, reason=HOSTILE),
+        (0, 1): Entry("crashed", reason=HOSTILE),
         (0, 0): Entry("ok", 10.0, (10.0,)),
     }
     recording = Recording(HOSTILE, "gemm float nn", (64, 64, 64), dimensions, entries)

@@ -124,8 +124,8 @@ def journal(folder: Path, versions: tuple[tuple[str, str], ...], time_us: float,
     space = Space((Dimension("family", ("tiled",)), Dimension("tile_width", (4, 8, 16))), ((0, 0), (0, 1), (0, 2)))
     before = set(folder.glob("*.jsonl"))
     kept = Journal.of(folder, problem, DEVICE, versions, space)
-    kept.add((0, 1), time_us, datetime.now(), "ok", "", 0.25)
-    kept.add((0, 2), None, datetime.now(), "timeout", "did not end in 2 s")
+    kept.add((0, 1), Entry("ok", time_us, error=0.25), datetime.now())
+    kept.add((0, 2), Entry("timeout", reason="did not end in 2 s"), datetime.now())
     (path,) = set(folder.glob("*.jsonl")) - before
     os.utime(path, (time_us, time_us))
     return path

@@ -103,7 +103,7 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="it has 11 shapes, 10 are taken at most"):
         suite_problems(str(path))
     path.write_bytes(b" " * (1 << 20) + b"5")
-    with pytest.raises(ConfigError, match="it has more than 1 MB"):
+    with pytest.raises(ConfigError, match=r"cannot read the suite .*: larger than"):
         suite_problems(str(path))
 
 
