@@ -22,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_PlainRoot())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts jobs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup does: processes of tests would inherit it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ edge = ["bounds"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [25])
 def test_of_ten_shapes_at_most_one_trial_is_measured_twice(tmp_path: Path, seed: int) -> None:
     """Killed at a random moment, the run goes on where it was: what was told is in a journal."""

@@ -157,6 +157,7 @@ SANITIZED = {
 """What a GPU would tell by itself, or memcheck."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FAULTS)
 def test_the_self_test_catches_faults(tmp_path: Path, what: str) -> None:
     name, pattern, replacement = FAULTS[what]
