@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 50b6fea9c38ca9b9. To write it again:
+// Written by tilewright, file digest 0de7e035bfd6c1be. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -533,8 +533,13 @@ int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
     if (kernel.ready.load(std::memory_order_acquire) & bit) return SGEMM_SUCCESS;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem_per_cta - kernel.static_smem);
+    cudaFuncAttributes found;  // nvcc may give more than the kernel declares: what is given at launch is aligned after it
+    cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
+    if (error == cudaSuccess) {
+        error = cudaFuncSetAttribute(
+            kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            device.smem_per_cta - int(found.sharedSizeBytes));
+    }
     if (error == cudaSuccess) kernel.ready.fetch_or(bit, std::memory_order_release);
     return status_of(error);
 }
@@ -706,13 +711,9 @@ int run(
 // Has the kernels of a product ready on a device, so that no call has to load or set anything.
 int init_product(const Product& product, const Device& device)
 {
-    const auto load = [&](const void* function) {
-        cudaFuncAttributes attributes;
-        return status_of(cudaFuncGetAttributes(&attributes, function));
-    };
     const auto init_kernel = [&](const Kernel& kernel) {
-        int status = load(kernel.function);
-        return status == SGEMM_SUCCESS ? allow_smem(kernel, device) : status;
+        int status = allow_smem(kernel, device);
+        return status;
     };
     int status = SGEMM_SUCCESS;
     for (int i = 0; i < product.count && status == SGEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
