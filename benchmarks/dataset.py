@@ -1,0 +1,246 @@
+"""The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
+
+    python benchmarks/dataset.py measure trials.jsonl --seconds 500
+    python benchmarks/dataset.py pack trials.jsonl benchmarks/results/nvidia-h200/dataset
+
+`measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
+sample. Processes find and compile the variants of the next problems while one is measured. `pack` writes a .tar.xz for
+each type: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+"""
+
+import argparse
+import io
+import json
+import math
+import multiprocessing
+import os
+import random
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import CompileError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.render import render
+from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, compiler_for, open_device
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.measure.evaluate import Bench
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
+from tilewright.tuner.recording.replay import entry_of
+from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.nearest import fits
+from tilewright.tuner.search.ranked import ranked
+
+SEED = 20261123
+TRIALS = 100
+KNOWN_TRIALS, GUESSED = 35, 45
+"""Of these so many are kernels tuned for other shapes, and so many the best by the model of the device; the others are
+drawn from what the model puts within NEAR of the best, so that more can be learned than what the model knows."""
+NEAR = 2.5
+STOP_OVER = 2.0
+"""A variant that takes so many times the best after its first repetitions is not timed any longer."""
+MOST_STEPS = 4e10
+"""Multiply-adds of a drawn shape at most."""
+DEEPBENCH = (
+    "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
+    "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
+    "7680x16x2560 7680x64x2560 7680x128x2560 3072x16x1024 3072x64x1024 3072x128x1024 3072x7435x1024 7680x5481x2560 "
+    "5124x700x2560 35x700x2560 35x1500x2048 5124x1500x2560 7680x1x2560 7680x2x2560 7680x4x2560 3072x1x1024 3072x4x1024 "
+    "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
+).split()
+"""Of the list of products that DeepBench publishes for training and inference."""
+
+
+def problems() -> list[Problem]:
+    """All problems, in an order that is fair at every length: both types of a shape follow each other."""
+    rng = random.Random(SEED)
+
+    def size(low: float, high: float) -> int:
+        return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+    def drawn(count: int, m: tuple[int, int], n: tuple[int, int], k: tuple[int, int]) -> Iterator[str]:
+        while count:
+            sizes = size(*m), size(*n), size(*k)
+            if math.prod(sizes) <= MOST_STEPS:
+                count -= 1
+                yield "x".join(map(str, sizes))
+
+    everything = (1, 16384)
+    shapes = [*DEEPBENCH]
+    shapes += drawn(72, everything, everything, everything)
+    shapes += drawn(28, (64, 4096), (64, 4096), (64, 4096))
+    shapes += (f"{2 * size(16, 2048) + 1}x{2 * size(16, 2048) + 1}x{2 * size(16, 2048) + 1}" for _ in range(16))
+    shapes += drawn(12, (8, 256), (8, 256), (8192, 200_000))  # long k, small C
+    shapes += drawn(6, (8192, 100_000), (2, 128), (16, 2048))  # long and narrow C
+    shapes += drawn(6, (2, 128), (8192, 100_000), (16, 2048))
+    shapes += drawn(8, (1024, 12288), (1024, 12288), (8, 96))  # short k, large C
+    rng.shuffle(shapes)
+    found = []
+    for shape in shapes:
+        trans = rng.choices(("nn", "nt", "tn", "tt"), (46, 18, 18, 18))[0]
+        found += [Problem.parse(shape, dtype, trans) for dtype in ("float", "double")]
+    return found
+
+
+def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
+    """What is tried for a problem, likely ones first."""
+    rng = random.Random(f"{SEED} {problem}")
+    shipped = [r for r in Store(Path("no-such-folder").absolute()).layers()[1] if r.problem != problem]
+    known = sorted(fits(problem, info, shipped), key=lambda config: estimate_us(problem, config, info))
+    found = candidates(problem, info, read_spaces(), known)
+    guesses = ranked(problem, info, found.configs)[:GUESSED]
+    estimates = {config: estimate_us(problem, config, info) for config in found.configs}
+    limit = NEAR * min(estimates.values())
+    near = [config for config, us in estimates.items() if us <= limit]
+    chosen = dict.fromkeys((*known[:KNOWN_TRIALS], *guesses, *rng.sample(near, min(len(near), TRIALS))))
+    return list(chosen)[:TRIALS]
+
+
+def compiled(problem: Problem) -> tuple[Problem, list[Config]]:
+    """The variants of a problem, with their binaries in the cache as far as they can be compiled."""
+    info = KNOWN["nvidia-h200"]
+    compiler, found = compiler_for(info), variants(problem, info)
+    for config in found:
+        try:
+            compile_cached(compiler, render(problem, config, info.arch))
+        except CompileError:
+            continue  # measuring says so
+    return problem, found
+
+
+def measured(problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float) -> dict[Config, Entry]:
+    """Every variant checked and timed. One that leaves the device in error is the last."""
+    device = open_device(info)
+    bench = Bench(device, problem)
+    with device.entered():
+        bench._timer = Timer(device, problem, plan=replace(TimingPlan.of(device), warm_seconds=warm_s, seconds=0.01))
+    entries: dict[Config, Entry] = {}
+    for config in configs:
+        best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
+        tried = bench.try_variant(config, STOP_OVER * best_us)
+        entries[config] = entry_of(tried)
+        if tried.fault:
+            break
+    return entries
+
+
+def measure(path: Path, seconds: float, processes: int) -> None:
+    """Go on with a file until the time is up."""
+    end, info = time.monotonic() + seconds, choose("cuda").info
+    done = {key for key, _ in read(path)} if path.exists() else set()
+    left = [problem for problem in problems() if problem not in done]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
+        for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
+            begin = time.monotonic()
+            entries = measured(problem, configs, info, 0.05 if number else 0.3)
+            trials = [[str(config), entry.packed()] for config, entry in entries.items()]
+            row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans), "trials": trials}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
+            spent = time.monotonic() - begin
+            print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
+            if any(entry.status == "crashed" for entry in entries.values()):
+                pool.terminate()
+                os.execv(sys.executable, [sys.executable, "-P", __file__, "measure", str(path), "--seconds", str(end - time.monotonic())])
+            if time.monotonic() > end:
+                pool.terminate()
+                break
+
+
+def read(path: Path) -> Iterator[tuple[Problem, dict[Config, Entry]]]:
+    """Problems and their trials: of a file of `measure`, or of all packed files of a folder."""
+    if path.is_dir():
+        for packed in sorted(path.glob("*.tar.xz")):
+            with tarfile.open(packed) as archive:
+                for member in archive:
+                    if not member.name.endswith(".t4.json"):
+                        extracted = archive.extractfile(member)
+                        assert extracted is not None
+                        yield _unpacked(extracted.read(), member.name)
+        return
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        problem = Problem.parse(row["shape"], row["dtype"], row["trans"])
+        yield problem, {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
+
+
+def _unpacked(data: bytes, name: str) -> tuple[Problem, dict[Config, Entry]]:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(data)
+        file.flush()
+        recording = read_cache_file(Path(file.name))
+    _, dtype, trans = recording.kernel_name.split()
+    problem = Problem.parse("x".join(map(str, recording.problem_size)), dtype, trans)
+    names = [dimension.name for dimension in recording.dimensions]
+    found = {}
+    for point, entry in recording.entries.items():
+        values = [d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)]
+        found[config_of(dict(zip(names, values)))] = entry
+    return problem, found
+
+
+def pack(path: Path, folder: Path) -> None:
+    """Write the archives, the same bytes for the same trials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = sorted(read(path), key=lambda row: (row[0].m, row[0].n, row[0].k, str(row[0].trans)))
+    for dtype in DType:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:xz", preset=9) as tar:
+            for problem, entries in rows:
+                if problem.dtype is not dtype:
+                    continue
+                found = given(entries)
+                points: dict[Any, Entry] = {}
+                for config, entry in entries.items():
+                    point = found.point_of(config)
+                    assert point is not None
+                    points[point] = entry
+                name = KNOWN["nvidia-h200"].name
+                size, kernel = (problem.m, problem.n, problem.k), f"gemm {dtype.value} {problem.trans}"
+                recording = Recording(name, kernel, size, found.space.dimensions, points)
+                for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
+                    target = folder / f"{problem.shape}-{problem.trans}{suffix}"
+                    write(target, recording)
+                    member = tarfile.TarInfo(target.name)
+                    member.size = target.stat().st_size
+                    with target.open("rb") as file:
+                        tar.addfile(member, file)
+                    target.unlink()
+        (folder / f"{dtype.value}.tar.xz").write_bytes(archive.getvalue())
+
+
+def main() -> None:
+    """Measure or pack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("measure")
+    command.add_argument("file", type=Path)
+    command.add_argument("--seconds", type=float, default=500.0)
+    command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
+    command = commands.add_parser("pack")
+    command.add_argument("file", type=Path)
+    command.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    if options.command == "measure":
+        measure(options.file, options.seconds, options.processes)
+    else:
+        pack(options.file, options.folder)
+
+
+if __name__ == "__main__":
+    main()
