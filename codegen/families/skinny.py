@@ -5,13 +5,15 @@ that often. What counts is how many bytes are on their way from memory at a time
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..arch import Arch
 from ..config import Config
-from ..leaf import Edge, Mode, option
+from ..leaf import Edge, Mode, Value, option
 from ..legality import Rule
-from ..mechanisms.blocked import REGISTERS_FIT, RESIDENT_FITS, registers_held_to
+from ..mechanisms.blocked import REGISTERS_FIT, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, stored_row
 from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
@@ -74,9 +76,8 @@ class SkinnyPipeline:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyLaunch:
-    """Occupancy and PDL."""
+    """PDL."""
 
-    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
     l2_prefetch: bool = option(False, meaning="a CTA prefetches its first parts to L2 while earlier kernels end")
 
 
@@ -120,7 +121,6 @@ _RULES: tuple[Rule["SkinnyConfig"], ...] = (
         lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE,
     ),
     REGISTERS_FIT,
-    RESIDENT_FITS,
 )
 
 
@@ -135,6 +135,7 @@ class SkinnyConfig(Config):
     rules = _RULES
     vectors = ("vec_large",)
     pdl = True
+    gone: ClassVar[Mapping[str, Value]] = {"min_ctas": 1}
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),
         ("warps", ("warps_long", "warps_k")),

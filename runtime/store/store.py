@@ -57,7 +57,7 @@ class Found:
             "nearest": f"as tuned for {source} on {info.key}",
             "estimated,": f"a model's choice, from {source}",
         }.get(self.origin.partition(" ")[0], "a default: nothing tuned helps")
-        time_us, accuracy = (exact.median_us, exact.accuracy) if exact else (0.0, None)
+        time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
         worst = accuracy.worst if accuracy else 0.0
         return Served(problem, self.config, info.arch, info.sm_count, origin, time_us, worst)
 
