@@ -10,8 +10,9 @@ from .leaf import Value
 def without_removed(kind: type[Config], values: Mapping[str, Value]) -> tuple[list[dict[str, Value]], str]:
     """What may stand for the values today, the best first, and what they name that was removed; that is empty where
     they still mean the same kernel."""
-    removed = [f"{name}={value}" for name, value in values.items() if kind.gone.get(name, value) != value]
-    found = [{name: value for name, value in values.items() if name not in kind.gone}]
+    gone = {n: value for n, value in values.items() if n in kind.gone and type(value) is type(kind.gone[n])}
+    removed = [f"{name}={value}" for name, value in gone.items() if value != kind.gone[name]]
+    found = [{name: value for name, value in values.items() if name not in gone}]
     for name, value, others in kind.replaced:
         if values.get(name) == value:
             removed.append(f"{name}={value}")

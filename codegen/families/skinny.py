@@ -206,5 +206,12 @@ class SkinnyConfig(Config):
         return 34 + dtype.size_bytes // 4 * (self.tile.accumulators + self.tile.loaded)
 
     def registers(self, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: what there is, if it is not held to less."""
-        return registers_held_to(self)
+        """Registers that the compiler takes, from above: it reads ahead of what the text says, most where parts come by
+        cp.async."""
+        tile, words = self.tile, dtype.size_bytes // 4
+        held, loaded, small = tile.accumulators, tile.loaded, tile.block_short * tile.thread_k
+        if self.pipeline.load is Load.CP_ASYNC:
+            needed = 64 + words * (3 * held // 2 + 3 * loaded + 2 * small)
+        else:
+            needed = 88 + words * (held + loaded + small // 4)
+        return min(needed, registers_held_to(self))

@@ -112,6 +112,8 @@ def tuning_of(
             break
     info = _info_of(device_key)
     trials = _trials(told, info.sm_count if info else None) if told else ()
+    if unknown := sum(trial.config is None for trial in trials):
+        sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
         command = f"tilewright tune --shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
         raise ConfigError(f"nothing is stored of {problem} on {device_key}: {command} tunes it")
