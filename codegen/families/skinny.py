@@ -211,7 +211,7 @@ class SkinnyConfig(Config):
         tile, words = self.tile, dtype.size_bytes // 4
         held, loaded, small = tile.accumulators, tile.loaded, tile.block_short * tile.thread_k
         if self.pipeline.load is Load.CP_ASYNC:
-            needed = 64 + words * (3 * held // 2 + 3 * loaded + 2 * small)
+            needed = 68 + words * (3 * held // 2 + 3 * loaded + 2 * small)
         else:
-            needed = 88 + words * (held + loaded + small // 4)
+            needed = 96 + words * (held + loaded + small // 4)
         return min(needed, registers_held_to(self))

@@ -145,6 +145,8 @@ class Store:
             old = self._reread(path)
             if old is not None and not (replace or record.config == old.config or record.median_us < old.median_us):
                 return False
+            if old is not None and old.removed:
+                set_aside(path, "removed")  # the config and the times of a kernel that this version cannot make
             _sweep(path)
             write_whole(path, data)
         return True
