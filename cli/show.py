@@ -81,7 +81,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
     """The fastest record of each problem, sorted by dtype, transposes and shape; of equal ones the first."""
     found: dict[Problem, Record] = {}
     for record in records:
-        if record.problem not in found or record.median_us < found[record.problem].median_us:
+        if record.problem not in found or record.order < found[record.problem].order:
             found[record.problem] = record
     return sorted(found.values(), key=lambda r: (r.problem.dtype.value, r.problem.trans, *_sizes(r.problem)))
 

@@ -120,6 +120,11 @@ class Record:
         return dict(self.versions).get(REMOVED, "")
 
     @property
+    def order(self) -> tuple[bool, float]:
+        """Sort key: what was measured, the fastest first, then what stands for a kernel that is gone."""
+        return bool(self.removed), self.median_us
+
+    @property
     def gflops(self) -> float:
         """Billions of floating-point operations a second, 0 where it was not timed."""
         return self.problem.flops / self.median_us / 1e3

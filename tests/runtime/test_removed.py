@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import tilewright
 from commands import Run, caller
-from stored import make, path_of, signed
+from stored import make, path_of, ship, signed
+from tilewright.cli.options import untuned
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.codegen.families import families, parse
@@ -109,11 +110,21 @@ def test_what_replaces_it_sets_the_measured_one_aside(before: Store) -> None:
     document = BEFORE["700x700x700-double"]
     record = loads(document)
     path = path_of(before, record.problem, record.device)
-    assert not before.keep(make(2 * record.median_us, record.problem, parse("tiled:16")))
-    assert path.read_bytes() == document
-    assert before.keep(replace(record, versions=(("generator", "today"),)))
+    measured = make(2 * record.median_us, record.problem, parse("tiled:16"))
+    assert before.keep(measured)  # though it is slower than the kernel that is gone
     assert path.with_name(path.name + ".removed").read_bytes() == document
-    assert before.best(record.device, record.problem) == replace(record, versions=(("generator", "today"),))
+    assert before.best(record.device, record.problem) == measured
+    assert not before.keep(record)
+
+
+def test_what_was_measured_comes_before_a_shipped_one_that_was_not(tmp_path: Path) -> None:
+    (tmp_path / "shipped").mkdir()
+    store, record = Store(tmp_path / "store", tmp_path / "shipped"), loads(BEFORE["4096x16x4096-double"])
+    ship(store, record)
+    assert store.best(record.device, record.problem) == record
+    measured = replace(make(1.1 * record.median_us, record.problem, record.config), versions=(("generator", "today"),))
+    assert store.keep(measured)
+    assert list(store.records()) == [store.best(record.device, record.problem)] == [measured]
 
 
 def test_listings_tell_no_times_of_another_kernel(before: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,6 +134,8 @@ def test_listings_tell_no_times_of_another_kernel(before: Store, capsys: pytest.
     assert line.split()[:4] == ["700x700x700", "double", "nn", "dmma:64x64x16,stages=4,vec=2,split_k=2,reduce=cluster"]
     rows = run("show", "--store", str(before.root), "--shape", "700x700x700", "--dtype", "double", "--csv").out
     assert rows.splitlines()[1].startswith("nvidia-h200,700x700x700,double,nn,,,,,")
+    shapes = [loads(document).problem for document in BEFORE.values()]
+    assert untuned(shapes, H200, before.root) == [each for each, gone in zip(shapes, TODAY.values()) if gone[0]]
     options = ("--device-key", "nvidia-h200", "--shape", "700x700x700", "--dtype", "double")
     told = run("explain", "--store", str(before.root), *options).out
     assert "not measured since min_ctas=2 was removed; its first use does that" in told

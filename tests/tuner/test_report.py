@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import random
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -132,7 +133,10 @@ def test_a_journal_of_the_version_before_is_read_and_what_was_removed_is_told(tm
     kept = Journal.of(tmp_path / "trials", problem, DEVICE, (("generator", "before"),), Space(dimensions, points))
     for place, point in enumerate(points):
         kept.add(point, Entry("ok", 10.0 + place, error=0.25), datetime.now())
-    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), problem, DEVICE, None, None)
+    store = Store(tmp_path, tmp_path / "none")
+    assert store.keep(replace(make(9.0, problem, parse("dmma")), versions=(("removed", "fragments=ahead"),)))
+    tuning = tuning_of(store, problem, DEVICE, None, None)
+    assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,min_ctas=1,split_k=1", 10.0))
     assert [trial.entry.time_us for trial in tuning.trials] == [10.0 + place for place in range(8)]
     assert [trial.config for trial in tuning.trials] == [
         *[None] * 4,

@@ -103,6 +103,7 @@ def tuning_of(
     device_key = device_key or _only_device(store, problem)
     if record is None:
         record = store.best(device_key, problem)
+        record = None if record and record.removed else record  # its times are another kernel's
         sources += ["Winner: the record in the store."] if record else []
     versions = record.versions if record else ()
     if told is None:
