@@ -10,6 +10,7 @@ each type: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
 
 import argparse
 import io
+import itertools
 import json
 import math
 import multiprocessing
@@ -17,6 +18,7 @@ import os
 import random
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +28,7 @@ from typing import Any
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError
 from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
@@ -33,22 +36,28 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Bench
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.recording.replay import entry_of
 from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
 from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import fits
+from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
+from tilewright.tuner.search.ranker import Table, shared_out
 
 SEED = 20261123
 TRIALS = 100
-KNOWN_TRIALS, GUESSED = 35, 45
-"""Of these so many are kernels tuned for other shapes, and so many the best by the model of the device; the others are
-drawn from what the model puts within NEAR of the best, so that more can be learned than what the model knows."""
+POOLED, GUESSED = 70, 20
+"""Of these so many are kernels of the pool, and so many the best by the model of the device; the others are drawn from
+what the model puts within NEAR of the best, so that more can be learned than what the model knows."""
+WAYS = 2
+"""Ways to share out the work of each kernel of the pool."""
 NEAR = 2.5
+POOL = Path(__file__).parent / "suites" / "pool.json"
+"""Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
+the model had among its first guesses for most problems."""
 STOP_OVER = 2.0
 """A variant that takes so many times the best after its first repetitions is not timed any longer."""
 MOST_STEPS = 4e10
@@ -97,14 +106,26 @@ def problems() -> list[Problem]:
 def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What is tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
-    shipped = [r for r in Store(Path("no-such-folder").absolute()).layers()[1] if r.problem != problem]
-    known = sorted(fits(problem, info, shipped), key=lambda config: estimate_us(problem, config, info))
-    found = candidates(problem, info, read_spaces(), known)
-    guesses = ranked(problem, info, found.configs)[:GUESSED]
+
+    def likely(config: Config) -> float:
+        return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
+
+    pooled: list[Config] = []
+    for base in map(parse, json.loads(POOL.read_text())[problem.dtype.value]):
+        shared = shared_out(base, problem.dtype, info.arch)
+        if not shared:
+            continue
+        table = Table(shared, problem.dtype, info)
+        ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
+        fits = (fitted(way, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)) for way in sorted(ways, key=likely)[:WAYS])
+        pooled += [config for config in fits if config is not None]
+    found = candidates(problem, info, read_spaces(), pooled)
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
-    chosen = dict.fromkeys((*known[:KNOWN_TRIALS], *guesses, *rng.sample(near, min(len(near), TRIALS))))
+    chosen = dict.fromkeys(sorted(pooled, key=likely)[:POOLED])
+    chosen |= dict.fromkeys(itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED))
+    chosen |= dict.fromkeys(rng.sample(near, min(len(near), TRIALS)))
     return list(chosen)[:TRIALS]
 
 
@@ -153,8 +174,9 @@ def measure(path: Path, seconds: float, processes: int) -> None:
             spent = time.monotonic() - begin
             print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
             if any(entry.status == "crashed" for entry in entries.values()):
-                pool.terminate()
-                os.execv(sys.executable, [sys.executable, "-P", __file__, "measure", str(path), "--seconds", str(end - time.monotonic())])
+                pool.terminate()  # the device is in error for this process: on with another one
+                again = [sys.executable, *sys.argv[:2], str(path), "--seconds", str(end - time.monotonic())]
+                os.execv(sys.executable, again)
             if time.monotonic() > end:
                 pool.terminate()
                 break
@@ -178,8 +200,6 @@ def read(path: Path) -> Iterator[tuple[Problem, dict[Config, Entry]]]:
 
 
 def _unpacked(data: bytes, name: str) -> tuple[Problem, dict[Config, Entry]]:
-    import tempfile
-
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(data)
         file.flush()

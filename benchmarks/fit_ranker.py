@@ -107,12 +107,12 @@ def exported(model: catboost.CatBoostRegressor, portfolio: Sequence[Config], reg
 def portfolio_of(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor) -> list[Config]:
     """Kernels, added one by one, each that which brings all problems nearest to their best."""
     bases = list(dict.fromkeys(plain(config) for each in tuned for config in each.configs))
-    typical = Problem(4096, 4096, 4096, tuned[0].problem.dtype)
-    shared = {base: shared_out(base, typical, INFO.arch) for base in bases}
+    dtype = tuned[0].problem.dtype
+    shared = {base: shared_out(base, dtype, INFO.arch) for base in bases}
     bases = [base for base in bases if shared[base]]
     rows = [config for base in bases for config in shared[base]]
     owner = np.array([i for i, base in enumerate(bases) for _ in shared[base]])
-    table = Table(rows, typical.dtype, INFO)
+    table = Table(rows, dtype, INFO)
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
         chosen = np.flatnonzero(table.sensible(each.problem))

@@ -31,8 +31,9 @@ from .policies import policy_of
 
 Floats = NDArray[np.float64]
 
-_TYPICAL = 4096
-"""Sizes of the product by which it is judged what a kernel can do at all."""
+_SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
+TYPICAL = {dtype: tuple(Problem(*shape, dtype) for shape in _SHAPES) for dtype in DType}
+"""Products by which it is judged what a kernel can do at all: families may serve narrow ones alone."""
 _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
 FEATURES = (
@@ -49,8 +50,7 @@ class Table:
     def __init__(self, configs: Sequence[Config], dtype: DType, info: DeviceInfo) -> None:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
         names = list(families())
-        typical = Problem(_TYPICAL, _TYPICAL, _TYPICAL, dtype)
-        rows = [self._row(config, names.index(config.family), typical) for config in configs]
+        rows = [self._row(config, names.index(config.family), TYPICAL[dtype][0]) for config in configs]
         self._columns: dict[str, Floats] = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
 
     def _row(self, config: Config, family: int, typical: Problem) -> dict[str, float]:
@@ -208,8 +208,8 @@ class Ranker:
     def table(self, info: DeviceInfo) -> Table:
         """The portfolio with every way to share out the work, as far as the device has them."""
         if info not in self._tables:
-            typical = Problem(_TYPICAL, _TYPICAL, _TYPICAL, self.dtype)
-            configs = itertools.chain.from_iterable(shared_out(base, typical, info.arch) for base in self.portfolio)
+            every = (shared_out(base, self.dtype, info.arch) for base in self.portfolio)
+            configs = itertools.chain.from_iterable(every)
             self._tables[info] = Table(tuple(configs), self.dtype, info)
         return self._tables[info]
 
@@ -228,14 +228,19 @@ def plain(config: Config) -> Config:
     return config.changed(**{name: value for name, value in values.items() if name in known}).scalar()
 
 
-def shared_out(base: Config, typical: Problem, arch: Arch) -> list[Config]:
+@cache
+def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
     """A kernel of the portfolio with every way to share out the work that it can have on a device."""
     if "mode" not in {leaf.name for leaf in base.leaves()}:
-        return [base] if serves(base, typical, arch) else []
+        return (base,) if _works(base, dtype, arch) else ()
     ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in MODES.items() for parts in counts]
     ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in MODES[Mode.SPLIT_K]]
     found = (base.changed(mode=mode, parts=parts, reduce=reduce) for mode, parts, reduce in ways)
-    return [config for config in found if serves(config, typical, arch)]
+    return tuple(config for config in found if _works(config, dtype, arch))
+
+
+def _works(config: Config, dtype: DType, arch: Arch) -> bool:
+    return any(serves(config, typical, arch) for typical in TYPICAL[dtype])
 
 
 @cache
