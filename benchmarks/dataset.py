@@ -124,7 +124,9 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
     chosen = dict.fromkeys(sorted(pooled, key=likely)[:POOLED])
-    chosen |= dict.fromkeys(itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED))
+    chosen |= dict.fromkeys(
+        itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED)
+    )
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), TRIALS)))
     return list(chosen)[:TRIALS]
 

@@ -133,11 +133,15 @@ def portfolio_of(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor) -> l
         gains = np.minimum(costs, best).mean(axis=1)
         chosen_bases.append(int(np.argmin(gains)))
         best = np.minimum(best, costs[chosen_bases[-1]])
-    print(f"  portfolio: {len(bases)} kernels seen, within {math.exp(best.mean()):.3f} of the best, p90 {math.exp(np.quantile(best, 0.9)):.3f}")
+    print(
+        f"  portfolio: {len(bases)} kernels seen, within {math.exp(best.mean()):.3f} of the best, p90 {math.exp(np.quantile(best, 0.9)):.3f}"
+    )
     return [bases[i] for i in chosen_bases]
 
 
-def slowdowns(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor, portfolio: Sequence[Config]) -> dict[str, Floats]:
+def slowdowns(
+    tuned: Sequence[Tuned], model: catboost.CatBoostRegressor, portfolio: Sequence[Config]
+) -> dict[str, Floats]:
     """Times over the best of the problem's trials: of the first choice among all trials, of that among trials of the
     portfolio, of the best of the portfolio, and of the kernel of the nearest record."""
     kept, records = set(portfolio), Store(Path("no-such-folder").absolute()).layers()[1]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,7 +128,11 @@ def test_what_was_measured_comes_before_a_shipped_one_that_was_not(tmp_path: Pat
     assert list(store.records()) == [store.best(record.device, record.problem)] == [measured]
 
 
-def test_listings_tell_no_times_of_another_kernel(before: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_listings_tell_no_times_of_another_kernel(
+    before: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tilewright.runtime.store.store.resources", SimpleNamespace(files=lambda package: tmp_path))
+    (tmp_path / "tuned").mkdir()  # nothing ships
     run: Run = caller(capsys)
     lines = run("show", "--store", str(before.root), "--shape", "700x700x700", "--dtype", "double").out.splitlines()
     (line,) = (line for line in lines if "700x700x700" in line)

@@ -94,7 +94,9 @@ class Table:
         c, sms = self._columns, self.info.sm_count
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
         places = sms * c["occupancy"]
-        shared = (c["split"] == 1) | ((tiles * c["split"] <= _MOST_WAVES * places) & (c["split"] * c["tile_k"] <= problem.k))
+        shared = (c["split"] == 1) | (
+            (tiles * c["split"] <= _MOST_WAVES * places) & (c["split"] * c["tile_k"] <= problem.k)
+        )
         streamed = (c["stream"] == 0) | ((c["stream"] <= c["occupancy"]) & (tiles * problem.k >= sms * c["tile_k"]))
         several = (c["persistent"] == 1) | (tiles >= places)
         found: NDArray[np.bool_] = shared & streamed & several
