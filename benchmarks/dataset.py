@@ -1,7 +1,7 @@
 """The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
 
-    python benchmarks/dataset.py measure trials.jsonl --seconds 500
-    python benchmarks/dataset.py pack trials.jsonl benchmarks/results/nvidia-h200/dataset
+    python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
+    python benchmarks/dataset.py pack trials.jsonl benchmarks/results/nvidia-h200/dataset new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `pack` writes a .tar.xz for
@@ -49,9 +49,10 @@ from tilewright.tuner.search.ranker import Table, shared_out
 
 SEED = 20261123
 TRIALS = 100
-POOLED, GUESSED = 70, 20
-"""Of these so many are kernels of the pool, and so many the best by the model of the device; the others are drawn from
-what the model puts within NEAR of the best, so that more can be learned than what the model knows."""
+POOLED, GUESSED, FAR = 70, 15, 5
+"""Of these so many are kernels of the pool, so many the best by the model of the device, and so many kernels of the
+pool with any way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the
+model does not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
 NEAR = 2.5
@@ -110,7 +111,7 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     def likely(config: Config) -> float:
         return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
 
-    pooled: list[Config] = []
+    pooled, other = list[Config](), list[Config]()
     for base in map(parse, json.loads(POOL.read_text())[problem.dtype.value]):
         shared = shared_out(base, problem.dtype, info.arch)
         if not shared:
@@ -119,6 +120,7 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
         ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
         fits = (fitted(way, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)) for way in sorted(ways, key=likely)[:WAYS])
         pooled += [config for config in fits if config is not None]
+        other += ways
     found = candidates(problem, info, read_spaces(), pooled)
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
@@ -127,6 +129,8 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     chosen |= dict.fromkeys(
         itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED)
     )
+    drawn = (fitted(way, problem, info.arch, (Edge.BOUNDS,)) for way in rng.sample(other, min(len(other), FAR)))
+    chosen |= dict.fromkeys(config for config in drawn if config is not None)
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), TRIALS)))
     return list(chosen)[:TRIALS]
 
@@ -159,10 +163,10 @@ def measured(problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm
     return entries
 
 
-def measure(path: Path, seconds: float, processes: int) -> None:
-    """Go on with a file until the time is up."""
+def measure(path: Path, have: Path | None, seconds: float, processes: int) -> None:
+    """Go on with a file until the time is up; `have` is a folder of packed files with other problems."""
     end, info = time.monotonic() + seconds, choose("cuda").info
-    done = {key for key, _ in read(path)} if path.exists() else set()
+    done = {problem for file in (path, have) if file and file.exists() for problem, _ in read(file)}
     left = [problem for problem in problems() if problem not in done]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
@@ -177,7 +181,7 @@ def measure(path: Path, seconds: float, processes: int) -> None:
             print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
             if any(entry.status == "crashed" for entry in entries.values()):
                 pool.terminate()  # the device is in error for this process: on with another one
-                again = [sys.executable, *sys.argv[:2], str(path), "--seconds", str(end - time.monotonic())]
+                again = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
                 os.execv(sys.executable, again)
             if time.monotonic() > end:
                 pool.terminate()
@@ -216,10 +220,12 @@ def _unpacked(data: bytes, name: str) -> tuple[Problem, dict[Config, Entry]]:
     return problem, found
 
 
-def pack(path: Path, folder: Path) -> None:
+def pack(paths: Sequence[Path], folder: Path) -> None:
     """Write the archives, the same bytes for the same trials."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = sorted(read(path), key=lambda row: (row[0].m, row[0].n, row[0].k, str(row[0].trans)))
+    rows = sorted(
+        (row for path in paths for row in read(path)), key=lambda row: (row[0].m, row[0].n, row[0].k, str(row[0].trans))
+    )
     for dtype in DType:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:xz", preset=9) as tar:
@@ -252,14 +258,15 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("measure")
     command.add_argument("file", type=Path)
+    command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("pack")
-    command.add_argument("file", type=Path)
+    command.add_argument("file", type=Path, nargs="+", help="files of `measure`, or folders of packed ones")
     command.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.file, options.seconds, options.processes)
+        measure(options.file, options.have, options.seconds, options.processes)
     else:
         pack(options.file, options.folder)
 

@@ -4,12 +4,13 @@
     python benchmarks/fit_ranker.py trials.jsonl --judge
 
 A portfolio is chosen greedily for each type, then trees are fitted to all trials. How good the choice is is judged on
-shapes that were left out, whole: a fifth at a time, portfolio and trees of the others. Needs the extra `dev` (CatBoost).
+shapes that were left out, whole: a fifth at a time, portfolio and trees of the others. Needs CatBoost.
 """
 
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +21,19 @@ import numpy as np
 from dataset import read
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
-from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.nearest import fitted, nearest
+from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.search.ranker import FEATURES, Ranker, Table, plain, shared_out
 
 Floats = NDArray[np.float64]
 INFO = KNOWN["nvidia-h200"]
-PORTFOLIO = 24
+PORTFOLIO = 32
 """Kernels of each type, ways to share out the work not counted."""
+SEEN = 0.15
+"""Only kernels that were tried for this share of the problems are chosen from: of others too little is known."""
 TREES, DEPTH, RATE = 120, 5, 0.12
 FALL = 2.0
 """A variant that takes e times the best counts exp(-2) of it."""
@@ -106,7 +108,8 @@ def exported(model: catboost.CatBoostRegressor, portfolio: Sequence[Config], reg
 
 def portfolio_of(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor) -> list[Config]:
     """Kernels, added one by one, each that which brings all problems nearest to their best."""
-    bases = list(dict.fromkeys(plain(config) for each in tuned for config in each.configs))
+    counts = Counter(base for each in tuned for base in {plain(config) for config in each.configs})
+    bases = sorted((base for base, count in counts.items() if count >= SEEN * len(tuned)), key=str)
     dtype = tuned[0].problem.dtype
     shared = {base: shared_out(base, dtype, INFO.arch) for base in bases}
     bases = [base for base in bases if shared[base]]
@@ -133,9 +136,8 @@ def portfolio_of(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor) -> l
         gains = np.minimum(costs, best).mean(axis=1)
         chosen_bases.append(int(np.argmin(gains)))
         best = np.minimum(best, costs[chosen_bases[-1]])
-    print(
-        f"  portfolio: {len(bases)} kernels seen, within {math.exp(best.mean()):.3f} of the best, p90 {math.exp(np.quantile(best, 0.9)):.3f}"
-    )
+    mean, p90 = math.exp(best.mean()), math.exp(np.quantile(best, 0.9))
+    print(f"  portfolio: {len(bases)} kernels seen, within {mean:.3f} of the best, p90 {p90:.3f}")
     return [bases[i] for i in chosen_bases]
 
 

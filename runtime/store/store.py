@@ -45,9 +45,13 @@ class Found:
     config: Config
     """A config that is valid for the problem on the device."""
     origin: str
-    """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+    """`exact`, `nearest MxNxK`, `predicted` or `default`."""
     record: Record | None = None
     """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
+    expected_us: float | None = None
+    """Microseconds that are expected of it, where it was predicted."""
+    regret: float | None = None
+    """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see."""
 
     def served(self, problem: Problem, info: DeviceInfo) -> Served:
         """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""
@@ -55,7 +59,7 @@ class Found:
         origin = {
             "exact": f"tuned on {info.key}",
             "nearest": f"as tuned for {source} on {info.key}",
-            "estimated,": f"a model's choice, from {source}",
+            "predicted": "predicted by what was measured for other shapes",
         }.get(self.origin.partition(" ")[0], "a default: nothing tuned helps")
         time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
         worst = accuracy.worst if accuracy else 0.0

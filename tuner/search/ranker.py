@@ -1,4 +1,4 @@
-"""Which kernel to run for a shape that nobody tuned: a portfolio of kernels, ranked by what was measured for other shapes.
+"""Which kernel to run for a shape that nobody tuned: a portfolio, ranked by what was measured for other shapes.
 
 The ranker predicts log(time / least time) of a product by gradient-boosted trees over physical features, such as the
 waves of CTAs and the time of each of the device's limits. `benchmarks/fit_ranker.py` fits it; `configs/ranker.json` is
@@ -26,7 +26,7 @@ from ...codegen.mechanisms.split import MODES, Reduce
 from ...codegen.problem import DType, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
-from .model import L2_BYTES_PER_CYCLE, cta_limits
+from .model import L2_BYTES_PER_CYCLE, cta_limits, estimate_us
 from .policies import policy_of
 
 Floats = NDArray[np.float64]
@@ -34,11 +34,13 @@ Floats = NDArray[np.float64]
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
 TYPICAL = {dtype: tuple(Problem(*shape, dtype) for shape in _SHAPES) for dtype in DType}
 """Products by which it is judged what a kernel can do at all: families may serve narrow ones alone."""
+_LOOKED_AT, _BELIEVED = 24, 1.6
+"""Of the best so many by the trees those stay that the model of the device puts within this of the best of them."""
 _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
 FEATURES = (
     "family tile_m tile_n tile_k threads work occupancy warps mode parts clustered cooperative packs_a packs_b boxes "
-    "smem_loads overhead slices ahead fragments stages m n k trans_a trans_b rows_a rows_b rows_c tiles waves even "
+    "smem_loads overhead adding ahead reads_ahead deep m n k trans_a trans_b rows_a rows_b rows_c tiles waves even "
     "resident used_mn used_k depth arithmetic cached traffic memory launch summed exact"
 ).split()
 """What the trees ask for, a column each."""
@@ -76,9 +78,9 @@ class Table:
             "boxes": bool(config.boxes(typical)),
             "smem_loads": cost.smem_loads,
             "overhead": cost.overhead,
-            "slices": cost.slices_cycles,
+            "adding": cost.slices_cycles,
             "ahead": cost.ahead,
-            "fragments": cost.fragments_ahead,
+            "reads_ahead": cost.fragments_ahead,
             "smem": config.smem_bytes(self.dtype),
             "reuse_a": config.reuse[0],
             "reuse_b": config.reuse[1],
@@ -127,7 +129,7 @@ class Table:
             "warps": np.minimum(c["occupancy"], np.ceil(per_sm)) * c["threads"] / 32,
             "mode": 2.0 * streams + (c["split"] > 1) + 3.0 * (c["persistent"] > 1),
             "parts": c["split"] + c["stream"] + c["persistent"] - 1,
-            "stages": c["smem"] / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
+            "deep": c["smem"] / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
             "m": math.log2(m) * one,
             "n": math.log2(n) * one,
             "k": math.log2(k) * one,
@@ -187,6 +189,8 @@ class Predicted:
     """As the portfolio has it: vectors and edge are those of no problem in particular."""
     us: float
     """Expected microseconds."""
+    regret: float
+    """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit."""
 
 
 class Ranker:
@@ -210,17 +214,24 @@ class Ranker:
     def table(self, info: DeviceInfo) -> Table:
         """The portfolio with every way to share out the work, as far as the device has them."""
         if info not in self._tables:
-            every = (shared_out(base, self.dtype, info.arch) for base in self.portfolio)
-            configs = itertools.chain.from_iterable(every)
+            every = (_on_device(base, self.dtype, info.arch) for base in self.portfolio)
+            configs = dict.fromkeys(itertools.chain.from_iterable(every))
             self._tables[info] = Table(tuple(configs), self.dtype, info)
         return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> list[Predicted]:
-        """What to run for a problem on a GPU, the most promising first."""
+        """What to run for a problem on a GPU, the most promising first. What the model of the device puts far behind
+        the others is left out: of that too little was measured for the trees to know better."""
         table = self.table(info)
         rows = np.flatnonzero(table.sensible(problem))
-        times = np.exp(self.trees(table.features(problem, rows))) * (floor_us(info, problem) or 1.0)
-        return [Predicted(table.configs[rows[i]], float(times[i])) for i in np.argsort(times, kind="stable")]
+        expected = self.trees(table.features(problem, rows))
+        first = np.argsort(expected, kind="stable")[:_LOOKED_AT]
+        least = floor_us(info, problem) or 1.0
+        found = [Predicted(table.configs[rows[i]], math.exp(expected[i]) * least, self.regret) for i in first]
+        configs = [each.config for each in found]
+        model = [estimate_us(problem, one, info) * policy_of(one.family).factor(one) for one in configs]
+        limit = _BELIEVED * min(model, default=0.0)
+        return [each for each, us in zip(found, model) if us <= limit]
 
 
 def plain(config: Config) -> Config:
@@ -239,6 +250,12 @@ def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
     ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in MODES[Mode.SPLIT_K]]
     found = (base.changed(mode=mode, parts=parts, reduce=reduce) for mode, parts, reduce in ways)
     return tuple(config for config in found if _works(config, dtype, arch))
+
+
+def _on_device(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
+    """The same of a kernel of another device, with what this one lacks replaced."""
+    ways = (shared_out(base.changed(**other), dtype, arch) for other in ({}, *policy_of(base.family).instead))
+    return next(filter(None, ways), ())
 
 
 def _works(config: Config, dtype: DType, arch: Arch) -> bool:
