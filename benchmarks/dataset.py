@@ -20,8 +20,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ STOP_OVER = 2.0
 """A variant that takes so many times the best after its first repetitions is not timed any longer."""
 MOST_STEPS = 4e10
 """Multiply-adds of a drawn shape at most."""
+VENDORS = "vendor.json"
+"""The member of an archive that has the times of the vendor's library by problem."""
 DEEPBENCH = (
     "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
     "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
@@ -71,6 +73,21 @@ DEEPBENCH = (
     "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
 ).split()
 """Of the list of products that DeepBench publishes for training and inference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """What was measured of one problem."""
+
+    problem: Problem
+    entries: Mapping[Config, Entry]
+    vendor_us: float | None
+    """Microseconds of the vendor's library, where it was timed."""
+
+    @property
+    def name(self) -> str:
+        """Of its files, without what they end in."""
+        return f"{self.problem.shape}-{self.problem.trans}"
 
 
 def problems() -> list[Problem]:
@@ -147,12 +164,16 @@ def compiled(problem: Problem) -> tuple[Problem, list[Config]]:
     return problem, found
 
 
-def measured(problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float) -> dict[Config, Entry]:
-    """Every variant checked and timed. One that leaves the device in error is the last."""
+def measured(
+    problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float
+) -> tuple[float, dict[Config, Entry]]:
+    """Microseconds of the vendor's library, and every variant checked and timed. One that leaves the device in error is
+    the last."""
     device = open_device(info)
     bench = Bench(device, problem)
     with device.entered():
         bench._timer = Timer(device, problem, plan=replace(TimingPlan.of(device), warm_seconds=warm_s, seconds=0.01))
+        vendor_us = bench._timer.measure(device.vendor(problem)).median_us
     entries: dict[Config, Entry] = {}
     for config in configs:
         best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
@@ -160,20 +181,21 @@ def measured(problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm
         entries[config] = entry_of(tried)
         if tried.fault:
             break
-    return entries
+    return vendor_us, entries
 
 
 def measure(path: Path, have: Path | None, seconds: float, processes: int) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems."""
     end, info = time.monotonic() + seconds, choose("cuda").info
-    done = {problem for file in (path, have) if file and file.exists() for problem, _ in read(file)}
+    done = {each.problem for file in (path, have) if file and file.exists() for each in read(file)}
     left = [problem for problem in problems() if problem not in done]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
             begin = time.monotonic()
-            entries = measured(problem, configs, info, 0.05 if number else 0.3)
+            vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
             trials = [[str(config), entry.packed()] for config, entry in entries.items()]
-            row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans), "trials": trials}
+            row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
+            row |= {"vendor_us": vendor_us, "trials": trials}
             file.write(json.dumps(row) + "\n")
             file.flush()
             best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
@@ -188,68 +210,79 @@ def measure(path: Path, have: Path | None, seconds: float, processes: int) -> No
                 break
 
 
-def read(path: Path) -> Iterator[tuple[Problem, dict[Config, Entry]]]:
-    """Problems and their trials: of a file of `measure`, or of all packed files of a folder."""
+def read(path: Path) -> Iterator[Trials]:
+    """All problems of a file of `measure`, or of the packed files of a folder."""
     if path.is_dir():
         for packed in sorted(path.glob("*.tar.xz")):
             with tarfile.open(packed) as archive:
-                for member in archive:
-                    if not member.name.endswith(".t4.json"):
-                        extracted = archive.extractfile(member)
-                        assert extracted is not None
-                        yield _unpacked(extracted.read(), member.name)
+                texts = {member.name: _text(archive, member) for member in archive if ".t4." not in member.name}
+            vendors = json.loads(texts.pop(VENDORS, "{}"))
+            yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
         return
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        problem = Problem.parse(row["shape"], row["dtype"], row["trans"])
-        yield problem, {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
+        entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
+        yield Trials(Problem.parse(row["shape"], row["dtype"], row["trans"]), entries, row.get("vendor_us"))
 
 
-def _unpacked(data: bytes, name: str) -> tuple[Problem, dict[Config, Entry]]:
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(data)
+def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    extracted = archive.extractfile(member)
+    assert extracted is not None
+    return extracted.read().decode()
+
+
+def _unpacked(text: str, vendor_us: float | None) -> Trials:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
         file.flush()
         recording = read_cache_file(Path(file.name))
     _, dtype, trans = recording.kernel_name.split()
     problem = Problem.parse("x".join(map(str, recording.problem_size)), dtype, trans)
-    names = [dimension.name for dimension in recording.dimensions]
-    found = {}
+    entries = {}
     for point, entry in recording.entries.items():
-        values = [d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)]
-        found[config_of(dict(zip(names, values)))] = entry
-    return problem, found
+        values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
+        entries[config_of(values)] = entry
+    return Trials(problem, entries, vendor_us)
 
 
 def pack(paths: Sequence[Path], folder: Path) -> None:
     """Write the archives, the same bytes for the same trials."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = sorted(
-        (row for path in paths for row in read(path)), key=lambda row: (row[0].m, row[0].n, row[0].k, str(row[0].trans))
-    )
+    found = [each for path in paths for each in read(path)]
     for dtype in DType:
+        texts = {VENDORS: ""}
+        vendors: dict[str, float] = {}
+        for each in sorted((each for each in found if each.problem.dtype is dtype), key=lambda each: each.name):
+            if each.vendor_us is not None:
+                vendors[each.name] = each.vendor_us
+            texts |= _as_files(each)
+        texts[VENDORS] = json.dumps(vendors, indent=1) + "\n"
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:xz", preset=9) as tar:
-            for problem, entries in rows:
-                if problem.dtype is not dtype:
-                    continue
-                found = given(entries)
-                points: dict[Any, Entry] = {}
-                for config, entry in entries.items():
-                    point = found.point_of(config)
-                    assert point is not None
-                    points[point] = entry
-                name = KNOWN["nvidia-h200"].name
-                size, kernel = (problem.m, problem.n, problem.k), f"gemm {dtype.value} {problem.trans}"
-                recording = Recording(name, kernel, size, found.space.dimensions, points)
-                for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
-                    target = folder / f"{problem.shape}-{problem.trans}{suffix}"
-                    write(target, recording)
-                    member = tarfile.TarInfo(target.name)
-                    member.size = target.stat().st_size
-                    with target.open("rb") as file:
-                        tar.addfile(member, file)
-                    target.unlink()
+            for name, text in texts.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text.encode())
+                tar.addfile(member, io.BytesIO(text.encode()))
         (folder / f"{dtype.value}.tar.xz").write_bytes(archive.getvalue())
+
+
+def _as_files(trials: Trials) -> dict[str, str]:
+    """A Kernel Tuner cache file and a T4 file."""
+    found, problem = given(trials.entries), trials.problem
+    points: dict[Any, Entry] = {}
+    for config, entry in trials.entries.items():
+        point = found.point_of(config)
+        assert point is not None
+        points[point] = entry
+    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.dtype.value} {problem.trans}"
+    recording = Recording(KNOWN["nvidia-h200"].name, kernel, size, found.space.dimensions, points)
+    texts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
+            path = Path(folder) / f"{trials.name}{suffix}"
+            write(path, recording)
+            texts[path.name] = path.read_text()
+    return texts
 
 
 def main() -> None:

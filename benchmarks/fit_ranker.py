@@ -4,7 +4,7 @@
     python benchmarks/fit_ranker.py trials.jsonl --judge
 
 A portfolio is chosen greedily for each type, then trees are fitted to all trials. How good the choice is is judged on
-shapes that were left out, whole: a fifth at a time, portfolio and trees of the others. Needs CatBoost.
+shapes that were left out, whole: a twelfth at a time, portfolio and trees of the others. Needs CatBoost.
 """
 
 import argparse
@@ -21,11 +21,13 @@ import numpy as np
 from dataset import read
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.search.nearest import distance, fitted
 from tilewright.tuner.search.ranker import FEATURES, Ranker, Table, plain, shared_out
 
 Floats = NDArray[np.float64]
@@ -37,7 +39,7 @@ SEEN = 0.15
 TREES, DEPTH, RATE = 120, 5, 0.12
 FALL = 2.0
 """A variant that takes e times the best counts exp(-2) of it."""
-FOLDS = 5
+FOLDS = 12
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
 RESULT = Path(__file__).parent.parent / "configs" / "ranker.json"
@@ -155,11 +157,18 @@ def slowdowns(
         if mine.any():
             found["portfolio"].append(each.us[mine][np.argmin(predicted[mine])] / best)
             found["best of portfolio"].append(each.us[mine].min() / best)
-        others = tuple(record for record in records if record.problem != each.problem)
-        near = nearest(each.problem, INFO, others)
-        if near is not None and near.config in each.configs:
-            found["nearest"].append(each.us[each.configs.index(near.config)] / best)
+        near = _nearest(each.problem, records)
+        if near in each.configs:
+            found["nearest"].append(each.us[each.configs.index(near)] / best)
     return {name: np.array(values) for name, values in found.items()}
+
+
+def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
+    """The kernel of the nearest other shape that is tuned, with the same transposes if there is one."""
+    others = [record for record in records if record.problem != problem and record.problem.dtype is problem.dtype]
+    others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem)))
+    fits = (fitted(each.config, problem, INFO.arch, (Edge.EXACT, Edge.BOUNDS)) for each in others)
+    return next((config for config in fits if config is not None), None)
 
 
 def told(name: str, values: Floats) -> str:
@@ -176,7 +185,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a folder of packed files, or a file of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
     options = parser.parse_args()
-    everything = [Tuned.of(*each) for each in read(options.data)]
+    everything = [Tuned.of(each.problem, each.entries) for each in read(options.data)]
     document = {}
     for dtype in DType:
         tuned = [each for each in everything if each.problem.dtype is dtype]
