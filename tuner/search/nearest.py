@@ -72,8 +72,11 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
         if not may_hold(problem, arch, kind, policy.advice, {name: config.get(name)}):
             reset[name] = kind.leaf(name).default
     choices = [kind.leaf(name).choices for name in kind.vectors]
+    widths = sorted(itertools.product(*choices), key=math.prod, reverse=True)
     for edge in dict.fromkeys(edges):
-        for chosen in sorted(itertools.product(*choices), key=math.prod, reverse=True):
+        if not serves(config.changed(**{**reset, "edge": edge}).scalar(), problem, arch):
+            continue  # nor with vectors
+        for chosen in widths:
             fit = config.changed(**{**reset, "edge": edge}, **dict(zip(kind.vectors, chosen)))
             if serves(fit, problem, arch):
                 return fit
