@@ -14,6 +14,7 @@ from ..codegen.errors import ArgumentTypeError, ConfigError, DeviceError, Layout
 from ..runtime.files import OutputWarning
 from . import options
 from .bench import bench_command
+from .cluster import worker_command
 from .devices import devices_command
 from .emit import emit_command
 from .explain import explain_command
@@ -47,6 +48,7 @@ def commands() -> None:
 
 _COMMANDS = (
     tune_command, emit_command, show_command, explain_command, devices_command, bench_command, report_command,
+    worker_command,
 )  # fmt: skip
 for _command in _COMMANDS:
     commands.add_command(_command)

@@ -24,10 +24,10 @@ from .tables import WIDTH, plain, say, shortened, wrapped
 from .trials import TrialsFile
 
 ON_PROCESSOR = "on the processor: these times say nothing about a GPU"
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
 
 
-class _Shown:
+class Shown:
     """How far a run is. Live draws it several times a second; elsewhere `line` prints it."""
 
     def __init__(self, console: Console) -> None:
@@ -57,7 +57,7 @@ class _Shown:
         return Group(*map(Text, lines), bar)  # a bar does not end its line
 
 
-class TuneShown(_Shown, Progress):
+class TuneShown(Shown, Progress):
     """The Progress of `tune`."""
 
     def __init__(self, console: Console, trials: TrialsFile | None = None) -> None:
@@ -92,7 +92,7 @@ class TuneShown(_Shown, Progress):
         self._best = best
         if tried.record.status is not Status.OK:
             self._causes[tried.record.status.value] += 1
-        if time.monotonic() - self._said_s >= _LINE_EVERY_S:
+        if time.monotonic() - self._said_s >= LINE_EVERY_S:
             self._said_s = time.monotonic()
             self.line()
 
@@ -113,7 +113,7 @@ class TuneShown(_Shown, Progress):
         return texts
 
 
-class BenchShown(_Shown):
+class BenchShown(Shown):
     """The BenchProgress of `bench`: a line a shape, and after each the run so far as JSON in a file."""
 
     def __init__(self, console: Console, json_file: Path | None = None) -> None:

@@ -17,7 +17,7 @@ from ...codegen.problem import Problem
 from ...codegen.schema1 import from_schema_1
 from .record import Record
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
 new field. A field or parameter that is missing takes its default; configs of schema 1 are translated."""
 

@@ -1,6 +1,5 @@
 """Journals of searches, read as recordings."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from ...codegen.errors import StoreError, check
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, read_plain
-from ..search.journal import FORMAT
+from ..search.journal import FORMAT, digest_of, study_of
 from ..search.space import Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
@@ -21,7 +20,7 @@ Versions = tuple[tuple[str, str], ...]
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
     """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
     of equals the one that was written last."""
-    begin = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} "
+    begin = f"{study_of(problem, device_key)} "
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
@@ -29,9 +28,7 @@ def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versi
                 header = json.loads(file.readline(_HEADER_BYTES))
             if header["format"] != FORMAT or not str(header["study"]).startswith(begin):
                 continue
-            # The same facts as the name of a journal is made of.
-            facts = [device_key, str(problem), *map(list, versions), header["dimensions"]]
-            same = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16] == path.stem
+            same = digest_of(problem, device_key, versions, header["dimensions"]) == path.stem
             found.append((same, path.stat().st_mtime, path))
         except (OSError, ValueError, KeyError, TypeError):
             continue

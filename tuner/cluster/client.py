@@ -1,0 +1,356 @@
+"""The client's side of tuning many problems on many workers. It alone writes the store.
+
+A problem is one Dask task, handed out when a device is free, the longest first. The worker asks what was tried of the
+problem, goes on from there, and sends each outcome as it comes; so whoever is killed, what was told is in a journal.
+"""
+
+import contextlib
+import itertools
+import json
+import queue
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Future, KilledWorker
+
+from ...codegen.errors import ConfigError, DeviceError, StoreError, check
+from ...codegen.legality import serves
+from ...codegen.problem import Problem
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.codec import dumps
+from ...runtime.store.store import Store
+from ...runtime.store.versions import generator_version
+from ..ending import noting_signals
+from ..recording.entry import Entry
+from ..result import Result
+from ..search.journal import FORMAT, Journal, digest_of, study_of
+from ..search.nearest import distance
+from ..search.space import Box, Point
+from .link import RETURN_S
+from .messages import Asks, Begins, Ends, Fails, Loses, Task, Tells, Told, device_of, read
+from .worker import answer, end_searches, facts, seat_of, seat_read, work
+
+_LOOK_S = 2.0
+_NEAR = 32
+_HEADER_BYTES = 1 << 24
+
+
+@dataclass(slots=True)
+class _Job:
+    problem: Problem
+    future: Future | None = None
+    over: bool = False
+
+
+@dataclass(slots=True)
+class _Attempt:
+    job: _Job
+    device: DeviceInfo
+    worker: str
+    versions: tuple[tuple[str, str], ...]
+    journal: Journal | None = None
+    trials: list[tuple[Point, Entry, dict[str, str]]] = field(default_factory=list)
+    """Told and not in the journal yet."""
+
+
+class Tuning:
+    """Problems on their way through the workers of a client."""
+
+    def __init__(
+        self,
+        client: Client,
+        problems: Sequence[Problem],
+        options: dict[str, Any],
+        store: Store,
+        device_key: str,
+        told: Told,
+        spaces: Path | None = None,
+    ) -> None:
+        self.results: dict[Problem, Result] = {}
+        """Of those that are done."""
+        self.interrupted: list[int] = []
+        """Signals that asked for the end."""
+        self._client, self._options, self._store, self._told = client, options, store, told
+        self._seat, self._key = seat_of(device_key), device_key
+        self._jobs = [_Job(problem) for problem in problems]
+        self._waiting = sorted(range(len(problems)), key=lambda n: -problems[n].flops)
+        self._attempts: dict[str, _Attempt] = {}
+        self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
+        self._seats, self._looked_s, self._lost_s = 0, -1e9, time.monotonic()
+        self._refused: set[str] = set()
+        files = sorted(spaces.glob("*.toml")) if spaces else []
+        self._spaces = tuple((file.name, file.read_text()) for file in files)
+        self._records = {(each.device, each.problem): each for each in store.layers()[0]}
+        self._journals = _journals(store.root / "trials")
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        # A name that nobody guesses; events of an earlier connection are not ours any longer.
+        self._topic = f"tilewright-{secrets.token_hex(8)}"
+        heard, topic = self._heard, self._topic
+        self._client.subscribe_topic(topic, lambda event: heard.put((topic, event[1])))
+
+    def run(self, back: Callable[[], Client | None] | None = None) -> None:
+        """Until every problem is done or has failed. `back` gives a new client where the scheduler went away; without
+        it the workers are this machine's own. Raises DeviceError where scheduler or workers stay away."""
+        with noting_signals(self.interrupted):
+            stopped = False
+            while any(not job.over for job in self._jobs):
+                if self.interrupted and not stopped:
+                    stopped = True
+                    self._stop()
+                if self._client.status != "running":
+                    self._reconnect(back)
+                self._look(back is None)
+                self._hand_out()
+                self._hear(0.1)
+
+    @property
+    def client(self) -> Client:
+        """The client in use by now."""
+        return self._client
+
+    def _running(self) -> Iterator[_Job]:
+        return (job for job in self._jobs if job.future is not None and not job.over)
+
+    def _look(self, own: bool) -> None:
+        """How many devices there are, every few seconds."""
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now
+        with contextlib.suppress(OSError):  # the scheduler is gone: seen by the client's status
+            seats = sum(each.get(self._seat, 0) > 0 for each in resources(self._client).values())
+            if seats != self._seats:
+                self._told.workers(seats)
+            self._seats = seats
+        if self._seats:
+            self._lost_s = now
+        elif own and now - self._lost_s > RETURN_S:
+            raise DeviceError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
+
+    def _hand_out(self) -> None:
+        under_way = sum(1 for _ in self._running())
+        while self._waiting and under_way < self._seats:
+            number = self._waiting.pop(0)
+            job = self._jobs[number]
+            task = Task(self._topic, number, job.problem, tuple(self._options.items()), self._spaces)
+            key = f"{self._topic}-{number}-{secrets.token_hex(4)}"
+            job.future = self._client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
+            job.future.add_done_callback(partial(self._done, number))
+            under_way += 1
+
+    def _done(self, number: int, future: Future) -> None:
+        self._heard.put((self._topic, (number, future.key)))
+
+    def _hear(self, seconds: float) -> None:
+        """All that was said by now; what of it is trials is in the journals then, each synced once."""
+        with contextlib.suppress(queue.Empty):
+            said = self._heard.get(timeout=seconds)
+            for topic, message in itertools.chain([said], _drained(self._heard)):
+                if topic != self._topic:
+                    continue
+                if isinstance(message, tuple):
+                    self._over(*message)
+                else:
+                    self._understand(message)
+        self._write()
+
+    def _understand(self, text: object) -> None:
+        try:
+            message = read(text)
+            if isinstance(message, Asks):
+                self._asked(message)
+                return
+            attempt = self._attempts.get(message.attempt)
+            check(attempt is not None, "of an attempt that nobody began", StoreError)
+            assert attempt is not None
+            if isinstance(message, Tells):
+                self._tried(attempt, message)
+            elif isinstance(message, Begins):
+                self._begun(attempt, message)
+            elif isinstance(message, Loses):
+                where = attempt.device.uuid or attempt.device.name
+                self._told.note(f"{attempt.worker}: its device {where} is lost, and gets no more: {message.reason}")
+            elif not attempt.job.over:
+                self._write()
+                self._finished(attempt, message)
+        except (StoreError, ConfigError) as error:
+            if len(self._refused) < 10 and str(error) not in self._refused:  # a worker that babbles is told a few times
+                self._refused.add(str(error))
+                self._told.note(f"a message of a worker is refused: {error}")
+
+    def _asked(self, message: Asks) -> None:
+        check(0 <= message.number < len(self._jobs), "of a problem that nobody asked for", StoreError)
+        job = self._jobs[message.number]
+        check(job.future is not None and not job.over, "of a problem that nobody is at", StoreError)
+        check(message.attempt not in self._attempts, "of an attempt that was begun", StoreError)
+        right = message.device.key == self._key and dict(message.versions).get("generator") == generator_version()
+        check(right, f"from a {message.device.key!r:.80} or a version that was not asked for", StoreError)
+        self._write()
+        self._attempts[message.attempt] = _Attempt(job, message.device, message.worker, message.versions)
+        known = {"records": self._near(job.problem), "trials": self._tried_before(job.problem, message)}
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it died meanwhile: Dask gives the problem to another
+            self._client.run(answer, message.attempt, json.dumps(known), workers=[message.worker])
+
+    def _near(self, problem: Problem) -> list[str]:
+        """The user's own records that help with a problem."""
+        near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
+        near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
+        return [dumps(each).decode() for each in near[:_NEAR]]
+
+    def _tried_before(self, problem: Problem, message: Asks) -> dict[str, str]:
+        """Journals of the problem on such a device, of these versions."""
+        found = {}
+        for path, dimensions in self._journals.get(study_of(problem, self._key), {}).items():
+            if path.stem == digest_of(problem, self._key, message.versions, dimensions):
+                with contextlib.suppress(OSError, ValueError):
+                    found[path.name] = path.read_text()
+        return found
+
+    def _begun(self, attempt: _Attempt, message: Begins) -> None:
+        problem, box = attempt.job.problem, Box(message.dimensions)
+        if not self._options.get("configs"):  # variants that a user names are in no journal
+            folder = self._store.root / "trials"
+            attempt.journal = Journal.of(folder, problem, self._key, attempt.versions, box)
+            dimensions = [[d.name, list(d.choices)] for d in message.dimensions]
+            path = folder / f"{digest_of(problem, self._key, attempt.versions, dimensions)}.jsonl"
+            self._journals.setdefault(study_of(problem, self._key), {})[path] = dimensions
+        self._told.begun(problem, attempt.worker, message.trials, message.resumed)
+
+    def _tried(self, attempt: _Attempt, message: Tells) -> None:
+        if attempt.journal is not None:
+            check(message.point in attempt.journal.space, "of a point outside its space", StoreError)
+            facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
+            attempt.trials.append((message.point, message.entry, facts))
+        self._told.tried(attempt.job.problem, self._key, message)
+
+    def _write(self) -> None:
+        for attempt in self._attempts.values():
+            if attempt.trials and attempt.journal is not None:
+                attempt.journal.extend(attempt.trials)
+                attempt.trials = []
+
+    def _finished(self, attempt: _Attempt, message: Ends | Fails) -> None:
+        job = attempt.job
+        if isinstance(message, Fails):
+            self._failed(job, message.reason)
+            return
+        result = message.result
+        check(
+            (result.problem, result.device.key) == (job.problem, self._key), "a result of another problem", StoreError
+        )
+        good = serves(result.best.config, job.problem, attempt.device.arch)
+        check(good, "a winner that cannot serve its problem", StoreError)
+        try:
+            if result.kept:
+                self._store.keep(result.best, replace=True)
+                self._records[self._key, job.problem] = result.best
+        except StoreError as error:
+            self._failed(job, f"{error}; the winner, which is not kept: {result.best.config}")
+            return
+        job.over = True
+        self.results[job.problem] = result
+        self._told.ended(result)
+
+    def _failed(self, job: _Job, reason: str) -> None:
+        job.over = True
+        self._told.failed(job.problem, reason)
+
+    def _over(self, number: int, key: str) -> None:
+        """Dask is done with a task: all that it said was heard before."""
+        job = self._jobs[number]
+        if job.over or job.future is None or job.future.key != key or job.future.status in ("cancelled", "lost"):
+            return
+        if job.future.status == "error":
+            error = job.future.exception()
+            reason = f"unexpected {type(error).__name__}: {error}"
+            self._failed(job, "each worker that had it died" if isinstance(error, KilledWorker) else reason)
+        else:
+            self._failed(job, "its worker ended without a result that could be read")
+
+    def _stop(self) -> None:
+        """The searches that run end with their duels; no other begins."""
+        for number in self._waiting:
+            self._jobs[number].over = True
+        self._waiting.clear()
+        with contextlib.suppress(OSError, ValueError):
+            self._client.run(end_searches, self._topic, on_error="ignore")
+
+    def _reconnect(self, back: Callable[[], Client | None] | None) -> None:
+        """Begin again with another connection: what was told is in the journals."""
+        self._told.note(f"the scheduler is gone: waiting {RETURN_S:.0f} s for it; what was measured is kept")
+        self._write()
+        self._client.close(timeout=1)
+        client = back() if back else None
+        if client is None:
+            raise DeviceError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
+        self._told.note("the scheduler is back: going on")
+        self._client, self._attempts, self._seats, self._looked_s = client, {}, 0, -1e9
+        self._subscribe()
+        again = [number for number, job in enumerate(self._jobs) if job.future is not None and not job.over]
+        for number in again:
+            self._jobs[number].future = None
+        self._waiting[:0] = again
+
+
+def resources(client: Client) -> dict[str, dict[str, float]]:
+    """The resources of each worker, by its address."""
+    return {address: each["resources"] for address, each in client.scheduler_info(n_workers=-1)["workers"].items()}
+
+
+def model(
+    client: Client, device_key: str, note: Callable[[str], None], given_up: Callable[[], bool]
+) -> DeviceInfo | None:
+    """The model of the workers' devices, once there is a worker; of several the one that is asked for. None where it
+    was given up before one came. Raises ConfigError."""
+    waited = False
+    told: set[str] = set()
+    while not given_up():
+        seats = {
+            worker: seat for worker, found in resources(client).items() for each in found if (seat := seat_read(each))
+        }
+        others = {version for version, _ in seats.values()} - {generator_version()}
+        if others - told:
+            told |= others
+            versions = ", ".join(sorted(others))
+            note(f"workers of tilewright {versions} get nothing: this is {generator_version()}; install the same there")
+        ours = {worker: key for worker, (version, key) in seats.items() if version == generator_version()}
+        keys = sorted({*ours.values()})
+        if not device_key and len(keys) > 1:
+            raise ConfigError(f"the workers have {', '.join(keys)}: choose one by --device-key")
+        worker = next((worker for worker, key in ours.items() if key == (device_key or key)), None)
+        if worker is not None:
+            return _device_of(client, worker)
+        if not waited:
+            waited = True
+            found = f"there are {', '.join(keys)}" if keys else "there is none yet"
+            note(f"waiting for a worker{f' with a {device_key}' if device_key else ''}; {found}")
+        time.sleep(0.5)
+    return None
+
+
+def _device_of(client: Client, worker: str) -> DeviceInfo:
+    return device_of(json.loads(client.run(facts, workers=[worker])[worker]))
+
+
+def _drained(source: "queue.Queue[tuple[str, object]]") -> Iterator[tuple[str, object]]:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield source.get_nowait()
+
+
+def _journals(folder: Path) -> dict[str, dict[Path, list[Any]]]:
+    """The journals that are there, and the dimensions of each, by how the names of their studies begin."""
+    found: dict[str, dict[Path, list[Any]]] = {}
+    for path in folder.glob("*.jsonl"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            header = json.loads(file.readline(_HEADER_BYTES))
+            if header["format"] == FORMAT:
+                found.setdefault(str(header["study"]).rpartition(" ")[0], {})[path] = header["dimensions"]
+    return found
