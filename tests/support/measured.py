@@ -23,6 +23,7 @@ def install() -> None:
     Bench.try_variant = noted  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+if __name__ in ("__main__", "__mp_main__"):  # the second in processes that multiprocessing starts, as Dask does
     child._START = child._START.replace("; from", "; import measured; measured.install(); from")
+if __name__ == "__main__":
     main(sys.argv[1:])

@@ -189,12 +189,15 @@ async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Even
     """Where a scheduler answers, and how to speak to it. Raises ConfigError, DeviceError."""
     end = time.monotonic() + seconds
     while True:
-        address = address_of(scheduler)
-        security = keys.security(address)
         try:
+            address = address_of(scheduler)  # a file may come later, and again
+            security = keys.security(address)
             comm = await connect(address, timeout=2, **security.get_connection_args("worker"))
             await comm.close()
             return address, security
+        except ConfigError:
+            if time.monotonic() > end or asked.is_set() or not scheduler.endswith(".json"):
+                raise
         except (OSError, ValueError) as error:
             if time.monotonic() > end or asked.is_set() or _of_tls(error):
                 raise _unanswered(scheduler, error) from error

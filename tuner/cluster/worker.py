@@ -37,6 +37,7 @@ from ..recording.replay import entry_of
 from ..result import Budget, Progress
 from ..search.candidates import Candidates
 from ..tune import tune
+from .link import quiet
 from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
 
 _SEAT = "tilewright "
@@ -65,7 +66,8 @@ def seat_read(resource: str) -> tuple[str, str] | None:
 @click.option("--cores", default="", help="Numbers of the processor's cores that it keeps to.")
 def dask_setup(worker: Worker, device: str, cores: str) -> None:
     """Dask calls this before the worker joins its scheduler."""
-    if cores:  # compile processes are as many as cores, and inherit them
+    if cores:  # one of ours; its compile processes are as many as cores, and inherit them
+        quiet()
         os.sched_setaffinity(0, map(int, cores.split(",")))
     if worker.nanny and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the client's to answer

@@ -1,0 +1,293 @@
+"""Several workers on the processor: what is killed, started again, refused or forged costs a trial at most."""
+
+import datetime
+import ipaddress
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("distributed")
+pytest.importorskip("cryptography")
+
+from clusters import TRIALS, Place, place, until
+
+WORKERS = ("--device", "host", "--workers")
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = 120) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=6) as here:
+        process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
+        until(here.noted)
+        listening = {
+            connection.laddr.ip
+            for each in here.processes()
+            for connection in each.net_connections("inet")
+            if connection.status == "LISTEN"
+        }
+        assert len(here.workers()) == 4
+        status, out, err = ended(process)
+        assert (status, err) == (0, "")
+        assert listening == {"127.0.0.1"}
+        assert "6 shapes on host" in out
+        assert "4 workers\n" in out
+        assert "6 of 6 shapes" in out
+        # The longest first, each by one worker.
+        assert re.search(r"^1/6 [4-7]x", out, re.M)
+        assert here.twice() == 0
+        assert here.complete()
+        assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 6 * TRIALS
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with place(tmp_path, shapes=8) as here:
+        process = here.start(*here.tune, *WORKERS, "4")
+        until(lambda: len(here.noted()) > chance.randint(1, 20))
+        time.sleep(chance.random() / 5)
+        chance.choice(here.workers()).kill()
+        status, out, err = ended(process)
+        assert (status, err) == (0, "")
+        assert here.twice() <= 1
+        assert here.complete()
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
+def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
+    with place(tmp_path, shapes=8) as here:
+        where = (*WORKERS, "4") if own else here.named
+        if not own:
+            here.scheduler()
+            here.start("worker", *here.named, *WORKERS, "4")
+        first = here.start(*here.tune, *where)
+        until(lambda: len(here.noted()) > 6)
+        first.kill()
+        first.communicate()
+        if own:
+            until(lambda: not list(here.processes()), 10)
+        else:  # the workers end what nobody wants: at most the trial in hand
+            time.sleep(3)
+            before = here.noted()
+            time.sleep(2)
+            assert here.noted() == before
+        again = here.start(*here.tune, *where)
+        status, out, err = ended(again)
+        assert (status, err) == (0, "")
+        assert "goes on from" in out
+        assert here.twice() <= 4  # a trial in flight for each worker
+        assert here.complete()
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=8) as here:
+        port = free_port()
+        scheduler = here.scheduler(port=port)
+        workers = here.start("worker", *here.named, *WORKERS, "3")
+        process = here.start(*here.tune, *here.named)
+        until(lambda: len(here.noted()) > 6)
+        scheduler.kill()
+        scheduler.communicate()
+        time.sleep(1)
+        here.scheduler(port=port)
+        status, out, err = ended(process)
+        assert (status, err) == (
+            0,
+            "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
+            "note: the scheduler is back: going on\n",
+        )
+        assert here.twice() <= 3
+        assert here.complete()
+        workers.send_signal(signal.SIGTERM)
+        status, out, err = ended(workers, 20)
+        assert (status, err) == (0, "")
+        assert out.count("is gone: waiting 60 s for it") == 1
+        until(lambda: not here.workers(), 10)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=8) as here:
+        process = here.start(*here.tune, *WORKERS, "2")
+        until(lambda: len(here.noted()) > 2)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        status, out, err = ended(process, 30)
+        assert (status, err) == (130, "")
+        assert re.search(r"[1-4] of 8 shapes", out)
+        until(lambda: not list(here.processes()), 10)
+
+
+def certificates(folder: Path, name: str) -> tuple[str, ...]:
+    """An authority of its own and a certificate for both sides, as the options name them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    now, keys, made = datetime.datetime.now(datetime.timezone.utc), [], []
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} {role}")]) for role in ("ca", "side")]
+    for number, role in enumerate(("ca", "side")):
+        key = ec.generate_private_key(ec.SECP256R1())
+        keys.append(key)
+        made.append(
+            x509.CertificateBuilder()
+            .subject_name(names[number])
+            .issuer_name(names[0])
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=role == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+            .sign(keys[0], hashes.SHA256())
+        )
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files = {
+        "ca": made[0].public_bytes(encoding),
+        "cert": made[1].public_bytes(encoding),
+        "key": keys[1].private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain),
+    }
+    for kind, data in files.items():
+        (folder / f"{name}-{kind}.pem").write_bytes(data)
+    ca, cert, key_file = (str(folder / f"{name}-{kind}.pem") for kind in files)
+    return "--tls-ca-file", ca, "--tls-cert", cert, "--tls-key", key_file
+
+
+@pytest.mark.slow
+def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path) -> None:
+    right, wrong = certificates(tmp_path, "right"), certificates(tmp_path, "wrong")
+    with place(tmp_path, shapes=2) as here:
+        here.scheduler("--protocol", "tls", *right)
+        here.start("worker", *here.named, *WORKERS, "2", *right)
+        status, out, err = ended(here.start(*here.tune, *here.named, *right))
+        assert (status, err) == (0, "")
+        assert here.complete()
+        refused = [
+            here.start(*here.tune, *here.named, *wrong),
+            here.start("worker", *here.named, *WORKERS, "1", *wrong),
+        ]
+        for process in refused:
+            status, out, err = ended(process, 30)
+            assert (status, out.count("winner"), err.count("\n")) == (2, 0, 1)
+            assert "TLS failed, its certificate or ours is refused" in err
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert (status, err.count("\n")) == (2, 1)
+        assert "needs --tls-ca-file, --tls-cert and --tls-key" in err
+
+
+HOSTILE = """
+import json, sys
+from tilewright.tuner.cluster import worker
+
+real = worker.Attempt.say
+
+def say(self, message):
+    if isinstance(message, worker.Ends):
+        attempt = self.name
+        def send(text):
+            self._worker.log_event(self.task.topic, text)
+        good = json.loads(worker.written(message))
+        forged = json.loads(worker.written(message))
+        forged["result"]["best"]["measurement"]["median_us"] = -1
+        other = json.loads(worker.written(message))
+        other["result"]["problem"]["m"] = 4096
+        nan = worker.written(message).replace('"seconds": ', '"seconds": NaN, "x": ')
+        for each in (
+            "{", "[" * 10000, 7, {"kind": "Ends"}, json.dumps({"kind": "__import__"}), json.dumps(forged), json.dumps(other), nan,
+            json.dumps({"kind": "Tells", "attempt": attempt, "point": [10**9], "entry": {"status": "ok", "time_us": 1e-9},
+                        "started": "2026-01-01T00:00:00", "variant": "naive:8x32"}),
+            json.dumps({"kind": "Tells", "attempt": "../../etc", "point": [0], "entry": {"status": "ok", "time_us": 1.0},
+                        "started": "now", "variant": "\\u001b[2J"}),
+            json.dumps({"kind": "Fails", "attempt": "another", "reason": "\\u001b[2J"}),
+        ):
+            send(each)
+    real(self, message)
+
+worker.Attempt.say = say
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_what_a_hostile_worker_sends_is_refused(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as here:
+        (tmp_path / "hostile.py").write_text(HOSTILE)
+        here.scheduler()
+        code = "import sys; from distributed.cli.dask_worker import main; main(sys.argv[1:])"
+        (tmp_path / "start.py").write_text(f"if __name__ == '__main__':\n    {code}\n")
+        arguments = ["--scheduler-file", here.named[1], "--nthreads", "1", "--preload", str(tmp_path / "hostile.py")]
+        here.start(*arguments, "--device", "host", program=str(tmp_path / "start.py"))
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert status == 0, err
+        assert here.complete()
+        notes = err.splitlines()
+        assert 5 <= len(notes) <= 10
+        assert all(note.startswith("note: a message of a worker is refused: ") for note in notes)
+        assert "\x1b" not in err + out
+
+
+LOST = """
+import os
+from tilewright.tuner.cluster import worker
+from tilewright.codegen.errors import TuningError
+
+if not os.path.exists({flag!r}):
+    open({flag!r}, "w").close()
+    def lost(*arguments, **options):
+        raise TuningError("the device cannot be opened: an illegal address was met")
+    worker.tune = lost
+    worker.fault = lambda info: "an illegal address was met"
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_another(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=4) as here:
+        (tmp_path / "lost.py").write_text(LOST.format(flag=str(tmp_path / "flag")))
+        here.scheduler()
+        code = "import sys; from distributed.cli.dask_worker import main; main(sys.argv[1:])"
+        (tmp_path / "start.py").write_text(f"if __name__ == '__main__':\n    {code}\n")
+        for _ in range(2):
+            arguments = ["--scheduler-file", here.named[1], "--nthreads", "1", "--preload", str(tmp_path / "lost.py")]
+            here.start(*arguments, "--device", "host", program=str(tmp_path / "start.py"))
+        until((tmp_path / "flag").exists)
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert (status, err.count("\n")) == (0, 1), err
+        assert "is lost, and gets no more: an illegal address was met" in err
+        assert len(list((here.store / "records").iterdir())) == 4
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as here:
+        for command in (here.tune, ("worker", "--device", "host", "--workers", "1")):
+            status, out, err = ended(here.start(*command, "--scheduler", f"tcp://127.0.0.1:{free_port()}"))
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            assert "no scheduler answers there" in err
+
+
+def resources(kind: str, key: str) -> dict[str, Any]:
+    return {f"tilewright {kind} {key}": 1.0}
