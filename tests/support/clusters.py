@@ -1,5 +1,6 @@
 """Commands that tune on several workers, in processes of their own, and what is left of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +77,14 @@ class Place:
         until(file.exists)
         return process
 
+    def dask_worker(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Dask's own command, for that scheduler."""
+        program = self.folder / "dask_worker.py"  # a file, as multiprocessing reads it again
+        program.write_text("from distributed.cli.dask_worker import main\nif __name__ == '__main__':\n    main()\n")
+        address = json.loads((self.folder / "scheduler.json").read_text())["address"]
+        quiet = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard")
+        return self.start(address, *quiet, *arguments, program=str(program))
+
     @property
     def named(self) -> tuple[str, str]:
         """The option that leads to that scheduler."""
@@ -106,6 +115,10 @@ class Place:
                 continue
             if own:
                 yield process
+
+    def measuring(self) -> list[psutil.Process]:
+        """Processes that compile or measure."""
+        return [each for each in self.processes() if "measure.worker" in " ".join(each.cmdline())]
 
     def workers(self) -> list[psutil.Process]:
         """Dask's worker processes."""

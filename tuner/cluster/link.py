@@ -149,8 +149,9 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
 
 def quiet() -> None:
     """What Dask logs is told by us, in one line, where it matters."""
-    for name in ("distributed", "bokeh", "tornado", "asyncio"):
-        logging.getLogger(name).setLevel(SILENT)
+    for name in ("distributed", "tornado", "asyncio", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # Dask gives several a level of their own
+            logging.getLogger(name).setLevel(SILENT)
 
 
 async def serve(
