@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
 
-from clusters import TRIALS, Place, place, until
+from clusters import TRIALS, place, until
 
 WORKERS = ("--device", "host", "--workers")
 
@@ -95,7 +95,7 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
         status, out, err = ended(again)
         assert (status, err) == (0, "")
         assert "goes on from" in out
-        assert here.twice() <= 4  # a trial in flight for each worker
+        assert here.twice() <= 8  # of each worker what is in flight, and what it ends before it hears
         assert here.complete()
 
 
@@ -117,7 +117,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert here.twice() <= 3
+        assert here.twice() <= 3  # what is in flight of each worker
         assert here.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)
@@ -144,7 +144,7 @@ def certificates(folder: Path, name: str) -> tuple[str, ...]:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    now, keys, made = datetime.datetime.now(datetime.timezone.utc), [], []
+    now, keys, made = datetime.datetime.now(datetime.UTC), [], []
     names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} {role}")]) for role in ("ca", "side")]
     for number, role in enumerate(("ca", "side")):
         key = ec.generate_private_key(ec.SECP256R1())

@@ -52,11 +52,18 @@ class Place:
 
     def start(self, *arguments: str, program: str = PROGRAM, **variables: str) -> "subprocess.Popen[str]":
         """A command in the background."""
-        environment = {**os.environ, **variables, "MEASURED": str(self.measured), MARK: str(self.folder)}
+        noted = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": "0.1"}
+        environment = {**os.environ, **variables, **noted, MARK: str(self.folder)}
         pipe: Any = subprocess.PIPE
         command = [sys.executable, "-u", program, *arguments]
         process = subprocess.Popen(
-            command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
         )
         self.started.append(process)
         return process

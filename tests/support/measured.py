@@ -1,7 +1,9 @@
-"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process."""
+"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process, and
+rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some."""
 
 import os
 import sys
+import time
 
 from tilewright.cli.app import main
 from tilewright.codegen.config import Config
@@ -18,6 +20,7 @@ def install() -> None:
         file = os.open(os.environ["MEASURED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{self.problem} {config}\n".encode())
         os.close(file)
+        time.sleep(float(os.environ.get("MEASURED_PAUSE_S", "0")))
         return tried
 
     Bench.try_variant = noted  # type: ignore[method-assign]

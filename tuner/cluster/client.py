@@ -5,11 +5,15 @@ problem, goes on from there, and sends each outcome as it comes; so whoever is k
 """
 
 import contextlib
+import errno
 import itertools
 import json
 import queue
 import secrets
+import signal
 import time
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +26,7 @@ from ...codegen.errors import ConfigError, DeviceError, StoreError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.files import OutputWarning
 from ...runtime.store.codec import dumps
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
@@ -42,6 +47,7 @@ _HEADER_BYTES = 1 << 24
 
 @dataclass(slots=True)
 class _Job:
+    number: int
     problem: Problem
     future: Future | None = None
     over: bool = False
@@ -77,9 +83,12 @@ class Tuning:
         """Signals that asked for the end."""
         self._client, self._options, self._store, self._told = client, options, store, told
         self._seat, self._key = seat_of(device_key), device_key
-        self._jobs = [_Job(problem) for problem in problems]
-        self._waiting = sorted(range(len(problems)), key=lambda n: -problems[n].flops)
+        self._jobs = [_Job(*each) for each in enumerate(problems)]
+        self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
+        self._under_way: set[int] = set()
         self._attempts: dict[str, _Attempt] = {}
+        self._fresh: list[_Attempt] = []
+        """Those with trials that are not in their journals yet."""
         self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
         self._seats, self._looked_s, self._lost_s = 0, -1e9, time.monotonic()
         self._refused: set[str] = set()
@@ -100,23 +109,26 @@ class Tuning:
         it the workers are this machine's own. Raises DeviceError where scheduler or workers stay away."""
         with noting_signals(self.interrupted):
             stopped = False
-            while any(not job.over for job in self._jobs):
+            while self._waiting or self._under_way:
                 if self.interrupted and not stopped:
                     stopped = True
                     self._stop()
-                if self._client.status != "running":
-                    self._reconnect(back)
-                self._look(back is None)
-                self._hand_out()
-                self._hear(0.1)
+                try:
+                    if self._client.status != "running":
+                        self._reconnect(back)
+                    self._look(back is None)
+                    self._hand_out()
+                    self._hear(0.1)
+                except OSError as error:
+                    if error.errno not in (errno.EPIPE, errno.EIO):  # whoever watched is gone
+                        raise
+                    self._told = Told()
+                    self.interrupted.append(signal.SIGHUP)
 
     @property
     def client(self) -> Client:
         """The client in use by now."""
         return self._client
-
-    def _running(self) -> Iterator[_Job]:
-        return (job for job in self._jobs if job.future is not None and not job.over)
 
     def _look(self, own: bool) -> None:
         """How many devices there are, every few seconds."""
@@ -135,31 +147,31 @@ class Tuning:
             raise DeviceError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
 
     def _hand_out(self) -> None:
-        under_way = sum(1 for _ in self._running())
-        while self._waiting and under_way < self._seats:
-            number = self._waiting.pop(0)
+        while self._waiting and len(self._under_way) < self._seats:
+            number = self._waiting.popleft()
+            self._under_way.add(number)
             job = self._jobs[number]
             task = Task(self._topic, number, job.problem, tuple(self._options.items()), self._spaces)
             key = f"{self._topic}-{number}-{secrets.token_hex(4)}"
             job.future = self._client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
             job.future.add_done_callback(partial(self._done, number))
-            under_way += 1
 
     def _done(self, number: int, future: Future) -> None:
         self._heard.put((self._topic, (number, future.key)))
 
     def _hear(self, seconds: float) -> None:
         """All that was said by now; what of it is trials is in the journals then, each synced once."""
-        with contextlib.suppress(queue.Empty):
+        try:
             said = self._heard.get(timeout=seconds)
             for topic, message in itertools.chain([said], _drained(self._heard)):
-                if topic != self._topic:
-                    continue
-                if isinstance(message, tuple):
+                if topic == self._topic and isinstance(message, tuple):
                     self._over(*message)
-                else:
+                elif topic == self._topic:
                     self._understand(message)
-        self._write()
+        except queue.Empty:
+            return
+        finally:
+            self._write()
 
     def _understand(self, text: object) -> None:
         try:
@@ -217,7 +229,8 @@ class Tuning:
         problem, box = attempt.job.problem, Box(message.dimensions)
         if not self._options.get("configs"):  # variants that a user names are in no journal
             folder = self._store.root / "trials"
-            attempt.journal = Journal.of(folder, problem, self._key, attempt.versions, box)
+            with self._spared():
+                attempt.journal = Journal.of(folder, problem, self._key, attempt.versions, box)
             dimensions = [[d.name, list(d.choices)] for d in message.dimensions]
             path = folder / f"{digest_of(problem, self._key, attempt.versions, dimensions)}.jsonl"
             self._journals.setdefault(study_of(problem, self._key), {})[path] = dimensions
@@ -227,14 +240,25 @@ class Tuning:
         if attempt.journal is not None:
             check(message.point in attempt.journal.space, "of a point outside its space", StoreError)
             facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
+            self._fresh += [] if attempt.trials else [attempt]
             attempt.trials.append((message.point, message.entry, facts))
         self._told.tried(attempt.job.problem, self._key, message)
 
     def _write(self) -> None:
-        for attempt in self._attempts.values():
-            if attempt.trials and attempt.journal is not None:
+        while self._fresh:
+            attempt = self._fresh.pop()
+            assert attempt.journal is not None
+            with self._spared():
                 attempt.journal.extend(attempt.trials)
-                attempt.trials = []
+            attempt.trials = []
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        """A journal that cannot be written costs an OutputWarning: the rest goes on."""
+        try:
+            yield
+        except StoreError as error:
+            warnings.warn(str(error), OutputWarning, stacklevel=3)
 
     def _finished(self, attempt: _Attempt, message: Ends | Fails) -> None:
         job = attempt.job
@@ -254,13 +278,17 @@ class Tuning:
         except StoreError as error:
             self._failed(job, f"{error}; the winner, which is not kept: {result.best.config}")
             return
-        job.over = True
+        self._close(job)
         self.results[job.problem] = result
         self._told.ended(result)
 
     def _failed(self, job: _Job, reason: str) -> None:
-        job.over = True
+        self._close(job)
         self._told.failed(job.problem, reason)
+
+    def _close(self, job: _Job) -> None:
+        job.over = True
+        self._under_way.discard(job.number)
 
     def _over(self, number: int, key: str) -> None:
         """Dask is done with a task: all that it said was heard before."""
@@ -276,8 +304,6 @@ class Tuning:
 
     def _stop(self) -> None:
         """The searches that run end with their duels; no other begins."""
-        for number in self._waiting:
-            self._jobs[number].over = True
         self._waiting.clear()
         with contextlib.suppress(OSError, ValueError):
             self._client.run(end_searches, self._topic, on_error="ignore")
@@ -285,18 +311,20 @@ class Tuning:
     def _reconnect(self, back: Callable[[], Client | None] | None) -> None:
         """Begin again with another connection: what was told is in the journals."""
         self._told.note(f"the scheduler is gone: waiting {RETURN_S:.0f} s for it; what was measured is kept")
-        self._write()
         self._client.close(timeout=1)
+        self._hear(0.01)  # the last words of the old one
         client = back() if back else None
         if client is None:
             raise DeviceError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
         self._told.note("the scheduler is back: going on")
         self._client, self._attempts, self._seats, self._looked_s = client, {}, 0, -1e9
         self._subscribe()
-        again = [number for number, job in enumerate(self._jobs) if job.future is not None and not job.over]
-        for number in again:
+        for number in sorted(self._under_way, key=lambda n: self._jobs[n].problem.flops):
             self._jobs[number].future = None
-        self._waiting[:0] = again
+            self._waiting.appendleft(number)
+        self._under_way.clear()
+        if self.interrupted:
+            self._waiting.clear()
 
 
 def resources(client: Client) -> dict[str, dict[str, float]]:

@@ -199,6 +199,10 @@ def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
         reason = one_line(error)
     except KeyboardInterrupt:
         reason = "interrupted before anything worked"
+    except _GoneError:
+        raise
+    except Exception as error:  # told as text: Dask would pickle it
+        reason = f"unexpected {type(error).__name__}: {one_line(error)}"
     return Fails(attempt.name, reason)
 
 
