@@ -46,7 +46,7 @@ class Keys:
         the address says otherwise."""
         given = {"--tls-ca-file": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
         missing = [name for name, file in given.items() if file is None]
-        check(len(missing) in (0, 3), f"--tls-ca-file, --tls-cert and --tls-key go together: {missing} missing")
+        check(len(missing) in (0, 3), f"--tls-ca-file, --tls-cert and --tls-key go together: {' and '.join(missing)} missing")
         if missing:
             wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
             found = Security()  # Dask's configuration may name them
