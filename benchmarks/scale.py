@@ -36,9 +36,10 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster import worker as tuning_worker
-from tilewright.tuner.cluster.client import Tuning, resources
+from tilewright.tuner.cluster.client import Tuning
 from tilewright.tuner.cluster.link import quiet
 from tilewright.tuner.cluster.messages import Tells, Told
+from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.files import Recording, read_cache_file
@@ -158,7 +159,7 @@ def simulate(recordings: list[str], count: int, pace: float) -> dict[str, Any]:
         tuning.run()
         wall_s, own_s = time.monotonic() - begun, time.process_time() - own
         cpu_s = [sum(each.cpu_times()[:2]) - first for each, first in zip(outer, before)]
-        assert len(tuning.results) == len(problems) and not counted.failed_count
+        assert (len(tuning.results), counted.failed_count) == (len(problems), 0)
         told = sum(len(path.read_bytes().splitlines()) - 1 for path in (folder / "store" / "trials").glob("*.jsonl"))
         assert told == counted.trials == sum(result.trials for result in tuning.results.values())
         return {
@@ -199,9 +200,10 @@ def tuned(gpus: int, cores: list[int], kill_after_s: float | None = None) -> tup
         program = [sys.executable, str(ROOT / "tests" / "support" / "measured.py"), "tune", *shapes]
         program += ["--workers", str(gpus), "--json", str(output), "--store", f"{made}/store"]
         begun = time.monotonic()
-        process = subprocess.Popen(
-            program, env={**os.environ, "MEASURED": str(noted)}, preexec_fn=lambda: os.sched_setaffinity(0, cores)
-        )
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # a child inherits it
+        process = subprocess.Popen(program, env={**os.environ, "MEASURED": str(noted)})
+        os.sched_setaffinity(0, before)
         if kill_after_s is not None:
             time.sleep(kill_after_s)
             children = psutil.Process(process.pid).children()

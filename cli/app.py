@@ -14,7 +14,6 @@ from ..codegen.errors import ArgumentTypeError, ConfigError, DeviceError, Layout
 from ..runtime.files import OutputWarning
 from . import options
 from .bench import bench_command
-from .cluster import worker_command
 from .devices import devices_command
 from .emit import emit_command
 from .explain import explain_command
@@ -22,6 +21,7 @@ from .report import report_command
 from .show import show_command
 from .tables import plain
 from .tune import tune_command
+from .worker import worker_command
 
 BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceError)
 """Answered with exit status 2; other failures with 1."""

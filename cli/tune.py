@@ -15,7 +15,7 @@ from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
-from .cluster import ON_WORKERS, on_workers, tuned_on_workers, wanted
+from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
 from .progress import TuneShown
 from .result import result_json, show_replay, show_result
 from .show import show_records

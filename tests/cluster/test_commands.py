@@ -55,7 +55,7 @@ def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name:
         (("--scheduler", "127.0.0.1:1"), "--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file"),
         (("--scheduler", "none.json"), "--scheduler none.json: No such file or directory"),
         (("--scheduler", "tls://127.0.0.1:1"), "tls://127.0.0.1:1 needs --tls-ca-file, --tls-cert and --tls-key"),
-        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "go together: --tls-ca-file and --tls-key missing"),
+        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together: --tls-ca-file and --tls-key missing"),
         (("--device", "host", "--workers", "2", "--sampler", "best"), "sampler must be one of"),
     ],
 )  # fmt: skip

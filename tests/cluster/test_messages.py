@@ -24,8 +24,8 @@ TIMES, RIGHT = Measurement((1.0, 2.0, 1.5), 1.5, 0.5, clock_mhz=1980.0), Accurac
 BEST = Record(PROBLEM, INFO.key, NAIVE, Status.OK, measurement=TIMES, accuracy=RIGHT, gpu=INFO.uuid)
 CONTENDERS = (Contender(NAIVE, TIMES, RIGHT, 1.1, (1.0, 1.2)), Contender(None, TIMES, RIGHT, 1.0, (1.0, 1.0)))
 RESULT = Result(
-    PROBLEM, INFO, BEST, CONTENDERS, 7, 3, (("ok", 4),), (("too large", 9),), Phases(1.0, 2.0, 3.0), 0.5, 9.0, None, 0.1,
-    2, math.inf, "trials", "gp",
+    PROBLEM, INFO, BEST, CONTENDERS, 7, 3, (("ok", 4),), (("too large", 9),), Phases(1.0, 2.0, 3.0), 0.5, 9.0, None,
+    0.1, 2, math.inf, "trials", "gp",
 )  # fmt: skip
 SAID: list[Message] = [
     Asks("a", 3, "tcp://127.0.0.1:1", INFO, (("driver", "x"), ("generator", "y"))),
@@ -65,8 +65,9 @@ TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
     [
         7, None, b"{}", {"kind": "Ends"}, "", "{", "[]", "{}", "[" * 100_000, '{"kind": "Tells"}', '{"kind": ["Ends"]}',
         '{"kind": "__import__"}', "x" * (5 << 20),
-        changed(TOLD, "point", value=[1.0, 0]), changed(TOLD, "point", value="10"), changed(TOLD, "point", value=[True, 0]),
-        changed(TOLD, "started", value="now"), changed(TOLD, "variant", value="\x1b[2J"), changed(TOLD, "attempt", value=3),
+        changed(TOLD, "point", value=[1.0, 0]), changed(TOLD, "point", value="10"),
+        changed(TOLD, "point", value=[True, 0]), changed(TOLD, "attempt", value=3),
+        changed(TOLD, "started", value="now"), changed(TOLD, "variant", value="\x1b[2J"),
         changed(TOLD, "entry", "time_us", value=-1.0), changed(TOLD, "entry", "time_us", value=math.nan),
         changed(TOLD, "entry", "times_us", value=[0.0]), changed(TOLD, "entry", "status", value="fine"),
         changed(TOLD, "entry", "status", value="crashed"), changed(TOLD, "entry", "reason", value=[]),
@@ -93,7 +94,8 @@ def test_anything_else_is_refused_in_a_line(text: object) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda e: st.lists(e) | st.dictionaries(st.text(), e)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda e: st.lists(e) | st.dictionaries(st.text(), e),
 )
 
 

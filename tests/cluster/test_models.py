@@ -1,13 +1,16 @@
 """Which workers get anything: of this version, with devices of the model that is asked for."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("distributed")
 
+from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ConfigError
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.cluster import client, link, worker
+from tilewright.tuner.cluster import link, models, worker
 from tilewright.tuner.cluster.worker import seat_of, seat_read
 
 
@@ -18,17 +21,31 @@ class Scheduled:
         self.seats = seats
 
     def scheduler_info(self, n_workers: int) -> dict[str, dict[str, object]]:
-        return {"workers": {f"tcp://{n}": {"resources": {seat: 1.0, "other": 2.0}} for n, seat in enumerate(self.seats)}}
+        return {
+            "workers": {f"tcp://{n}": {"resources": {seat: 1.0, "other": 2.0}} for n, seat in enumerate(self.seats)}
+        }
 
     def run(self, function: object, workers: list[str]) -> dict[str, str]:
         worker._here[:] = [host_info()]
         return {workers[0]: worker.facts()}
 
 
+class NoMoreError(Exception):
+    """It would wait."""
+
+
 def chosen(scheduled: Scheduled, key: str = "") -> tuple[DeviceInfo | None, list[str]]:
     notes: list[str] = []
-    looks = iter([False, False, True])
-    return client.model(scheduled, key, notes.append, lambda: next(looks)), notes  # type: ignore[arg-type]
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if text.startswith("waiting"):
+            raise NoMoreError
+
+    try:
+        return models.model(scheduled, key, note), notes  # type: ignore[arg-type]
+    except NoMoreError:
+        return None, notes
 
 
 def test_the_one_model_there_is() -> None:
@@ -55,10 +72,6 @@ def test_workers_of_another_version_are_told_and_get_nothing() -> None:
 
 
 def test_each_gpu_has_a_worker_by_its_uuid_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from tilewright.codegen.arch import ARCHES
-
     monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: set(range(2, 18)))
     gpu = replace(host_info(), arch=ARCHES["sm_90a"], selector="cuda:5")
     made = link.workers([replace(gpu, uuid=f"GPU-{number}") for number in range(3)])

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,11 +38,12 @@ from ..search.journal import FORMAT, Journal, digest_of, study_of
 from ..search.nearest import distance
 from ..search.space import Box, Point
 from .link import RETURN_S
-from .messages import Asks, Begins, Ends, Fails, Loses, Task, Tells, Told, device_of, read
-from .worker import answer, end_searches, facts, seat_of, seat_read, work
+from .messages import Asks, Begins, Ends, Fails, Loses, Task, Tells, Told, read
+from .models import resources
+from .worker import answer, end_searches, seat_of, work
 
 _LOOK_S = 2.0
-_NEAR = 32
+_NEAR, _ANSWERS = 32, 8
 _HEADER_BYTES = 1 << 24
 
 
@@ -92,6 +94,7 @@ class Tuning:
         self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
         self._seats, self._looked_s, self._lost_s = 0, -1e9, time.monotonic()
         self._refused: set[str] = set()
+        self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
         self._spaces = tuple((file.name, file.read_text()) for file in files)
         self._records = {(each.device, each.problem): each for each in store.layers()[0]}
@@ -107,7 +110,7 @@ class Tuning:
     def run(self, back: Callable[[], Client | None] | None = None) -> None:
         """Until every problem is done or has failed. `back` gives a new client where the scheduler went away; without
         it the workers are this machine's own. Raises DeviceError where scheduler or workers stay away."""
-        with noting_signals(self.interrupted):
+        with noting_signals(self.interrupted), self._answering:
             stopped = False
             while self._waiting or self._under_way:
                 if self.interrupted and not stopped:
@@ -207,8 +210,8 @@ class Tuning:
         self._write()
         self._attempts[message.attempt] = _Attempt(job, message.device, message.worker, message.versions)
         known = {"records": self._near(job.problem), "trials": self._tried_before(job.problem, message)}
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it died meanwhile: Dask gives the problem to another
-            self._client.run(answer, message.attempt, json.dumps(known), workers=[message.worker])
+        # Not waited for: where it died meanwhile, Dask gives the problem to another.
+        self._answering.submit(self._client.run, answer, message.attempt, json.dumps(known), workers=[message.worker])
 
     def _near(self, problem: Problem) -> list[str]:
         """The user's own records that help with a problem."""
@@ -325,46 +328,6 @@ class Tuning:
         self._under_way.clear()
         if self.interrupted:
             self._waiting.clear()
-
-
-def resources(client: Client) -> dict[str, dict[str, float]]:
-    """The resources of each worker, by its address."""
-    return {address: each["resources"] for address, each in client.scheduler_info(n_workers=-1)["workers"].items()}
-
-
-def model(
-    client: Client, device_key: str, note: Callable[[str], None], given_up: Callable[[], bool]
-) -> DeviceInfo | None:
-    """The model of the workers' devices, once there is a worker; of several the one that is asked for. None where it
-    was given up before one came. Raises ConfigError."""
-    waited = False
-    told: set[str] = set()
-    while not given_up():
-        seats = {
-            worker: seat for worker, found in resources(client).items() for each in found if (seat := seat_read(each))
-        }
-        others = {version for version, _ in seats.values()} - {generator_version()}
-        if others - told:
-            told |= others
-            versions = ", ".join(sorted(others))
-            note(f"workers of tilewright {versions} get nothing: this is {generator_version()}; install the same there")
-        ours = {worker: key for worker, (version, key) in seats.items() if version == generator_version()}
-        keys = sorted({*ours.values()})
-        if not device_key and len(keys) > 1:
-            raise ConfigError(f"the workers have {', '.join(keys)}: choose one by --device-key")
-        worker = next((worker for worker, key in ours.items() if key == (device_key or key)), None)
-        if worker is not None:
-            return _device_of(client, worker)
-        if not waited:
-            waited = True
-            found = f"there are {', '.join(keys)}" if keys else "there is none yet"
-            note(f"waiting for a worker{f' with a {device_key}' if device_key else ''}; {found}")
-        time.sleep(0.5)
-    return None
-
-
-def _device_of(client: Client, worker: str) -> DeviceInfo:
-    return device_of(json.loads(client.run(facts, workers=[worker])[worker]))
 
 
 def _drained(source: "queue.Queue[tuple[str, object]]") -> Iterator[tuple[str, object]]:

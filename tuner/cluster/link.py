@@ -46,7 +46,10 @@ class Keys:
         the address says otherwise."""
         given = {"--tls-ca-file": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
         missing = [name for name, file in given.items() if file is None]
-        check(len(missing) in (0, 3), f"--tls-ca-file, --tls-cert and --tls-key go together: {' and '.join(missing)} missing")
+        check(
+            len(missing) in (0, 3),
+            f"--tls-ca-file, --tls-cert and --tls-key go together: {' and '.join(missing)} missing",
+        )
         if missing:
             wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
             found = Security()  # Dask's configuration may name them
@@ -103,10 +106,10 @@ def _of_tls(error: BaseException | None) -> str:
     return ""
 
 
-def again(scheduler: str, keys: Keys, seconds: float, given_up: Callable[[], bool]) -> Client | None:
-    """A client of a scheduler that went away, once it is back; None if it is not by then."""
+def again(scheduler: str, keys: Keys, seconds: float, interrupted: Sequence[int]) -> Client | None:
+    """A client of a scheduler that went away, once it is back; None if it is not by then, or a signal came."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not given_up():
+    while time.monotonic() < end and not interrupted:
         with contextlib.suppress(DeviceError, ConfigError):
             return connected(scheduler, keys)
         time.sleep(0.5)
