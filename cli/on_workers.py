@@ -166,9 +166,10 @@ def tuned_on_workers(
         store.make()
         shown.opened(problems, info)
         if not scheduler:
-            cluster, here = link.started(infos[: len(problems)])
-            ending.callback(cluster.close, timeout=10)
-            ending.callback(here.close, timeout=2)
+            with link.signals_held():
+                cluster, here = link.started(infos[: len(problems)])
+                ending.callback(cluster.close, timeout=10)
+                ending.callback(here.close, timeout=2)
         sent = {**given, "configs": [str(config) for config in given["configs"]]}
         run = client.Tuning(here, problems, sent, store, info.key, shown, spaces)
         back = partial(link.again, scheduler, keys, link.RETURN_S, run.interrupted)

@@ -1,5 +1,6 @@
 """What a worker says is read as strictly as a record that is stored."""
 
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -109,10 +110,8 @@ def test_any_field_of_any_type_is_read_or_refused(message: Message, data: st.Dat
             break
         inner = inner[name]
     inner[name] = data.draw(JSON)
-    try:
+    with contextlib.suppress(StoreError):
         read(json.dumps(document))
-    except StoreError as error:
-        assert str(error)
 
 
 def test_a_box_holds_each_combination_and_nothing_else() -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,7 +67,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
         until(lambda: len(here.noted()) > chance.randint(1, 20))
         time.sleep(chance.random() / 5)
         chance.choice(here.workers()).kill()
-        status, out, err = ended(process)
+        status, _, err = ended(process)
         assert (status, err) == (0, "")
         assert here.twice() <= 1
         assert here.complete()
@@ -212,38 +211,35 @@ def test_an_error_that_nobody_expected_costs_its_problem_alone(tmp_path: Path) -
         (tmp_path / "broken.py").write_text(BROKEN)
         here.scheduler()
         here.dask_worker("--preload", str(tmp_path / "broken.py"), "--device", "host")
-        status, out, err = ended(here.start(*here.tune, *here.named), 40)
+        status, _, err = ended(here.start(*here.tune, *here.named), 40)
         assert (status, err.count("\n")) == (1, 2), err
         assert "tilewright: 3x4x5 float nn: unexpected ZeroDivisionError: a slip" in err
 
 
 HOSTILE = """
-import json, sys
+import json
 from tilewright.tuner.cluster import worker
 
 real = getattr(worker, "real", worker.Attempt.say)  # Dask reads this file more than once
 worker.real = real
+OK = {"status": "ok", "time_us": 1.0}
 
 def say(self, message):
     if isinstance(message, worker.Ends):
-        attempt = self.name
-        def send(text):
-            self._worker.log_event(self.task.topic, text)
-        good = json.loads(worker.written(message))
-        forged = json.loads(worker.written(message))
+        text = worker.written(message)
+        forged, other = json.loads(text), json.loads(text)
         forged["result"]["best"]["measurement"]["median_us"] = -1
-        other = json.loads(worker.written(message))
         other["result"]["problem"]["m"] = 4096
-        nan = worker.written(message).replace('"seconds": ', '"seconds": NaN, "x": ')
+        trial = {"kind": "Tells", "attempt": self.name, "point": [10**9], "entry": OK,
+                 "started": "2026-01-01T00:00:00", "variant": "naive:8x32"}
+        another = {"attempt": "../../etc", "started": "now", "variant": "\\u001b[2J"}
         for each in (
-            "{", "[" * 10000, 7, {"kind": "Ends"}, json.dumps({"kind": "__import__"}), json.dumps(forged), json.dumps(other), nan,
-            json.dumps({"kind": "Tells", "attempt": attempt, "point": [10**9], "entry": {"status": "ok", "time_us": 1e-9},
-                        "started": "2026-01-01T00:00:00", "variant": "naive:8x32"}),
-            json.dumps({"kind": "Tells", "attempt": "../../etc", "point": [0], "entry": {"status": "ok", "time_us": 1.0},
-                        "started": "now", "variant": "\\u001b[2J"}),
+            "{", "[" * 10000, 7, {"kind": "Ends"}, json.dumps({"kind": "__import__"}),
+            json.dumps(forged), json.dumps(other), text.replace('"seconds": ', '"seconds": NaN, "x": '),
+            json.dumps(trial), json.dumps(trial | another),
             json.dumps({"kind": "Fails", "attempt": "another", "reason": "\\u001b[2J"}),
         ):
-            send(each)
+            self._worker.log_event(self.task.topic, each)
     real(self, message)
 
 worker.Attempt.say = say
@@ -294,7 +290,7 @@ def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_anot
         for _ in range(2):
             here.dask_worker("--preload", str(tmp_path / "lost.py"), "--device", "host")
         until((tmp_path / "flag").exists)
-        status, out, err = ended(here.start(*here.tune, *here.named))
+        status, _, err = ended(here.start(*here.tune, *here.named))
         assert (status, err.count("\n")) == (0, 1), err
         assert "is lost, and gets no more: an illegal address was met" in err
         assert len(list((here.store / "records").iterdir())) == 4
@@ -306,7 +302,3 @@ def test_nobody_answers(tmp_path: Path) -> None:
             status, out, err = ended(here.start(*command, "--scheduler", f"tcp://127.0.0.1:{free_port()}"))
             assert (status, out, err.count("\n")) == (2, "", 1)
             assert "no scheduler answers there" in err
-
-
-def resources(kind: str, key: str) -> dict[str, Any]:
-    return {f"tilewright {kind} {key}": 1.0}

@@ -1,4 +1,4 @@
-"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process, and
+"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process. It
 rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some."""
 
 import os

@@ -110,7 +110,8 @@ class Tuning:
     def run(self, back: Callable[[], Client | None] | None = None) -> None:
         """Until every problem is done or has failed. `back` gives a new client where the scheduler went away; without
         it the workers are this machine's own. Raises DeviceError where scheduler or workers stay away."""
-        with noting_signals(self.interrupted), self._answering:
+        with noting_signals(self.interrupted), contextlib.ExitStack() as ending:
+            ending.callback(self._answering.shutdown, wait=False, cancel_futures=True)
             stopped = False
             while self._waiting or self._under_way:
                 if self.interrupted and not stopped:

@@ -9,8 +9,9 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from distributed import Client, Nanny, Scheduler, SpecCluster
@@ -146,8 +147,23 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
     common = {"host": LOOPBACK, "dashboard_address": f"{LOOPBACK}:0", "security": security, "protocol": "tls"}
     scheduler = {"cls": Scheduler, "options": {**common, "port": 0, "dashboard": False}}
     specs = {place: {"cls": Nanny, "options": {**common, **each}} for place, each in enumerate(workers(infos))}
-    cluster = SpecCluster(scheduler=scheduler, workers=specs, security=security, silence_logs=False)
+    try:
+        cluster = SpecCluster(scheduler=scheduler, workers=specs, security=security, silence_logs=False)
+    except (RuntimeError, OSError) as error:
+        raise DeviceError(f"--workers {len(infos)}: the workers cannot be started: {error}") from error
     return cluster, Client(cluster, security=security, timeout=ANSWER_S, set_as_default=False)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Those of a terminal wait until the end of this; threads and processes that are started meanwhile never get them:
+    they are for the client to answer."""
+    resource_tracker.ensure_running()  # of multiprocessing, which lets them through when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def quiet() -> None:
@@ -164,10 +180,11 @@ async def serve(
     Raises ConfigError, DeviceError where it does not answer."""
     asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, asked.set)
     wait_s = ANSWER_S
-    while not asked.is_set():
-        address, security = await _found(scheduler, keys, wait_s, asked)
+    while (found := await _found(scheduler, keys, wait_s, asked)) is not None:
+        address, security = found
         here = host or get_ip(get_address_host(address))
         common = {"host": here, "dashboard_address": f"{here}:0", "security": security, "death_timeout": RETURN_S}
         nannies = [Nanny(address, **common, **each) for each in workers(infos)]
@@ -189,10 +206,10 @@ async def _lived(nanny: Nanny) -> None:
     await nanny.finished()
 
 
-async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Event) -> tuple[str, Security]:
-    """Where a scheduler answers, and how to speak to it. Raises ConfigError, DeviceError."""
+async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Event) -> tuple[str, Security] | None:
+    """Where a scheduler answers, and how to speak to it; None once a signal came. Raises ConfigError, DeviceError."""
     end = time.monotonic() + seconds
-    while True:
+    while not asked.is_set():
         try:
             address = address_of(scheduler)  # a file may come later, and again
             security = keys.security(address)
@@ -200,9 +217,10 @@ async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Even
             await comm.close()
             return address, security
         except ConfigError:
-            if time.monotonic() > end or asked.is_set() or not scheduler.endswith(".json"):
+            if time.monotonic() > end or not scheduler.endswith(".json"):
                 raise
         except (OSError, ValueError) as error:
-            if time.monotonic() > end or asked.is_set() or _of_tls(error):
+            if time.monotonic() > end or _of_tls(error):
                 raise _unanswered(scheduler, error) from error
         await asyncio.sleep(0.5)
+    return None
