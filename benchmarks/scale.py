@@ -82,10 +82,13 @@ def simulated(recording: Recording, pace: float) -> Any:
     def tune(problem: Problem, *, progress: Any, seconds: float, **options: Any) -> Result:
         chance, begun, spent_s, trials = random.Random(str(problem)), time.monotonic(), 0.0, 0
         progress.started(problem, simulated_info(), found, Budget(100_000, seconds), 0)
-        while spent_s < seconds:
+        while True:
             point = chance.choice(points)
             entry = recording.entries[point]
             spent_s += 1 / pace if pace else entry.charged_s
+            if spent_s > seconds:  # as `tune` does, which drops what is under way then
+                time.sleep(max(0.0, begun + seconds - time.monotonic()))
+                break
             trials += 1
             time.sleep(max(0.0, begun + spent_s - time.monotonic()))
             now = datetime.datetime.now().isoformat(timespec="seconds")

@@ -302,3 +302,28 @@ def test_nobody_answers(tmp_path: Path) -> None:
             status, out, err = ended(here.start(*command, "--scheduler", f"tcp://127.0.0.1:{free_port()}"))
             assert (status, out, err.count("\n")) == (2, "", 1)
             assert "no scheduler answers there" in err
+
+
+@pytest.mark.slow
+def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=1) as here:
+        process = here.start(*here.tune, *WORKERS, "1")
+        for _ in range(4):
+            until(here.measuring)
+            here.workers()[0].kill()
+            until(lambda: not here.measuring())
+        status, _, err = ended(process)
+        assert (status, err) == (1, "tilewright: 2x3x4 float nn: each worker that had it died\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.1, 1.5, 2.0])
+def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
+    with place(tmp_path, shapes=2) as here:
+        process = here.start(*here.tune, *WORKERS, "2")
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        status, _, err = ended(process, 30)
+        assert status == 130
+        assert err in ("", "tilewright: interrupted\n")
+        until(lambda: not list(here.processes()), 10)

@@ -33,8 +33,9 @@ from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
 from ..ending import noting_signals
 from ..recording.entry import Entry
+from ..recording.journals import studies
 from ..result import Result
-from ..search.journal import FORMAT, Journal, digest_of, study_of
+from ..search.journal import Journal, digest_of, study_of
 from ..search.nearest import distance
 from ..search.space import Box, Point
 from .link import RETURN_S
@@ -44,7 +45,6 @@ from .worker import answer, end_searches, seat_of, work
 
 _LOOK_S = 2.0
 _NEAR, _ANSWERS = 32, 8
-_HEADER_BYTES = 1 << 24
 
 
 @dataclass(slots=True)
@@ -92,13 +92,15 @@ class Tuning:
         self._fresh: list[_Attempt] = []
         """Those with trials that are not in their journals yet."""
         self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
-        self._seats, self._looked_s, self._lost_s = 0, -1e9, time.monotonic()
+        self._seats, self._looked_s, self._seen_s = 0, -1e9, time.monotonic()
+        self._lost = False
+        """Whether Dask gave up a task, as it does when it loses its scheduler."""
         self._refused: set[str] = set()
         self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
         self._spaces = tuple((file.name, file.read_text()) for file in files)
         self._records = {(each.device, each.problem): each for each in store.layers()[0]}
-        self._journals = _journals(store.root / "trials")
+        self._journals = studies(store.root / "trials")
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -118,7 +120,7 @@ class Tuning:
                     stopped = True
                     self._stop()
                 try:
-                    if self._client.status != "running":
+                    if self._lost or self._client.status != "running":
                         self._reconnect(back)
                     self._look(back is None)
                     self._hand_out()
@@ -140,14 +142,14 @@ class Tuning:
         if now - self._looked_s < _LOOK_S:
             return
         self._looked_s = now
-        with contextlib.suppress(OSError):  # the scheduler is gone: seen by the client's status
+        with contextlib.suppress(OSError, RuntimeError):  # the scheduler is gone: seen by the client's status
             seats = sum(each.get(self._seat, 0) > 0 for each in resources(self._client).values())
             if seats != self._seats:
                 self._told.workers(seats)
             self._seats = seats
         if self._seats:
-            self._lost_s = now
-        elif own and now - self._lost_s > RETURN_S:
+            self._seen_s = now
+        elif own and now - self._seen_s > RETURN_S:
             raise DeviceError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
 
     def _hand_out(self) -> None:
@@ -205,14 +207,16 @@ class Tuning:
         check(0 <= message.number < len(self._jobs), "of a problem that nobody asked for", StoreError)
         job = self._jobs[message.number]
         check(job.future is not None and not job.over, "of a problem that nobody is at", StoreError)
-        check(message.attempt not in self._attempts, "of an attempt that was begun", StoreError)
+        known = self._attempts.get(message.attempt)
+        check(known is None or known.job is job, "of an attempt at another problem", StoreError)
         right = message.device.key == self._key and dict(message.versions).get("generator") == generator_version()
         check(right, f"from a {message.device.key!r:.80} or a version that was not asked for", StoreError)
         self._write()
-        self._attempts[message.attempt] = _Attempt(job, message.device, message.worker, message.versions)
-        known = {"records": self._near(job.problem), "trials": self._tried_before(job.problem, message)}
+        if known is None:
+            self._attempts[message.attempt] = _Attempt(job, message.device, message.worker, message.versions)
+        told = json.dumps({"records": self._near(job.problem), "trials": self._tried_before(job.problem, message)})
         # Not waited for: where it died meanwhile, Dask gives the problem to another.
-        self._answering.submit(self._client.run, answer, message.attempt, json.dumps(known), workers=[message.worker])
+        self._answering.submit(self._client.run, answer, message.attempt, told, workers=[message.worker])
 
     def _near(self, problem: Problem) -> list[str]:
         """The user's own records that help with a problem."""
@@ -297,9 +301,11 @@ class Tuning:
     def _over(self, number: int, key: str) -> None:
         """Dask is done with a task: all that it said was heard before."""
         job = self._jobs[number]
-        if job.over or job.future is None or job.future.key != key or job.future.status in ("cancelled", "lost"):
+        if job.over or job.future is None or job.future.key != key:
             return
-        if job.future.status == "error":
+        if job.future.status in ("cancelled", "lost"):
+            self._lost = True
+        elif job.future.status == "error":
             error = job.future.exception()
             reason = f"unexpected {type(error).__name__}: {error}"
             self._failed(job, "each worker that had it died" if isinstance(error, KilledWorker) else reason)
@@ -315,13 +321,14 @@ class Tuning:
     def _reconnect(self, back: Callable[[], Client | None] | None) -> None:
         """Begin again with another connection: what was told is in the journals."""
         self._told.note(f"the scheduler is gone: waiting {RETURN_S:.0f} s for it; what was measured is kept")
-        self._client.close(timeout=1)
+        with contextlib.suppress(OSError, RuntimeError):
+            self._client.close(timeout=1)
         self._hear(0.01)  # the last words of the old one
         client = back() if back else None
         if client is None:
             raise DeviceError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
         self._told.note("the scheduler is back: going on")
-        self._client, self._attempts, self._seats, self._looked_s = client, {}, 0, -1e9
+        self._client, self._attempts, self._seats, self._looked_s, self._lost = client, {}, 0, -1e9, False
         self._subscribe()
         for number in sorted(self._under_way, key=lambda n: self._jobs[n].problem.flops):
             self._jobs[number].future = None
@@ -335,14 +342,3 @@ def _drained(source: "queue.Queue[tuple[str, object]]") -> Iterator[tuple[str, o
     with contextlib.suppress(queue.Empty):
         while True:
             yield source.get_nowait()
-
-
-def _journals(folder: Path) -> dict[str, dict[Path, list[Any]]]:
-    """The journals that are there, and the dimensions of each, by how the names of their studies begin."""
-    found: dict[str, dict[Path, list[Any]]] = {}
-    for path in folder.glob("*.jsonl"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
-            header = json.loads(file.readline(_HEADER_BYTES))
-            if header["format"] == FORMAT:
-                found.setdefault(str(header["study"]).rpartition(" ")[0], {})[path] = header["dimensions"]
-    return found

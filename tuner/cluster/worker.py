@@ -3,7 +3,9 @@
 It measures on the one device that it has, keeps nothing, and sends the client each outcome as it comes.
 """
 
+import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -42,7 +44,7 @@ from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, wr
 
 _SEAT = "tilewright "
 _SMALL = Problem(32, 32, 32)
-_LOOK_S = 0.2
+_LOOK_S, _ASK_AGAIN = 0.2, 150
 _here: list[DeviceInfo] = []
 _answers: dict[str, "queue.Queue[str]"] = {}
 _ending: set[str] = set()
@@ -84,7 +86,8 @@ def facts() -> str:
 
 def answer(attempt: str, text: str) -> None:
     """What the client knows of a problem; called by the client."""
-    _answers[attempt].put(text)
+    if attempt in _answers:  # it may have been asked for twice
+        _answers[attempt].put(text)
 
 
 def end_searches(topic: str) -> None:
@@ -124,14 +127,14 @@ class Attempt:
         """What the client knows of the problem: records near it, and journals of what was tried."""
         replies = _answers.setdefault(self.name, queue.Queue())
         try:
-            self.say(Asks(self.name, self.task.number, self._worker.address, info, versions))
-            while True:
+            for turn in itertools.count():
                 self.check()
-                try:
+                if turn % _ASK_AGAIN == 0:
+                    self.say(Asks(self.name, self.task.number, self._worker.address, info, versions))
+                with contextlib.suppress(queue.Empty):
                     known: dict[str, Any] = json.loads(replies.get(timeout=_LOOK_S))
                     return known
-                except queue.Empty:
-                    continue
+            raise AssertionError
         finally:
             del _answers[self.name]
 

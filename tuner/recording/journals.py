@@ -1,5 +1,6 @@
 """Journals of searches, read as recordings."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,17 @@ def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versi
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return [(path, same) for same, _, path in sorted(found, reverse=True)]
+
+
+def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
+    """The journals that are there, and the dimensions of each, by how the names of their studies begin."""
+    found: dict[str, dict[Path, list[Any]]] = {}
+    for path in folder.glob("*.jsonl"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            header = json.loads(file.readline(_HEADER_BYTES))
+            if header["format"] == FORMAT:
+                found.setdefault(str(header["study"]).rpartition(" ")[0], {})[path] = header["dimensions"]
+    return found
 
 
 def read_journal(path: Path) -> Recording:
