@@ -42,9 +42,9 @@ class Workers(click.ParamType[int]):
 
 KEYS = ("tls_ca_file", "tls_cert", "tls_key")
 _TLS = (
-    click.option("--tls-ca-file", type=options.EXISTING, help="TLS: the authority that signed all certificates."),
-    click.option("--tls-cert", type=options.EXISTING, help="TLS: this side's certificate."),
-    click.option("--tls-key", type=options.EXISTING, help="TLS: its private key."),
+    click.option("--tls-ca-file", type=options.NAMED, help="TLS: the authority that signed all certificates."),
+    click.option("--tls-cert", type=options.NAMED, help="TLS: this side's certificate."),
+    click.option("--tls-key", type=options.NAMED, help="TLS: its private key."),
 )
 SCHEDULER = "tcp://HOST:PORT, tls://HOST:PORT or a Dask scheduler file."
 _OPTIONS = (

@@ -8,6 +8,7 @@ import pytest
 from commands import Run, caller
 
 SUITE = ("tune", "--shape", "8", "--shape", "9")
+KEYS = ("--tls-ca-file", "none.pem", "--tls-cert", __file__, "--tls-key", __file__)
 WITHOUT = """
 import sys
 sys.modules["distributed"] = sys.modules["dask"] = None  # as if they were not installed
@@ -56,6 +57,7 @@ def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name:
         (("--scheduler", "none.json"), "--scheduler none.json: No such file or directory"),
         (("--scheduler", "tls://127.0.0.1:1"), "tls://127.0.0.1:1 needs --tls-ca-file, --tls-cert and --tls-key"),
         (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together: --tls-ca-file and --tls-key missing"),
+        (("--scheduler", "tls://127.0.0.1:1", *KEYS), "--tls-ca-file none.pem: no such file"),
         (("--device", "host", "--workers", "2", "--sampler", "best"), "sampler must be one of"),
     ],
 )  # fmt: skip

@@ -296,10 +296,13 @@ def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_anot
         assert len(list((here.store / "records").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_nobody_answers(tmp_path: Path) -> None:
     with place(tmp_path, shapes=2) as here:
-        for command in (here.tune, ("worker", "--device", "host", "--workers", "1")):
-            status, out, err = ended(here.start(*command, "--scheduler", f"tcp://127.0.0.1:{free_port()}"))
+        commands = (here.tune, ("worker", *WORKERS, "1"))
+        nowhere = "--scheduler", f"tcp://127.0.0.1:{free_port()}"
+        for process in [here.start(*command, *nowhere) for command in commands]:
+            status, out, err = ended(process)
             assert (status, out, err.count("\n")) == (2, "", 1)
             assert "no scheduler answers there" in err
 

@@ -56,6 +56,8 @@ class Keys:
             found = Security()  # Dask's configuration may name them
             check(not address.startswith("tls:") or found.tls_ca_file is not None, f"{address} needs {wanted}")
             return found
+        for name, file in given.items():
+            check(file is not None and file.is_file(), f"{name} {file}: no such file")
         check(not address.startswith("tcp:"), f"{address} is not encrypted: with --tls-cert name it tls://…")
         sides = {f"tls_{side}_{name}": str(file) for side in ("client", "worker") for name, file in
                  (("cert", self.cert), ("key", self.key))}  # fmt: skip
