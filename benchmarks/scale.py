@@ -48,7 +48,7 @@ from tilewright.tuner.result import Budget, Result
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 WORKERS_A_PROCESS = 64
-ROUNDS = 5
+ROUNDS = 4
 """Problems for each worker."""
 SECONDS = 15.0
 """Of each problem, as --seconds says in a tuning."""

@@ -34,27 +34,20 @@ def free_port() -> int:
 
 
 def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=6) as here:
+    with place(tmp_path, shapes=5) as here:
         process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
         until(here.noted)
-        listening = {
-            connection.laddr.ip
-            for each in here.processes()
-            for connection in each.net_connections("inet")
-            if connection.status == "LISTEN"
-        }
+        assert here.listening() == {"127.0.0.1"}
         assert len(here.workers()) == 4
         status, out, err = ended(process)
         assert (status, err) == (0, "")
-        assert listening == {"127.0.0.1"}
-        assert "6 shapes on host" in out
+        assert "5 shapes on host" in out
         assert "4 workers\n" in out
-        assert "6 of 6 shapes" in out
-        # The longest first, each by one worker.
-        assert re.search(r"^1/6 [4-7]x", out, re.M)
+        assert "5 of 5 shapes" in out
+        assert re.search(r"^1/5 [3-6]x", out, re.M), out  # the longest first
         assert here.twice() == 0
         assert here.complete()
-        assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 6 * TRIALS
+        assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 5 * TRIALS
         until(lambda: not list(here.processes()), 10)
 
 
@@ -77,7 +70,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
 def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
-    with place(tmp_path, shapes=8) as here:
+    with place(tmp_path, shapes=8, pause_s=0.4) as here:
         where = (*WORKERS, "4") if own else here.named
         if not own:
             here.scheduler()
@@ -100,7 +93,7 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
 
 @pytest.mark.slow
 def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=8) as here:
+    with place(tmp_path, shapes=8, pause_s=0.4) as here:
         port = free_port()
         scheduler = here.scheduler(port=port)
         workers = here.start("worker", *here.named, *WORKERS, "3")
@@ -116,7 +109,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert here.twice() <= 3  # what is in flight of each worker
+        assert here.twice() <= 6  # of each worker what is in flight, and what the scheduler did not pass on
         assert here.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)

@@ -22,7 +22,7 @@ ONLY_IN = {
     "nvmath": {"runtime/device/cublaslt.py"},
     "torch": {"frameworks/torch.py"},
     "matplotlib": {"tuner/bench/plot.py", "tuner/report/charts.py"},
-    "distributed": {f"tuner/cluster/{name}.py" for name in ("client", "link", "models", "worker")},
+    "distributed": {f"tuner/cluster/{name}.py" for name in ("client", "jobs", "link", "models", "worker")},
     "dask": set(),
 }
 

@@ -1,5 +1,6 @@
 """Commands that tune on several workers, in processes of their own, and what is left of them."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -33,6 +34,8 @@ class Place:
 
     folder: Path
     shapes: int
+    pause_s: float = 0.1
+    """Each trial takes so much longer."""
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,7 +55,7 @@ class Place:
 
     def start(self, *arguments: str, program: str = PROGRAM, **variables: str) -> "subprocess.Popen[str]":
         """A command in the background."""
-        noted = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": "0.1"}
+        noted = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": str(self.pause_s)}
         environment = {**os.environ, **variables, **noted, MARK: str(self.folder)}
         pipe: Any = subprocess.PIPE
         command = [sys.executable, "-u", program, *arguments]
@@ -123,13 +126,29 @@ class Place:
             if own:
                 yield process
 
+    def listening(self) -> set[str]:
+        """Addresses that they listen on."""
+        found = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                inet = process.net_connections("inet")
+                found |= {each.laddr.ip for each in inet if each.status == psutil.CONN_LISTEN}
+        return found
+
     def measuring(self) -> list[psutil.Process]:
         """Processes that compile or measure."""
-        return [each for each in self.processes() if "measure.worker" in " ".join(each.cmdline())]
+        return self._running("measure.worker")
 
     def workers(self) -> list[psutil.Process]:
         """Dask's worker processes."""
-        return [each for each in self.processes() if "spawn_main" in " ".join(each.cmdline())]
+        return self._running("spawn_main")
+
+    def _running(self, words: str) -> list[psutil.Process]:
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found += [process] if words in " ".join(process.cmdline()) else []
+        return found
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -141,9 +160,9 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 @contextmanager
-def place(folder: Path, shapes: int) -> Iterator[Place]:
+def place(folder: Path, shapes: int, pause_s: float = 0.1) -> Iterator[Place]:
     """A place, all of whose processes are ended afterwards."""
-    made = Place(folder / "place", shapes)
+    made = Place(folder / "place", shapes, pause_s)
     try:
         yield made
     finally:

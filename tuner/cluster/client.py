@@ -16,7 +16,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,44 +25,19 @@ from distributed import Client, Future, KilledWorker
 from ...codegen.errors import ConfigError, DeviceError, StoreError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
-from ...runtime.device.protocol import DeviceInfo
 from ...runtime.files import OutputWarning
-from ...runtime.store.codec import dumps
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
 from ..ending import noting_signals
-from ..recording.entry import Entry
-from ..recording.journals import studies
 from ..result import Result
-from ..search.journal import Journal, digest_of, study_of
-from ..search.nearest import distance
-from ..search.space import Box, Point
+from .jobs import Attempt, Job, Known, Over
 from .link import RETURN_S
-from .messages import Asks, Begins, Ends, Fails, Loses, Task, Tells, Told, read
+from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, Told, read
 from .models import resources
 from .worker import answer, end_searches, seat_of, work
 
 _LOOK_S = 2.0
-_NEAR, _ANSWERS = 32, 8
-
-
-@dataclass(slots=True)
-class _Job:
-    number: int
-    problem: Problem
-    future: Future | None = None
-    over: bool = False
-
-
-@dataclass(slots=True)
-class _Attempt:
-    job: _Job
-    device: DeviceInfo
-    worker: str
-    versions: tuple[tuple[str, str], ...]
-    journal: Journal | None = None
-    trials: list[tuple[Point, Entry, dict[str, str]]] = field(default_factory=list)
-    """Told and not in the journal yet."""
+_ANSWERS, _AT_ONCE = 8, 1000
 
 
 class Tuning:
@@ -83,24 +57,25 @@ class Tuning:
         """Of those that are done."""
         self.interrupted: list[int] = []
         """Signals that asked for the end."""
-        self._client, self._options, self._store, self._told = client, options, store, told
+        self._client, self._options, self._told = client, options, told
         self._seat, self._key = seat_of(device_key), device_key
-        self._jobs = [_Job(*each) for each in enumerate(problems)]
+        self._jobs = [Job(*each) for each in enumerate(problems)]
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
         self._under_way: set[int] = set()
-        self._attempts: dict[str, _Attempt] = {}
-        self._fresh: list[_Attempt] = []
+        self._attempts: dict[str, Attempt] = {}
+        self._fresh: list[Attempt] = []
         """Those with trials that are not in their journals yet."""
         self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
         self._seats, self._looked_s, self._seen_s = 0, -1e9, time.monotonic()
+        self._ended: deque[tuple[Job, Result]] = deque()
+        """Done and not kept yet."""
         self._lost = False
         """Whether Dask gave up a task, as it does when it loses its scheduler."""
         self._refused: set[str] = set()
         self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
         self._spaces = tuple((file.name, file.read_text()) for file in files)
-        self._records = {(each.device, each.problem): each for each in store.layers()[0]}
-        self._journals = studies(store.root / "trials")
+        self._known = Known(store, device_key)
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -115,21 +90,27 @@ class Tuning:
         with noting_signals(self.interrupted), contextlib.ExitStack() as ending:
             ending.callback(self._answering.shutdown, wait=False, cancel_futures=True)
             stopped = False
-            while self._waiting or self._under_way:
+            while self._waiting or self._under_way or self._ended:
                 if self.interrupted and not stopped:
                     stopped = True
                     self._stop()
-                try:
+                with self._watched():
                     if self._lost or self._client.status != "running":
                         self._reconnect(back)
                     self._look(back is None)
                     self._hand_out()
                     self._hear(0.1)
-                except OSError as error:
-                    if error.errno not in (errno.EPIPE, errno.EIO):  # whoever watched is gone
-                        raise
-                    self._told = Told()
-                    self.interrupted.append(signal.SIGHUP)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Where whoever watched is gone, the run ends as by a signal."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            self._told = Told()
+            self.interrupted.append(signal.SIGHUP)
 
     @property
     def client(self) -> Client:
@@ -163,25 +144,50 @@ class Tuning:
             job.future.add_done_callback(partial(self._done, number))
 
     def _done(self, number: int, future: Future) -> None:
-        self._heard.put((self._topic, (number, future.key)))
+        self._heard.put((self._topic, Over(number, future.key)))
 
     def _hear(self, seconds: float) -> None:
-        """All that was said by now; what of it is trials is in the journals then, each synced once."""
-        try:
+        """Much of what was said by now; what of it is trials is in the journals then, each synced once."""
+        with contextlib.suppress(queue.Empty):
             said = self._heard.get(timeout=seconds)
-            for topic, message in itertools.chain([said], _drained(self._heard)):
-                if topic == self._topic and isinstance(message, tuple):
-                    self._over(*message)
-                elif topic == self._topic:
-                    self._understand(message)
-        except queue.Empty:
-            return
-        finally:
-            self._write()
+            given = itertools.chain([said], itertools.islice(_drained(self._heard), _AT_ONCE))
+            heard = [message for topic, text in given if topic == self._topic and (message := self._read(text))]
+            heard.sort(key=self._later)
+            try:
+                for each in heard:
+                    with self._watched():
+                        self._understand(each)
+            finally:
+                self._write()
+        while self._ended:
+            with self._watched():
+                self._keep(*self._ended.popleft())
+            if not self._heard.empty():
+                break
 
-    def _understand(self, text: object) -> None:
+    def _later(self, message: Message | Over) -> bool:
+        """False for who waits for an answer, unless earlier trials of the problem may be among these."""
+        if not isinstance(message, Asks) or not 0 <= message.number < len(self._jobs):
+            return True
+        return self._jobs[message.number].begun
+
+    def _read(self, said: object) -> Message | Over | None:
         try:
-            message = read(text)
+            return said if isinstance(said, Over) else read(said)
+        except StoreError as error:
+            self._refuse(error)
+        return None
+
+    def _refuse(self, error: Exception) -> None:
+        if len(self._refused) < 10 and str(error) not in self._refused:  # a worker that babbles is told a few times
+            self._refused.add(str(error))
+            self._told.note(f"a message of a worker is refused: {error}")
+
+    def _understand(self, message: Message | Over) -> None:
+        try:
+            if isinstance(message, Over):
+                self._over(message)
+                return
             if isinstance(message, Asks):
                 self._asked(message)
                 return
@@ -196,12 +202,9 @@ class Tuning:
                 where = attempt.device.uuid or attempt.device.name
                 self._told.note(f"{attempt.worker}: its device {where} is lost, and gets no more: {message.reason}")
             elif not attempt.job.over:
-                self._write()
                 self._finished(attempt, message)
         except (StoreError, ConfigError) as error:
-            if len(self._refused) < 10 and str(error) not in self._refused:  # a worker that babbles is told a few times
-                self._refused.add(str(error))
-                self._told.note(f"a message of a worker is refused: {error}")
+            self._refuse(error)
 
     def _asked(self, message: Asks) -> None:
         check(0 <= message.number < len(self._jobs), "of a problem that nobody asked for", StoreError)
@@ -213,38 +216,19 @@ class Tuning:
         check(right, f"from a {message.device.key!r:.80} or a version that was not asked for", StoreError)
         self._write()
         if known is None:
-            self._attempts[message.attempt] = _Attempt(job, message.device, message.worker, message.versions)
-        told = json.dumps({"records": self._near(job.problem), "trials": self._tried_before(job.problem, message)})
+            self._attempts[message.attempt] = Attempt(job, message.device, message.worker, message.versions)
+        job.begun = True
+        told = json.dumps(self._known.of(job.problem, message.versions))
         # Not waited for: where it died meanwhile, Dask gives the problem to another.
         self._answering.submit(self._client.run, answer, message.attempt, told, workers=[message.worker])
 
-    def _near(self, problem: Problem) -> list[str]:
-        """The user's own records that help with a problem."""
-        near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
-        near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
-        return [dumps(each).decode() for each in near[:_NEAR]]
-
-    def _tried_before(self, problem: Problem, message: Asks) -> dict[str, str]:
-        """Journals of the problem on such a device, of these versions."""
-        found = {}
-        for path, dimensions in self._journals.get(study_of(problem, self._key), {}).items():
-            if path.stem == digest_of(problem, self._key, message.versions, dimensions):
-                with contextlib.suppress(OSError, ValueError):
-                    found[path.name] = path.read_text()
-        return found
-
-    def _begun(self, attempt: _Attempt, message: Begins) -> None:
-        problem, box = attempt.job.problem, Box(message.dimensions)
+    def _begun(self, attempt: Attempt, message: Begins) -> None:
         if not self._options.get("configs"):  # variants that a user names are in no journal
-            folder = self._store.root / "trials"
             with self._spared():
-                attempt.journal = Journal.of(folder, problem, self._key, attempt.versions, box)
-            dimensions = [[d.name, list(d.choices)] for d in message.dimensions]
-            path = folder / f"{digest_of(problem, self._key, attempt.versions, dimensions)}.jsonl"
-            self._journals.setdefault(study_of(problem, self._key), {})[path] = dimensions
-        self._told.begun(problem, attempt.worker, message.trials, message.resumed)
+                attempt.journal = self._known.journal(attempt.job.problem, attempt.versions, message.dimensions)
+        self._told.begun(attempt.job.problem, attempt.worker, message.trials, message.resumed)
 
-    def _tried(self, attempt: _Attempt, message: Tells) -> None:
+    def _tried(self, attempt: Attempt, message: Tells) -> None:
         if attempt.journal is not None:
             check(message.point in attempt.journal.space, "of a point outside its space", StoreError)
             facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
@@ -268,40 +252,42 @@ class Tuning:
         except StoreError as error:
             warnings.warn(str(error), OutputWarning, stacklevel=3)
 
-    def _finished(self, attempt: _Attempt, message: Ends | Fails) -> None:
+    def _finished(self, attempt: Attempt, message: Ends | Fails) -> None:
         job = attempt.job
-        if isinstance(message, Fails):
+        if isinstance(message, Ends):
+            result = message.result
+            right = (result.problem, result.device.key) == (job.problem, self._key)
+            check(right, "a result of another problem", StoreError)
+            good = serves(result.best.config, job.problem, attempt.device.arch)
+            check(good, "a winner that cannot serve its problem", StoreError)
+            self._ended.append((job, result))
+            self._close(job)
+            self._hand_out()  # at once: keeping takes a while
+        else:
             self._failed(job, message.reason)
-            return
-        result = message.result
-        check(
-            (result.problem, result.device.key) == (job.problem, self._key), "a result of another problem", StoreError
-        )
-        good = serves(result.best.config, job.problem, attempt.device.arch)
-        check(good, "a winner that cannot serve its problem", StoreError)
+
+    def _keep(self, job: Job, result: Result) -> None:
         try:
             if result.kept:
-                self._store.keep(result.best, replace=True)
-                self._records[self._key, job.problem] = result.best
+                self._known.keep(result.best)
         except StoreError as error:
-            self._failed(job, f"{error}; the winner, which is not kept: {result.best.config}")
+            self._told.failed(job.problem, f"{error}; the winner, which is not kept: {result.best.config}")
             return
-        self._close(job)
         self.results[job.problem] = result
         self._told.ended(result)
 
-    def _failed(self, job: _Job, reason: str) -> None:
+    def _failed(self, job: Job, reason: str) -> None:
         self._close(job)
         self._told.failed(job.problem, reason)
 
-    def _close(self, job: _Job) -> None:
+    def _close(self, job: Job) -> None:
         job.over = True
         self._under_way.discard(job.number)
 
-    def _over(self, number: int, key: str) -> None:
+    def _over(self, what: Over) -> None:
         """Dask is done with a task: all that it said was heard before."""
-        job = self._jobs[number]
-        if job.over or job.future is None or job.future.key != key:
+        job = self._jobs[what.number]
+        if job.over or job.future is None or job.future.key != what.key:
             return
         if job.future.status in ("cancelled", "lost"):
             self._lost = True
