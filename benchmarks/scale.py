@@ -223,7 +223,7 @@ def tuned(gpus: int, cores: list[int], kill_after_s: float | None = None) -> tup
             "seconds": round(wall_s, 1),
             "problems_an_hour": round(len(results) / wall_s * 3600, 1),
             "measured_twice": counts.total() - len(counts),
-            "gpus": sorted({result["best"]["gpu"] for result in results}),
+            "gpus": sorted({result["best"].get("gpu", "") for result in results}),
         }
         return row, {str(result["problem"]): result["best"]["measurement"]["median_us"] for result in results}
 

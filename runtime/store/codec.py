@@ -19,7 +19,8 @@ from .record import Record
 
 SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
-new field. A field or parameter that is missing takes its default; configs of schema 1 are translated."""
+new field. A field or parameter that is missing takes its default; configs of schema 1 are translated. A record is
+written in the first schema that has all of it: 3 is for those that name their GPU, 2 for all others."""
 
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
@@ -33,7 +34,8 @@ def key_digest(device: str, problem: Problem) -> str:
 
 def dumps(record: Record) -> bytes:
     """The document of a record: schema, key, record and a checksum over all three. Raises StoreError."""
-    document = {"schema": SCHEMA, "key": _key(record.device, record.problem), "record": encode(record)}
+    schema = SCHEMA if record.gpu else SCHEMA - 1
+    document = {"schema": schema, "key": _key(record.device, record.problem), "record": encode(record)}
     return (json.dumps({**document, "checksum": _sha256(document)}, indent=1) + "\n").encode()
 
 
@@ -69,7 +71,10 @@ def encode(value: object) -> object:
     if isinstance(value, enum.Enum):
         return encode(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Record) and not value.gpu:
+            del found["gpu"]
+        return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if value is None or isinstance(value, bool | str):

@@ -45,7 +45,7 @@ def test_a_shipped_record_is_launched_as_it_was(shipped: dict[str, Any]) -> None
     assert list(config.alignment) == shipped["alignment"]
     again = loads(dumps(record))
     assert again == record
-    assert json.loads(dumps(record))["schema"] == 3
+    assert json.loads(dumps(record))["schema"] == 2
 
 
 @pytest.mark.parametrize("shipped", REMOVED, ids=lambda each: each["name"])
@@ -54,7 +54,7 @@ def test_split_k_of_the_last_wave_is_gone_and_told(shipped: dict[str, Any]) -> N
         loads(shipped["document"].encode())
 
 
-def test_a_store_of_the_version_before_is_read_and_kept_as_schema_3(tmp_path: Path) -> None:
+def test_a_store_of_the_version_before_is_read_and_kept_as_schema_2(tmp_path: Path) -> None:
     store = Store(tmp_path, shipped=tmp_path / "none")
     folder = tmp_path / "records"
     folder.mkdir()
@@ -68,7 +68,7 @@ def test_a_store_of_the_version_before_is_read_and_kept_as_schema_3(tmp_path: Pa
     first = found[0]
     assert store.keep(first, replace=True)
     path = folder / f"{key_digest(first.device, first.problem)}.json"
-    assert json.loads(path.read_bytes())["schema"] == 3
+    assert json.loads(path.read_bytes())["schema"] == 2
     assert store.best(first.device, first.problem) == first
     assert len(list(folder.iterdir())) == len(SHIPPED)  # what cannot be read stays where it is
 

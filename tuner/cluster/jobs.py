@@ -69,7 +69,7 @@ class Known:
         near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
         near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
         trials = {}
-        for path, dimensions in self._journals.get(study_of(problem, self._key), {}).items():
+        for path, dimensions in self._journals.get(f"{study_of(problem)} {self._key}", {}).items():
             if path.stem == digest_of(problem, self._key, versions, dimensions):
                 with contextlib.suppress(OSError, ValueError):
                     trials[path.name] = path.read_text()
@@ -81,7 +81,7 @@ class Known:
         """Where its trials go. Raises StoreError."""
         listed = [[d.name, list(d.choices)] for d in dimensions]
         path = self._folder / f"{digest_of(problem, self._key, versions, listed)}.jsonl"
-        self._journals.setdefault(study_of(problem, self._key), {})[path] = listed
+        self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[path] = listed
         return Journal.of(self._folder, problem, self._key, versions, Box(dimensions))
 
     def keep(self, record: Record) -> None:

@@ -21,7 +21,7 @@ Versions = tuple[tuple[str, str], ...]
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
     """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
     of equals the one that was written last."""
-    begin = f"{study_of(problem, device_key)} "
+    begin = f"{study_of(problem)} {device_key} "
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         try:

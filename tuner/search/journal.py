@@ -30,11 +30,6 @@ _MOST_BYTES = 256 << 20
 _LOCK_SECONDS = 30.0
 
 
-def study_of(problem: Problem, device_key: str) -> str:
-    """How the names of all studies of a problem on a device begin."""
-    return f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key}"
-
-
 def digest_of(
     problem: Problem, device_key: str, versions: Iterable[tuple[str, str]], dimensions: Sequence[list[Any]]
 ) -> str:
@@ -53,7 +48,7 @@ class Journal:
         """The journal of a problem on a device. Its name holds all that a time depends on, so that a run resumes only
         what is comparable. Raises StoreError."""
         digest = digest_of(problem, device_key, versions, [[d.name, list(d.choices)] for d in space.dimensions])
-        return cls(folder / f"{digest}.jsonl", space, f"{study_of(problem, device_key)} {digest}")
+        return cls(folder / f"{digest}.jsonl", space, f"{study_of(problem)} {device_key} {digest}")
 
     def __init__(self, path: Path, space: Space | Box, study: str) -> None:
         """Open or begin the file at `path`. What is there and is no journal of this search, or cannot be read, is set
@@ -147,6 +142,11 @@ class Journal:
             return point, Entry.unpacked(told)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
+
+
+def study_of(problem: Problem) -> str:
+    """The first word of a study's name: what is multiplied."""
+    return f"{problem.shape}-{problem.dtype.value}-{problem.trans}"
 
 
 def _line(entry: dict[str, Any]) -> bytes:
