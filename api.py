@@ -1,12 +1,13 @@
 """What `import tilewright` offers."""
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from .codegen.bundle import Served
 from .codegen.emit import Layout, emit
 from .codegen.problem import Problem
 from .runtime.product.matmul import Library, Memory
+from .runtime.store.versions import package_version
 from .tuner.first_use import measured
 from .tuner.search.nearest import nearest
 from .tuner.tune import tune
@@ -16,10 +17,7 @@ __all__ = [
     "tune",
 ]  # fmt: skip
 
-try:
-    __version__ = metadata.version("tilewright")
-except metadata.PackageNotFoundError:  # a checkout that is not installed
-    __version__ = "0+unknown"
+__version__ = package_version()
 
 
 def _differentiable(a: Any, b: Any, alpha: float) -> Any:

@@ -13,9 +13,9 @@ from tilewright.runtime.store.store import Store
 
 def export(store: Path, device_key: str, folder: Path) -> list[Path]:
     """`folder/<device key>/<MxNxK>-<dtype>-<transposes>.json` for each record of the store itself."""
-    own, _ = Store(store).layers(device_key)
+    own, _ = Store(store.absolute()).layers()
     written = []
-    for record in own:
+    for record in (record for record in own if record.device == device_key):
         problem = record.problem
         path = folder / record.device / f"{problem.shape}-{problem.dtype.value}-{problem.trans}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ the factors, and how well the model ranks each shape with factors fitted to all 
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,15 @@ import optuna
 from numpy.typing import NDArray
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import families, family_named
-from tilewright.codegen.leaf import Mode, Value
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import families
+from tilewright.codegen.leaf import Value
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.search.candidates import ABSENT, FAMILY
+from tilewright.tuner.search.candidates import config_of
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.policies import policy_of
 
@@ -59,15 +61,17 @@ class Shape:
         return weights * (WEIGHT / weights.sum())
 
 
-def config_of(values: Mapping[str, Value]) -> Config:
-    """The config that a search had as these values."""
-    given = {name: value for name, value in values.items() if value != ABSENT}
-    kind = family_named(str(given.pop(FAMILY)))
-    for mode in (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT):
-        parts = int(given.pop(str(mode), 0))
-        if parts > (mode is not Mode.STREAM_K):
-            given |= {"mode": str(mode), "parts": parts}
-    return kind.of(given)
+def known(trials: Iterable[FrozenTrial], name: str) -> Iterator[tuple[Config, float]]:
+    """Config and time of each trial that worked. Those with what families lost since are left out, which is told."""
+    left_out = 0
+    for trial in trials:
+        if trial.value is not None and math.isfinite(trial.value):
+            try:
+                yield config_of(trial.params), trial.value
+            except ConfigError:
+                left_out += 1
+    if left_out:
+        print(f"{name}: {left_out} trials of variants that this version does not have are left out")
 
 
 def shapes_of(store: Path, family: str) -> list[Shape]:
@@ -78,11 +82,8 @@ def shapes_of(store: Path, family: str) -> list[Shape]:
         for name in optuna.get_all_study_names(storage):
             shape, dtype, trans = name.split()[0].rsplit("-", 2)
             problem = Problem.parse(shape, dtype, trans)
-            tried = [
-                (config_of(trial.params), trial.value)
-                for trial in optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
-                if trial.value is not None and math.isfinite(trial.value) and trial.params.get("family") == family
-            ]
+            trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+            tried = list(known((trial for trial in trials if trial.params.get("family") == family), name))
             if len(tried) >= LEAST:
                 configs = [config for config, _ in tried]
                 model = [math.log(estimate_us(problem, config, DEVICE)) for config in configs]

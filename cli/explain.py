@@ -13,7 +13,6 @@ from ..runtime.store.codec import encode
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure
 from ..tuner.plan import check_tunable
-from ..tuner.search.candidates import read_spaces
 from ..tuner.search.explain import Explained, Guess, explain
 from ..tuner.search.model import estimate_us
 from . import options
@@ -57,7 +56,7 @@ def explain_command(
     if not shapes:
         raise click.UsageError("explain needs --shape")
     problems = dict.fromkeys(Problem.parse(shape, dtype, trans) for shape in shapes)
-    store, spaces = Store(folders["store"]), read_spaces(folders["spaces"])
+    store, spaces = Store(folders["store"]), folders["spaces"]
     devices, notes = targets(arches, keys, device, store)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -110,6 +109,8 @@ def _figures(told: Explained) -> list[str]:
     record = told.found.record
     if record is None or told.found.origin != "exact":
         return []
+    if record.removed:
+        return [f"  not measured since {record.removed} was removed; its first use does that"]
     expected = ""
     share = f", {told.bounds[0].us / record.median_us:.1%} of the bound" if told.bounds else ""
     ratio = f", {figure(record.ratio_vendor)} x the vendor's library" if record.ratio_vendor else ""

@@ -142,9 +142,10 @@ def chosen(selector: str) -> DeviceInfo:
 
 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
-    """Those that have no record of the device that would serve them."""
+    """Those that have no record of the device that would serve them, or one of a kernel that is gone."""
     shelf = Store(store)
-    return [each for each in problems if shelf.lookup(info, each, nearest).origin != "exact"]
+    looked_up = ((each, shelf.lookup(info, each, nearest)) for each in problems)
+    return [each for each, found in looked_up if found.origin != "exact" or (found.record and found.record.removed)]
 
 
 def distinct(files: dict[str, Path | None]) -> None:

@@ -70,7 +70,7 @@ def report_command(
             raise click.UsageError("report needs --shape, --recording, --results or --bench")
         problem = Problem.parse(shape, dtype, trans) if shape else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
-        words += ["--store", str(store)] if store else []
+        words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
         found = tuning.tuning_of(Store(store), problem, device_key, recording, results)
         counted, missing = _counters(found) if ncu else ((), "")
         text = page.tuning_page(found, _again(words, output), counted, missing)

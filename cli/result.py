@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.problem import Problem
+from ..runtime.check.roofline import floor_us
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.codec import encode
 from ..tuner.bench.report import Column, figure
@@ -26,8 +27,10 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     """Print the winner, the contenders, what the run did, and two commands that use the winner."""
     problem, info, best = result.problem, result.device, result.contenders[0]
     us = best.measurement.median_us
-    share = problem.flops / us / 1e3 / _bound_gflops(problem, info, best)
-    speed = f"{figure(us)} us, {figure(problem.flops / us / 1e3)} GFLOP/s, {share:.1%} of the bound"
+    least_us = floor_us(info, problem)
+    speed = f"{figure(us)} us, {figure(problem.flops / us / 1e3)} GFLOP/s"
+    if least_us:
+        speed += f", {least_us / us:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
     say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", style="bold")
     say(console, *_between(result), *_named(result), "")
@@ -42,21 +45,6 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
 
 def _vendor(info: DeviceInfo) -> str:
     return TITLES["numpy" if info.arch.is_host else "cublas"]
-
-
-def _bound_gflops(problem: Problem, info: DeviceInfo, contender: Contender) -> float:
-    """The roofline in 10^9 operations a second: the arithmetic peak, or, where that is lower, memory bandwidth times
-    the operations that a config's block tile makes of each byte it loads.
-
-    Caches are left out, so a small tile can pass its bound on a device whose cache serves the re-reading.
-    """
-    peak = info.peak_gflops(problem.dtype)
-    if contender.config is None:
-        return peak
-    reuse_a, reuse_b = contender.config.reuse
-    loaded = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
-    traffic_bytes = (loaded + problem.m * problem.n) * problem.dtype.size_bytes
-    return min(peak, info.bandwidth_gbs * problem.flops / traffic_bytes)
 
 
 def _between(result: Result) -> list[str]:
@@ -91,12 +79,13 @@ def _columns(result: Result) -> list[Column]:
     times = [contender.measurement.median_us for contender in contenders]
     gflops = [problem.flops / us / 1e3 for us in times]
     naive_us = next((us for us, contender in zip(times, contenders) if contender.config == NAIVE), math.nan)
-    shares = [rate / _bound_gflops(problem, info, contender) for rate, contender in zip(gflops, contenders)]
+    least_us = floor_us(info, problem)
+    bound = [Column("of bound", [f"{least_us / us:.1%}" for us in times], 1)] if least_us else []
     return [
         Column("us", [figure(us) for us in times]),
         Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 5),
         Column("GFLOP/s", [figure(rate) for rate in gflops]),
-        Column("of bound", [f"{share:.1%}" for share in shares], 1),
+        *bound,
         Column("err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6),
         Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 4),
         Column(f"x {_vendor(info)}", ["1" if c.config is None else figure(c.ratio_vendor) for c in contenders]),

@@ -4,7 +4,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -81,7 +81,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
     """The fastest record of each problem, sorted by dtype, transposes and shape; of equal ones the first."""
     found: dict[Problem, Record] = {}
     for record in records:
-        if record.problem not in found or record.median_us < found[record.problem].median_us:
+        if record.problem not in found or record.order < found[record.problem].order:
             found[record.problem] = record
     return sorted(found.values(), key=lambda r: (r.problem.dtype.value, r.problem.trans, *_sizes(r.problem)))
 
@@ -111,12 +111,16 @@ def show_records(console: Console, records: Sequence[Record], title: str, *, dev
 def record_lines(width: int, records: Sequence[Record], *, devices: bool = False) -> list[Text]:
     """The head of a table, and a line a record."""
     problems = [record.problem for record in records]
+
+    def measured(figure_of: Callable[[Record], float | None]) -> list[str]:
+        return ["" if record.removed else figure(figure_of(record)) for record in records]
+
     columns = [
         Column("M x N x K", [problem.shape for problem in problems], left=True),
         Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
-        Column("us", [figure(record.median_us) for record in records]),
-        Column("GFLOP/s", [figure(record.gflops) for record in records], 1),
-        Column("x vendor", [figure(record.ratio_vendor) for record in records], 2),
+        Column("us", measured(lambda record: record.median_us)),
+        Column("GFLOP/s", measured(lambda record: record.gflops), 1),
+        Column("x vendor", measured(lambda record: record.ratio_vendor), 2),
         *([Column("device", [record.device for record in records], left=True)] if devices else []),
     ]
     if _room(columns, width) < _LEAST_VARIANT:
@@ -144,8 +148,8 @@ def records_csv(records: Sequence[Record]) -> str:
     writer.writerow(_FIELDS)
     for record in records:
         problem = record.problem
-        error = record.accuracy.worst if record.accuracy else None
         text = (record.device, problem.shape, problem.dtype.value, problem.trans)
-        numbers = (record.median_us, record.gflops, error, record.ratio_vendor)
+        error = record.accuracy.worst if record.accuracy else None
+        numbers = (record.median_us, record.gflops, error, record.ratio_vendor) if not record.removed else ("",) * 4
         writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
     return out.getvalue()

@@ -45,6 +45,10 @@ class Config:
     """Parameters that text writes together: a key (empty for the tile) and names; `thread=16x8`."""
     rules: ClassVar[tuple[Rule[Any], ...]] = ()
     """What must hold for a config of the family, beside what all families share."""
+    gone: ClassVar[Mapping[str, Value]] = {}
+    """Parameters that the family had once, and the value at which they did nothing: stored configs have them."""
+    replaced: ClassVar[tuple[tuple[str, Value, tuple[Value, ...]], ...]] = ()
+    """Values that its parameters had once: the parameter, the value, and what may stand for it, the best first."""
     pdl: ClassVar[bool] = False
     """Whether the next kernel on the stream may come up while this one ends (programmatic dependent launch)."""
 
@@ -139,6 +143,11 @@ class Config:
         """Threads of a CTA."""
         x, y, z = self.block
         return x * y * z
+
+    @property
+    def min_ctas(self) -> int:
+        """CTAs that the registers must allow on an SM."""
+        return 1
 
     @property
     def cta_tile(self) -> tuple[int, int, int]:

@@ -1,9 +1,8 @@
-"""Configs as records of schema 1 held them, read as today's: parameters had other names there, and exclusive choices
-were switches of their own."""
+"""Configs as records of schema 1 held them, read as those of schema 2: parameters had other names there, and exclusive
+choices were switches of their own."""
 
 from collections.abc import Iterable, Mapping
 
-from .config import Config
 from .errors import ConfigError, check
 from .families import family_named
 from .leaf import Mode, Value
@@ -38,8 +37,8 @@ _REMOVED = {"tail": 1, "atomic": 0}
 """Parameters that are gone, and the value at which they did nothing."""
 
 
-def from_schema_1(family: str, values: Iterable[tuple[str, Value]], sm_count: int | None = None) -> Config:
-    """The config that a record of schema 1 meant by a family and its values.
+def from_schema_1(family: str, values: Iterable[tuple[str, Value]], sm_count: int | None = None) -> dict[str, Value]:
+    """What a record of schema 1 meant by a family and its values, in the words of schema 2.
 
     Stream-K counted CTAs of the device there, and counts those of an SM today: as many as the registers had to allow,
     for searches tried no others, unless the device is known to have `sm_count` SMs. Raises ConfigError for what no
@@ -54,9 +53,8 @@ def from_schema_1(family: str, values: Iterable[tuple[str, Value]], sm_count: in
         found["load"] = "tma" if known.pop("bulk", 0) else "cp_async" if copies else "registers"
     kind = family_named(family)
     if "prefetch" in known:
-        found["fragments"] = _word("prefetch", ("single", "ahead", "double"), known.pop("prefetch"))
-        if kind.leaf("fragments").choices == kind.leaf("fragments").choices[:2] and found["fragments"] == "ahead":
-            found["fragments"] = "double"
+        ahead = "ahead" if family == "dmma" else "double"
+        found["fragments"] = _word("prefetch", ("single", ahead, "double"), known.pop("prefetch"))
     for name in ("pack_a", "pack_b"):
         if name in known and all(leaf.name != name for leaf in kind.leaves()):
             check(known.pop(name) == 0, f"{name} was removed from {family}: tune the problem again")
@@ -68,7 +66,7 @@ def from_schema_1(family: str, values: Iterable[tuple[str, Value]], sm_count: in
             new = _RENAMED.get(name, name)
             check(name in _RENAMED or name in _SAME, f"{family} has no parameter {name!r}")
             found[new] = value
-    return kind.of(found)
+    return found
 
 
 def _split(known: dict[str, Value], sm_count: int | None) -> dict[str, Value]:

@@ -20,8 +20,7 @@ from ..runtime.device.protocol import Device, DeviceInfo
 from ..runtime.store.record import Record
 from ..runtime.store.store import Found, Store
 from .measure.evaluate import Bench
-from .search.model import estimate_us
-from .search.nearest import fits
+from .search.nearest import predictions
 from .search.ranked import recorded
 
 MOST = 8
@@ -62,13 +61,11 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
 
 
 def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first: Config) -> list[Config]:
-    """At most MOST configs: the first, then in turn winners of near shapes and, on a GPU, those that a model of the
-    device expects most of."""
+    """At most MOST configs: the first, then in turn winners of near shapes and, on a GPU, what is predicted to be
+    fast."""
     near = recorded(problem, info, records, MOST)
-    expected: list[Config] = []
-    if not info.arch.is_host:
-        expected = sorted(fits(problem, info, records), key=lambda config: estimate_us(problem, config, info))
-    turns = itertools.chain.from_iterable(itertools.zip_longest(near, expected[:MOST]))
+    expected = [each.config for each in predictions(problem, info, MOST)]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(near, expected))
     return list(dict.fromkeys([first, *(config for config in turns if config is not None)]))[:MOST]
 
 

@@ -16,7 +16,7 @@ from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates, candidates, given, read_spaces
 from .search.journal import Journal
 from .search.nearest import nearest
-from .search.ranked import first_guesses, stored
+from .search.ranked import beyond_advice, first_guesses, stored
 from .search.space import Point
 
 
@@ -55,7 +55,7 @@ def searched(
     # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
     # but those who name a space want a winner out of it.
     known = stored(problem, info, records)
-    found = candidates(problem, info, choices, known if spaces is None else ())
+    found = candidates(problem, info, choices, beyond_advice(problem, info, records) if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
     guesses = [*known, *first_guesses(problem, info, found.configs, records)]

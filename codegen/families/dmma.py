@@ -1,11 +1,13 @@
 """The `dmma` family: double precision on the fp64 tensor cores."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..arch import Arch
-from ..leaf import Edge, Mode, option
+from ..leaf import Edge, Mode, Value, option
 from ..legality import Rule
-from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, Launch, registers_held_to
+from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
 from ..mechanisms.operands import Fragments, runs_along_k
 from ..mechanisms.split import Split, split_rules
 from ..problem import DType, Problem
@@ -46,8 +48,16 @@ class DmmaPipeline:
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
     vec_a: int = option(1, 2, meaning="elements of A that one copy moves")
     vec_b: int = option(1, 2, meaning="elements of B that one copy moves")
-    fragments: Fragments = option(Fragments.DOUBLE, *Fragments, meaning="fragment buffering of operands")
+    fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class DmmaLaunch:
+    """Order of tiles, and PDL."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
 
 
 def _interleave_fits(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool:
@@ -127,6 +137,8 @@ class DmmaConfig(BlockedConfig):
     order = 4
     rules = _RULES
     tensor_cores = True
+    gone: ClassVar[Mapping[str, Value]] = {"min_ctas": 1}
+    replaced = (("fragments", "ahead", (Fragments.DOUBLE.value, Fragments.SINGLE.value)),)
     joined = (
         ("", ("block_m", "block_n", "block_k")),
         ("warp", ("warp_m", "warp_n")),
@@ -137,7 +149,7 @@ class DmmaConfig(BlockedConfig):
     pipeline: DmmaPipeline = DmmaPipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
-    launch: Launch = Launch()
+    launch: DmmaLaunch = DmmaLaunch()
     edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     # --- resources

@@ -9,7 +9,7 @@ from typing import Any
 from ..arch import Arch
 from ..leaf import Edge, Mode, option
 from ..legality import Rule
-from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, Launch, registers_held_to
+from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, runs_along_k
 from ..mechanisms.split import Split, split_rules
 from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
@@ -87,6 +87,15 @@ class SimtPipeline:
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its steps of k")
 
 
+@dataclass(frozen=True, slots=True)
+class SimtLaunch:
+    """Order of tiles, occupancy and PDL."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
+    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
+
+
 def _interleave_fits(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
     groups = config.pipeline.interleave
     if groups == 1:
@@ -95,6 +104,11 @@ def _interleave_fits(problem: Problem, config: "SimtConfig", arch: Arch) -> bool
     places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
     copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
     return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
+
+
+def _ctas_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
+    ctas, smem_bytes = config.min_ctas, config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
+    return config.threads * ctas <= arch.max_threads_per_sm and smem_bytes * ctas <= arch.smem_per_sm_bytes
 
 
 def _slice_barriers_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
@@ -165,6 +179,7 @@ _RULES: tuple[Rule["SimtConfig"], ...] = (
         lambda problem, config, arch: config.edge is not Edge.PAD or not any(config.packs),
     ),
     *BLOCKED_RULES,
+    Rule("threads and shared memory of {c.min_ctas} CTAs fit on an SM", _ctas_fit),
 )
 
 
@@ -187,8 +202,12 @@ class SimtConfig(BlockedConfig):
     pipeline: SimtPipeline = SimtPipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
-    launch: Launch = Launch()
+    launch: SimtLaunch = SimtLaunch()
     edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def min_ctas(self) -> int:
+        return self.launch.min_ctas
 
     @property
     def producer_threads(self) -> int:

@@ -5,13 +5,15 @@ that often. What counts is how many bytes are on their way from memory at a time
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..arch import Arch
 from ..config import Config
-from ..leaf import Edge, Mode, option
+from ..leaf import Edge, Mode, Value, option
 from ..legality import Rule
-from ..mechanisms.blocked import REGISTERS_FIT, RESIDENT_FITS, registers_held_to
+from ..mechanisms.blocked import REGISTERS_FIT, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, stored_row
 from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
@@ -74,9 +76,8 @@ class SkinnyPipeline:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyLaunch:
-    """Occupancy and PDL."""
+    """PDL."""
 
-    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
     l2_prefetch: bool = option(False, meaning="a CTA prefetches its first parts to L2 while earlier kernels end")
 
 
@@ -120,7 +121,6 @@ _RULES: tuple[Rule["SkinnyConfig"], ...] = (
         lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE,
     ),
     REGISTERS_FIT,
-    RESIDENT_FITS,
 )
 
 
@@ -135,6 +135,7 @@ class SkinnyConfig(Config):
     rules = _RULES
     vectors = ("vec_large",)
     pdl = True
+    gone: ClassVar[Mapping[str, Value]] = {"min_ctas": 1}
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),
         ("warps", ("warps_long", "warps_k")),
@@ -205,5 +206,12 @@ class SkinnyConfig(Config):
         return 34 + dtype.size_bytes // 4 * (self.tile.accumulators + self.tile.loaded)
 
     def registers(self, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: what there is, if it is not held to less."""
-        return registers_held_to(self)
+        """Registers that the compiler takes, from above: it reads ahead of what the text says, most where parts come by
+        cp.async."""
+        tile, words = self.tile, dtype.size_bytes // 4
+        held, loaded, small = tile.accumulators, tile.loaded, tile.block_short * tile.thread_k
+        if self.pipeline.load is Load.CP_ASYNC:
+            needed = 68 + words * (3 * held // 2 + 3 * loaded + 2 * small)
+        else:
+            needed = 96 + words * (held + loaded + small // 4)
+        return min(needed, registers_held_to(self))

@@ -1,13 +1,11 @@
-"""What families of block tiles share: epilogue, launch, and rules on tiles, copies and occupancy."""
+"""What families of block tiles share: epilogue, and rules on tiles, copies and registers."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch import Arch
 from ..config import Config
 from ..leaf import option
 from ..legality import Rule
-from ..problem import Problem
 from .operands import MOST_COPIES, aligned
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
@@ -23,15 +21,6 @@ class Epilogue:
     vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Order of tiles, occupancy and PDL."""
-
-    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
-    min_ctas: int = option(1, 2, 3, 4, 6, 8, meaning="CTAs that the registers must allow on an SM")
-    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
-
-
 def registers_for(threads: int, ctas: int) -> int:
     """Registers of a thread with which so many CTAs of so many threads fit, on every device of the table."""
     # Each of the four schedulers has a quarter of the registers and takes whole warps.
@@ -39,22 +28,13 @@ def registers_for(threads: int, ctas: int) -> int:
     return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
 
 
-def registers_held_to(config: Any) -> int:
-    """Registers that the launch bounds leave a thread of a config with a group `launch`."""
-    return registers_for(config.threads, config.launch.min_ctas)
-
-
-def _resident_fits(problem: Problem, config: Any, arch: Arch) -> bool:
-    ctas = config.launch.min_ctas
-    smem = config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
-    return bool(config.threads * ctas <= arch.max_threads_per_sm and smem * ctas <= arch.smem_per_sm_bytes)
-
-
-RESIDENT_FITS: Rule[Any] = Rule("threads and shared memory of {c.launch.min_ctas} CTAs fit on an SM", _resident_fits)
+def registers_held_to(config: Config) -> int:
+    """Registers that the launch bounds leave a thread."""
+    return registers_for(config.threads, config.min_ctas)
 
 
 REGISTERS_FIT: Rule[Any] = Rule(
-    "registers of {c.launch.min_ctas} CTAs fit on an SM",
+    "registers of {c.min_ctas} CTAs fit on an SM",
     lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),
 )
 
@@ -92,7 +72,6 @@ BLOCKED_RULES: tuple[Rule[Any], ...] = (
             not config.launch.l2_prefetch or not (any(config.packs) or config.stream_ctas_per_sm)
         ),
     ),
-    RESIDENT_FITS,
     REGISTERS_FIT,
 )
 """The rules on epilogue and launch."""
@@ -109,7 +88,7 @@ class BlockedConfig(Config):
     tile: Any
     pipeline: Any
     epilogue: Epilogue
-    launch: Launch
+    launch: Any
 
     @property
     def multiplying_threads(self) -> int:

@@ -31,8 +31,6 @@ class Fragments(enum.StrEnum):
 
     SINGLE = "single"
     """Right before it multiplies them."""
-    AHEAD = "ahead"
-    """While it multiplies the last of the step before, into the same registers."""
     DOUBLE = "double"
     """While it multiplies the step before, into a second set of registers."""
 

@@ -13,6 +13,7 @@ from ...codegen.emitted import Emitted
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
+from ..check.timing import Timer
 from ..check.verify import Launch, Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
@@ -36,7 +37,11 @@ class Gemm:
         self.config: Config = kernel.config
         """The variant."""
         self.origin = found.origin
-        """Where the config comes from: `exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+        """Whence the config: `exact`, `nearest MxNxK`, `predicted` or `default`."""
+        self.expected_us = found.record.median_us if found.origin == "exact" and found.record else found.expected_us
+        """Microseconds that a product is expected to take: measured for exactly this one, or predicted; else None."""
+        self.regret = 1.0 if found.origin == "exact" else found.regret
+        """How many times the tuned kernel's time it takes at most, for nine of ten shapes; None where nobody knows."""
         self.source = kernel.source.code
         """Its CUDA text."""
         self.device: DeviceInfo = kernel.device.info
@@ -125,12 +130,14 @@ def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking, me
 
 
 def _rechecked(device: Device, found: Found, store: Store) -> Found:
-    """The record if it still verifies, marked with today's versions; else the default config, with a warning."""
+    """The record if it still verifies, marked with today's versions; else the default config, with a warning. One whose
+    times are of a kernel that is gone is timed again."""
     record = found.record
     assert record is not None
     try:
         with device.entered():  # another GPU may be the current one
-            verdict = Verifier(device, record.problem).check(prepare(device, record.problem, record.config).launch)
+            kernel = prepare(device, record.problem, record.config)
+            verdict = Verifier(device, record.problem).check(kernel.launch)
         reason = verdict.reason
     except TilewrightError as error:
         reason = str(error)
@@ -140,10 +147,15 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         return Found(default_config(record.problem, device.info.arch), "default")
     fresh = replace(record, versions=versions_of(device.info, device.compiler))
     try:
+        if record.removed:
+            with device.entered():
+                timed = Timer(device, record.problem).measure(kernel.launch)
+            fresh = replace(fresh, measurement=timed, accuracy=verdict.accuracy, ratio_vendor=None, ratio_interval=None)
         store.keep(fresh, replace=True)
     except TilewrightError as error:
         warnings.warn(f"checked again, but not noted: {error}", stacklevel=4)
-    return found
+        return found
+    return replace(found, record=fresh)
 
 
 @cache

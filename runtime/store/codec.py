@@ -10,17 +10,23 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
+from ...codegen.legality import serves
 from ...codegen.problem import Problem
+from ...codegen.removed import same_today, without_removed
 from ...codegen.schema1 import from_schema_1
-from .record import Record
+from .record import REMOVED, Record
 
 SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
-new field. A field or parameter that is missing takes its default; configs of schema 1 are translated. A record is
-written in the first schema that has all of it: 3 is for those that name their GPU, 2 for all others."""
+new field. A field or parameter that is missing takes its default; configs of schema 1 are translated, and what families
+lost since is replaced. A record is written in the first schema that has all of it: 3 is for those that name their GPU,
+2 for all others."""
+
+Versions = tuple[tuple[str, str], ...]
 
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
@@ -40,7 +46,8 @@ def dumps(record: Record) -> bytes:
 
 
 def loads(data: bytes) -> Record:
-    """The record of a document; every parameter of its config is one that this version knows.
+    """The record of a document; every parameter of its config is one that this version knows. Where the config names
+    what families lost since, something else stands for that, and `removed` of the record tells it.
 
     Raises StoreVersionError for a newer schema, ConfigError for a valid document whose family, parameter or
     value this version does not know, and StoreError for anything damaged or foreign.
@@ -55,7 +62,7 @@ def loads(data: bytes) -> Record:
     _require(checksum == _sha256(document), "its checksum does not match")
     _require(document.keys() == {"schema", "key", "record"}, "missing or unknown fields")
     found = _translated(document["record"]) if schema == 1 else document["record"]
-    record = cast(Record, decode(Record, found, "record"))
+    record = cast(Record, decode(Record, _without_removed(found), "record"))
     _require(document["key"] == _key(record.device, record.problem), "key and record disagree")
     return record
 
@@ -141,13 +148,35 @@ def _decode_dataclass(cls: Any, value: object, where: str) -> object:
 
 
 def _decode_config(value: object, where: str) -> Config:
-    """Raises StoreError for what is no config, ConfigError for one that this version does not know."""
+    """Raises StoreError for what is no config, ConfigError for one that this version does not know or has no more."""
+    return same_today(*_kind_and_values(value, where))
+
+
+def _kind_and_values(value: object, where: str) -> tuple[type[Config], dict[str, Any]]:
     if not isinstance(value, dict) or not isinstance(value.get("family"), str):
         raise StoreError(f"{where} must name a family")
     family = families().get(value["family"])
     if family is None:
         raise ConfigError(f"{where} is of no known family: {value['family']!r:.60}")
-    return family.of({name: item for name, item in value.items() if name != "family"})
+    return family, {name: item for name, item in value.items() if name != "family"}
+
+
+def _without_removed(record: object) -> object:
+    """A record with what stands for its config where that names what families lost since. Raises StoreError,
+    ConfigError."""
+    if not isinstance(record, dict):
+        return record
+    kind, values = _kind_and_values(record.get("config"), "record.config")
+    found, removed = without_removed(kind, values)
+    if not removed:
+        return record
+    problem = cast(Problem, decode(Problem, record.get("problem"), "record.problem"))
+    versions = cast(Versions, decode(Versions, record.get("versions", []), "record.versions"))
+    # It worked on its device, so that only what was replaced can be in the way: any device of many limits will do.
+    configs = list(map(kind.of, found))
+    config = next((each for each in configs if serves(each, problem, ARCHES["sm_90a"])), configs[-1])
+    told = encode(tuple(sorted((*versions, (REMOVED, removed)))))
+    return {**record, "config": encode(config), "versions": told, "digest": ""}
 
 
 def _translated(record: object) -> object:
@@ -162,7 +191,7 @@ def _translated(record: object) -> object:
         for pair in values
     )  # fmt: skip
     _require(good, "record.config has no family and values")
-    return {**record, "config": encode(from_schema_1(named, [tuple(pair) for pair in values]))}
+    return {**record, "config": {"family": named, **from_schema_1(named, [tuple(pair) for pair in values])}}
 
 
 @cache

@@ -45,9 +45,13 @@ class Found:
     config: Config
     """A config that is valid for the problem on the device."""
     origin: str
-    """`exact`, `nearest MxNxK`, `estimated, from MxNxK` or `default`."""
+    """`exact`, `nearest MxNxK`, `predicted` or `default`."""
     record: Record | None = None
     """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
+    expected_us: float | None = None
+    """Microseconds that are expected of it, where it was predicted."""
+    regret: float | None = None
+    """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see."""
 
     def served(self, problem: Problem, info: DeviceInfo) -> Served:
         """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""
@@ -55,9 +59,9 @@ class Found:
         origin = {
             "exact": f"tuned on {info.key}",
             "nearest": f"as tuned for {source} on {info.key}",
-            "estimated,": f"a model's choice, from {source}",
+            "predicted": "predicted by what was measured for other shapes",
         }.get(self.origin.partition(" ")[0], "a default: nothing tuned helps")
-        time_us, accuracy = (exact.median_us, exact.accuracy) if exact else (0.0, None)
+        time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
         worst = accuracy.worst if accuracy else 0.0
         return Served(problem, self.config, info.arch, info.sm_count, origin, time_us, worst)
 
@@ -92,7 +96,7 @@ class Store:
         own = self._own(self._path(device_key, problem))
         shipped = (record for record in self._shipped_records(device_key) if record.problem == problem)
         found = [record for record in (own, *shipped) if record is not None]
-        return min(found, key=lambda record: record.median_us, default=None)
+        return min(found, key=lambda record: record.order, default=None)
 
     def records(self) -> Iterator[Record]:
         """The best record of every device and problem, sorted.
@@ -109,7 +113,7 @@ class Store:
         best: dict[tuple[str, Problem], Record] = {}
         for record in (*own, *shipped):
             key = record.device, record.problem
-            if key not in best or record.median_us < best[key].median_us:
+            if key not in best or record.order < best[key].order:
                 best[key] = record
         found = sorted(best.values(), key=_order)
         mine = set(map(id, own))
@@ -129,8 +133,9 @@ class Store:
     def keep(self, record: Record, *, replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
 
-        A lower median beats, and so does a newer record of the same config; `replace` (for a stored one whose
-        versions are out of date) lets any win. A record that is not ok is never stored. Raises StoreError in
+        A lower median beats, and so does a newer record of the same config, and any measured one what stands for a
+        kernel that is gone, which is set aside; `replace` (for a stored one whose versions are out of date) lets any
+        win. A record that is not ok is never stored. Raises StoreError in
         one line where the folder cannot be written, StoreVersionError for a newer tilewright's file and
         ConfigError for an unknown config; what was stored before is then still there.
         """
@@ -143,8 +148,10 @@ class Store:
         path = self._path(record.device, record.problem)
         with self._locked(path):
             old = self._reread(path)
-            if old is not None and not (replace or record.config == old.config or record.median_us < old.median_us):
+            if old is not None and not (replace or record.config == old.config or record.order < old.order):
                 return False
+            if old is not None and old.removed:
+                set_aside(path, "removed")  # the config and the times of a kernel that this version cannot make
             _sweep(path)
             write_whole(path, data)
         return True

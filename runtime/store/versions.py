@@ -9,6 +9,14 @@ from importlib.resources.abc import Traversable
 from ..device.protocol import Compiler, DeviceInfo
 
 
+def package_version() -> str:
+    """The version that was installed; a checkout that is used from where it lies has none."""
+    try:
+        return metadata.version(__package__.partition(".")[0])
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
 @cache
 def generator_version() -> str:
     """The package's version and a digest of its templates, so that a changed template is a new version."""
@@ -16,7 +24,7 @@ def generator_version() -> str:
     digest = hashlib.sha256()
     for name, text in _templates(resources.files(package).joinpath("templates"), ""):
         digest.update(name.encode() + b"\0" + text + b"\0")
-    return f"{metadata.version(package)}+{digest.hexdigest()[:12]}"
+    return f"{package_version()}+{digest.hexdigest()[:12]}"
 
 
 def _templates(folder: Traversable, place: str) -> Iterator[tuple[str, bytes]]:

@@ -18,6 +18,7 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.explain import explain
+from tilewright.tuner.search.ranked import beyond_advice
 
 H200 = KNOWN["nvidia-h200"]
 FEW = 'family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n'
@@ -26,7 +27,7 @@ ON_H200 = ("--device-key", "nvidia-h200")
 
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-a10"], choose("host").info], ids=lambda info: info.name)
 def test_every_line_fits_and_no_number_is_cut(info: DeviceInfo) -> None:
-    found = explain(Problem(1000, 1024, 512, DType.DOUBLE), info, Store(), read_spaces())
+    found = explain(Problem(1000, 1024, 512, DType.DOUBLE), info, Store())
     assert len(found.left_out) > 12
     for width in (80, 120):
         screen = Console(width=width, file=StringIO(), force_interactive=False)
@@ -83,8 +84,8 @@ class TestLookUp:
 
     def test_of_another_device(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")
-        assert lookup["origin"].startswith("estimated, from ")
-        assert "of any device the model of this one expects most of this, " in lookup["why"]
+        assert lookup["origin"] == "predicted"
+        assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", lookup["why"])
 
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")
@@ -115,7 +116,7 @@ def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> N
     (told,) = json.loads(run("explain", "--shape", "100", "--dtype", "double", *ON_H200, "--json").out)
     record = Store().best("nvidia-h200", problem)
     assert record is not None
-    found = candidates(problem, H200, read_spaces(), [record.config])
+    found = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, [record]))
     assert sum(told["variants"].values()) == len(found.configs)
     assert [(each["reason"], each["combinations"]) for each in told["left_out"]] == list(found.pruned)
     steps = {each["reason"]: each["by"] for each in told["left_out"]}
@@ -126,7 +127,7 @@ def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> N
     assert expected == sorted(expected)
     guessed = {each["config"]: each["by"] for each in told["guesses"]}
     assert guessed[str(record.config)] == "record"
-    assert {*guessed.values()} == {"record", "model"}
+    assert {*guessed.values()} == {"record", "predicted", "model"}
 
 
 def test_a_folder_of_spaces_is_what_would_be_tried(run: Run, few: tuple[str, ...]) -> None:

@@ -19,8 +19,8 @@ def test_registers_go_to_warps_of_four_schedulers(threads: int, ctas: int, regis
 
 
 def test_ctas_of_three_warps_are_refused_where_they_would_spill() -> None:
-    config = variant("dmma:block_m=64,block_n=96,warp=64x32,fragments=ahead,min_ctas=3")
-    reasons = list(rejections(Problem.parse("1024", "double"), config, ARCHES["sm_90a"]))
+    config = variant("simt:96x128x8,thread=16x8,lanes_m=2,min_ctas=3")
+    reasons = list(rejections(Problem.parse("1024"), config, ARCHES["sm_90a"]))
     assert reasons == ["registers of 3 CTAs fit on an SM"]
 
 

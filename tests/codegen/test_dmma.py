@@ -35,12 +35,11 @@ def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str =
         ("block_k=8,slices=2", "1024", "block_k 8 is whole steps of 8 for each of 2 slices"),
         ("block_k=8,fragments=double", "1024", "an even number of them with double-buffered fragments"),
         ("256x8x32,warp=64x8", "1024", "copies at most 32 elements"),
-        ("interleave=2,fragments=ahead", "1024", "interleave 2 is for double-buffered fragments"),
+        ("interleave=2,fragments=single", "1024", "interleave 2 is for double-buffered fragments"),
         ("interleave=4,fragments=double,warp=16x16,vec_a=2,vec_b=2", "1024", "at most the copies of a thread"),
         ("persistent=3,slices=2", "1024", "no shared memory free for the accumulators of 2 slices"),
         ("persistent=16,block_n=8,warp_n=8", "2147483584x4096x8", "count fewer than 2^31"),
-        (f"{LARGEST},min_ctas=2", "1024", "registers of 2 CTAs fit on an SM"),
-        ("stages=5,block_k=32,min_ctas=3", "1024", "threads and shared memory of 3 CTAs fit"),
+        ("128x192x16,warp=32x64,fragments=double", "1024", "registers of 1 CTAs fit on an SM"),
         ("256x256x32,warp_m=64,stages=5", "1024", "shared memory of a CTA stays within"),
     ],
 )
@@ -93,12 +92,12 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
 # ---- What the compiler makes of it -----------------------------------------------------------------------------
 
 BEST = (
-    f"{LARGEST},stages=4,fragments=ahead",
-    "128x64x16,warp=64x32,stages=3,fragments=ahead,min_ctas=2",
-    "64x64x16,warp=32x32,stages=4,fragments=ahead",
-    "64x32x32,warp=32x32,stages=4,slices=4,fragments=ahead",
-    f"{LARGEST},stages=4,fragments=ahead,shared=1",
-    "64x32x32,warp=32x32,stages=4,slices=4,fragments=ahead,split_k=4,shared=1",
+    f"{LARGEST},stages=4,fragments=double",
+    "128x64x16,warp=64x32,stages=3,fragments=double",
+    "64x64x16,warp=32x32,stages=4,fragments=double",
+    "64x32x32,warp=32x32,stages=4,slices=4",
+    f"{LARGEST},stages=4,shared=1",
+    "64x32x32,warp=32x32,stages=4,slices=4,split_k=4,shared=1",
     "64x64x32,warp=32x32,stages=4,slices=2,fragments=double,split_k=8",
 )
 """What large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
@@ -117,9 +116,8 @@ def sample() -> list[Row]:
         for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
             configs = of("1024", target, trans)
             rows += [(str(config), "double", trans, target) for config in generator.sample(configs, count)]
-    for min_ctas in (1, 3):  # where two sets of operands leave the fewest registers
-        configs = of("1024", min_ctas=(min_ctas,), fragments=("double",))
-        rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(configs, 3)]
+    doubled = of("1024", fragments=("double",))  # where two sets of operands leave the fewest registers
+    rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(doubled, 6)]
     clustered = [each for each in of("512x512x1024") if each.clustered]
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(clustered, 8)]
     lasting = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]

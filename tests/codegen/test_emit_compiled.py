@@ -141,7 +141,8 @@ def test_an_older_target_stops_at_one_error(tmp_path: Path) -> None:
 def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
     program = build(tmp_path, bundle((("tiled:16,edge=pad", "float"),)), *STRICT)
     done = run(program, "1", "2")
-    assert (done.returncode, done.stderr) == (2, f"usage: {program} [--tolerance 0.1] [--no-times] [M N K]\n")
+    usage = f"usage: {program} [--tolerance 0.1] [--no-checks] [--no-times] [M N K]\n"
+    assert (done.returncode, done.stderr) == (2, usage)
     done = run("env", "CUDA_VISIBLE_DEVICES=", program)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"gemm_main: no GPU to run on: .+\n", done.stderr)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import family_named
 from tilewright.codegen.legality import rejections
+from tilewright.codegen.removed import same_today
 from tilewright.codegen.schema1 import from_schema_1
 from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.store import Store, StoreWarning
@@ -33,6 +35,15 @@ def test_there_are_72_of_them_and_few_are_gone() -> None:
     assert (len(SHIPPED), len(REMOVED)) == (72, 5)
 
 
+def removed_since(shipped: dict[str, Any]) -> str:
+    """What a document names that was removed after schema 2 was written first."""
+    config = json.loads(shipped["document"])["record"]["config"]
+    values, family = dict(config["values"]), config["family"]
+    held = family in ("dmma", "skinny") and values["min_blocks"] > 1
+    told = [f"min_ctas={values['min_blocks']}"] if held else []
+    return ", ".join(told + ["fragments=ahead"] * (family == "dmma" and values["prefetch"] == 1))
+
+
 @pytest.mark.parametrize("shipped", KEPT, ids=lambda each: each["name"])
 def test_a_shipped_record_is_launched_as_it_was(shipped: dict[str, Any]) -> None:
     record = loads(shipped["document"].encode())
@@ -43,6 +54,7 @@ def test_a_shipped_record_is_launched_as_it_was(shipped: dict[str, Any]) -> None
     assert config.smem_bytes(problem.dtype) == shipped["smem_bytes"]
     assert config.workspace_bytes(problem, 132) == shipped["workspace_bytes"]
     assert list(config.alignment) == shipped["alignment"]
+    assert dict(record.versions).get("removed", "") == record.removed == removed_since(shipped)
     again = loads(dumps(record))
     assert again == record
     assert json.loads(dumps(record))["schema"] == 2
@@ -65,7 +77,7 @@ def test_a_store_of_the_version_before_is_read_and_kept_as_schema_2(tmp_path: Pa
     with pytest.warns(StoreWarning, match="tail was removed"):
         found = list(store.records())
     assert len(found) == len(KEPT)
-    first = found[0]
+    first = next(record for record in found if not record.removed)
     assert store.keep(first, replace=True)
     path = folder / f"{key_digest(first.device, first.problem)}.json"
     assert json.loads(path.read_bytes())["schema"] == 2
@@ -89,6 +101,7 @@ def test_a_record_that_cannot_be_read_is_set_aside_not_overwritten(tmp_path: Pat
         ("simt", [("atomic", 1)], "atomic was removed"),
         ("dmma", [("pack_a", 1)], "pack_a was removed from dmma"),
         ("dmma", [("mma_k", 16)], "mma_k must be one of 8, 4, got 16"),
+        ("dmma", [("prefetch", 1), ("min_blocks", 2)], "dmma has no min_ctas=2, fragments=ahead any more: tune the pr"),
         ("simt", [("speed", 1)], "simt has no parameter 'speed'"),
         ("fast", [], "family must be one of naive, tiled, simt, skinny, dmma, got 'fast'"),
         ("simt", [("split_k", 2), ("stream_k", 132)], "stream_k and split_k exclude each other"),
@@ -97,4 +110,4 @@ def test_a_record_that_cannot_be_read_is_set_aside_not_overwritten(tmp_path: Pat
 )
 def test_what_no_version_can_run_is_refused(family: str, values: list[tuple[str, int]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_schema_1(family, values)
+        same_today(family_named(family), from_schema_1(family, values))

@@ -33,7 +33,6 @@ def reasons(
         ("stages=2", "1024", "float", "nn", "cp.async has an even number of stages, registers have one: not 2"),
         ("load=cp_async", "1024", "float", "nn", "cp.async has an even number of stages, registers have one: not 1"),
         ("block_short=32,thread_long=8", "1024", "float", "nn", "registers of 1 CTAs fit on an SM"),
-        ("min_ctas=8,resident_k=4096", "1024", "float", "nn", "threads and shared memory of 8 CTAs fit"),
         ("edge=exact", "6x1024x1024", "float", "nn", "with exact edges m, n and k are multiples of (4, 128, 16)"),
         ("edge=exact,short=n", "1024x6x1024", "float", "nn", "with exact edges m, n and k are multiples of (128, 4"),
     ],

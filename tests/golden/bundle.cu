@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest d59faf53f8b0f6d9. To write it again:
+// Written by tilewright, file digest a92d0c13256b0083. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -87,8 +87,13 @@ int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
     if (kernel.ready.load(std::memory_order_acquire) & bit) return BUNDLE_SUCCESS;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem_per_cta - kernel.static_smem);
+    cudaFuncAttributes found;  // nvcc may give more than the kernel declares: what is given at launch is aligned after it
+    cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
+    if (error == cudaSuccess) {
+        error = cudaFuncSetAttribute(
+            kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            device.smem_per_cta - int(found.sharedSizeBytes));
+    }
     if (error == cudaSuccess) kernel.ready.fetch_or(bit, std::memory_order_release);
     return status_of(error);
 }
@@ -616,10 +621,10 @@ int init_product(const Product& product, const Device& device)
         return status_of(cudaFuncGetAttributes(&attributes, function));
     };
     const auto init_kernel = [&](const Kernel& kernel) {
-        int status = load(kernel.function);
+        int status = allow_smem(kernel, device);
         if (status == BUNDLE_SUCCESS && kernel.pack) status = load(kernel.pack);
         if (status == BUNDLE_SUCCESS && kernel.frame) status = load(kernel.frame);
-        return status == BUNDLE_SUCCESS ? allow_smem(kernel, device) : status;
+        return status;
     };
     int status = init_kernel(*product.fallback->kernel);
     for (int i = 0; i < product.count && status == BUNDLE_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x16_f938d96e
+// gemm_dmma_f64_nn_64x64x16_a1b16b17
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 8ac23b2f5eb765f2. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 63e374487257156d. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single"
 // SPDX-License-Identifier: MIT
 
@@ -42,7 +42,6 @@ constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 49152;  // shared memory of a CTA
 
 constexpr int WARPS_M  = BLOCK_M / WARP_M;        // warps along the rows of C
@@ -360,7 +359,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x16_f938d96e(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_dmma_f64_nn_64x64x16_a1b16b17(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x16_4d6dd536
+// gemm_dmma_f64_nn_64x64x16_3cae0383
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) * 3 CTAs along x in clusters of 3,
 //              (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 92267e6e7de7a714. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest f5ef07145dacdc0a. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster"
 // SPDX-License-Identifier: MIT
 
@@ -45,7 +45,6 @@ constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int SPLIT_K    = 3;      // CTAs that share the k of a tile of C
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 49152;  // shared memory of a CTA
 
 constexpr int WARPS_M       = BLOCK_M / WARP_M;        // warps along the rows of C
@@ -450,8 +449,8 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, MIN_CTAS)
-gemm_dmma_f64_nn_64x64x16_4d6dd536(
+extern "C" __global__ void __cluster_dims__(SPLIT_K, 1, 1) __launch_bounds__(THREADS, 1)
+gemm_dmma_f64_nn_64x64x16_3cae0383(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

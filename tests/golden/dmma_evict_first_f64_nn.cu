@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x16_72d84daf
+// gemm_dmma_f64_nn_64x64x16_bf0b3736
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest d167d2d40118eb54. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 2b0ede0367fad99d. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,vec=1x1x2,fragments=single,shared,evict_first"
 // SPDX-License-Identifier: MIT
 
@@ -42,7 +42,6 @@ constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 2;      // elements of C that one store moves
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 49152;  // shared memory of a CTA
 
 constexpr int WARPS_M  = BLOCK_M / WARP_M;        // warps along the rows of C
@@ -439,7 +438,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x16_72d84daf(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_dmma_f64_nn_64x64x16_bf0b3736(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x16_fd0b2d89
+// gemm_dmma_f64_nn_64x64x16_a45eb15c
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest ae21543cbea59c33. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 552db587619b7de8. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,interleave=2"
 // SPDX-License-Identifier: MIT
 
@@ -43,7 +43,6 @@ constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int INTERLEAVE = 2;      // groups in which a tile's copies are started
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 49152;  // shared memory of a CTA
 
 constexpr int WARPS_M     = BLOCK_M / WARP_M;                       // warps along the rows of C
@@ -411,7 +410,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x16_fd0b2d89(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_dmma_f64_nn_64x64x16_a45eb15c(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x16_1bae767c
+// gemm_dmma_f64_nn_64x64x16_738c2132
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) / 4, rounded up, or any other number of CTAs along x,
 //              (128, 1, 1) threads, 59392 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 0a7299d54a9d1b9e. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest ae498dd9d6c3ccfb. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,persistent=4,shared"
 // SPDX-License-Identifier: MIT
 
@@ -43,7 +43,6 @@ constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
 constexpr int VEC_A      = 1;      // elements of A that one copy moves
 constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 59392;  // shared memory of a CTA
 
 constexpr int WARPS_M  = BLOCK_M / WARP_M;         // warps along the rows of C
@@ -450,7 +449,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x16_1bae767c(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_dmma_f64_nn_64x64x16_738c2132(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

@@ -1,4 +1,4 @@
-// gemm_dmma_f64_nn_64x64x32_57cdf683
+// gemm_dmma_f64_nn_64x64x32_0d83398f
 // Warp tiles fed from shared memory, by the fp64 tensor cores.
 //
 //   C = alpha * op(A) * op(B) + beta * C in double; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -11,7 +11,7 @@
 //   workspace  65536 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 199b9e095890ab7c. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest a1445a082735f31f. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x32,interleave=2,stream_k=1,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -48,7 +48,6 @@ constexpr int VEC_B      = 1;      // elements of B that one copy moves
 constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int INTERLEAVE = 2;      // groups in which a tile's copies are started
 constexpr int RASTER     = 4;      // rows of tiles of a rasterisation group
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 98304;  // shared memory of a CTA
 
 constexpr int WARPS_M     = BLOCK_M / WARP_M;                       // warps along the rows of C
@@ -545,7 +544,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_dmma_f64_nn_64x64x32_57cdf683(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_dmma_f64_nn_64x64x32_0d83398f(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters, unsigned stream_ctas)
 {

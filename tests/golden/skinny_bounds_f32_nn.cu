@@ -1,4 +1,4 @@
-// gemm_skinny_f32_nn_4x128x16_11fd76f3
+// gemm_skinny_f32_nn_4x128x16_6906e290
 // A short side of C: the large operand streams through registers once, the small one waits in shared memory.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 8192 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest d74ad809f2dee3cf. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 26724d57afe0f2b3. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4"
 // SPDX-License-Identifier: MIT
 
@@ -32,7 +32,6 @@ constexpr int LANES_K    = 1;     // lanes of a warp that share k
 constexpr int WARPS_L    = 1;     // warps along the long side
 constexpr int WARPS_K    = 4;     // warps that share k
 constexpr int RESIDENT_K = 256;   // steps of k of the small operand in shared memory at a time
-constexpr int MIN_CTAS   = 1;     // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 8192;  // shared memory of a CTA
 
 constexpr int THREADS = 32 * WARPS_L * WARPS_K;
@@ -264,7 +263,7 @@ __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* sha
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_skinny_f32_nn_4x128x16_11fd76f3(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_6906e290(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

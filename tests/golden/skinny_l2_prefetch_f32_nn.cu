@@ -1,4 +1,4 @@
-// gemm_skinny_f32_nn_4x128x16_b1ddc405
+// gemm_skinny_f32_nn_4x128x16_17fb18cc
 // A short side of C: the large operand streams through registers once, the small one waits in shared memory.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 36992 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 328c0890a392d8b3. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest ef0cce60e6afc20b. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch"
 // SPDX-License-Identifier: MIT
 
@@ -37,7 +37,6 @@ constexpr int WARPS_L    = 1;      // warps along the long side
 constexpr int WARPS_K    = 4;      // warps that share k
 constexpr int STAGES     = 4;      // parts of the large operand on their way at a time
 constexpr int RESIDENT_K = 256;    // steps of k of the small operand in shared memory at a time
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 36992;  // shared memory of a CTA
 
 constexpr int THREADS = 32 * WARPS_L * WARPS_K;
@@ -334,7 +333,7 @@ __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* sha
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_skinny_f32_nn_4x128x16_b1ddc405(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_17fb18cc(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {

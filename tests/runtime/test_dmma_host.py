@@ -37,33 +37,32 @@ EDGES = ("bounds", "exact", "pad")
 # One for each way through the template, and each size of instruction; together all transposes meet every one.
 CONFIGS = {
     "8 steps": "32x32x16,warp=32x16,stages=3",
-    "8 steps, fragments ahead": "32x16x8,warp=16x16,stages=2,fragments=ahead,raster=4",
-    "long warps, fragments ahead": "64x8x32,warp=32x8,stages=3,fragments=ahead",
+    "one step a tile": "32x16x8,warp=16x16,stages=2,raster=4",
+    "long warps": "64x8x32,warp=32x8,stages=3",
     "4 steps": "16x32x32,warp=16x32,mma_k=4,stages=4",
     "8 steps, fragments double": "32x32x16,warp=32x16,stages=3,fragments=double",
     "wide warps, fragments double, splits": "32x64x32,warp=16x32,stages=2,fragments=double,split_k=3",
-    "three of 16 rows": "96x16x16,warp=48x16,stages=3,fragments=ahead,split_k=2",
+    "three of 16 rows": "96x16x16,warp=48x16,stages=3,split_k=2",
     "slices, cooperative reduction": "16x32x32,warp=16x16,stages=2,slices=4,split_k=32",
     "slices, splits": "16x32x32,warp=16x16,stages=2,slices=4,split_k=4",
-    "slices, splits, fragments ahead":
-        "64x16x16,warp=32x8,mma_k=4,stages=5,slices=2,split_k=2,fragments=ahead,raster=8",
+    "slices, splits, one step a tile": "64x16x16,warp=32x8,mma_k=4,stages=5,slices=2,split_k=2,raster=8",
     "large block_k, many slices": "16x32x64,warp=16x32,stages=3,slices=8",
     "cluster, fragments double": "32x32x16,warp=32x16,stages=3,fragments=double,split_k=2,reduce=cluster",
-    "cluster, slices, unequal shares": "32x16x32,warp=32x16,stages=2,slices=2,split_k=5,fragments=ahead,reduce=cluster",
+    "cluster, slices, unequal shares": "32x16x32,warp=32x16,stages=2,slices=2,split_k=5,reduce=cluster",
     "interleaved": "32x32x16,warp=32x16,stages=3,fragments=double,interleave=4,evict_first=1",
     "interleaved, 4 steps, slices":
         "32x16x32,warp=16x16,mma_k=4,stages=2,slices=2,split_k=3,fragments=double,"
         "interleave=2",
     "interleaved, unequal groups": "16x32x32,warp=16x32,stages=4,fragments=double,interleave=4,shared=1,evict_first=1",
-    "persistent, grouped": "16x16x8,warp=16x8,stages=3,fragments=ahead,raster=4,persistent=3",
+    "persistent, grouped": "16x16x8,warp=16x8,stages=3,raster=4,persistent=3",
     "persistent, interleaved, shared":
         "32x32x16,warp=32x16,stages=3,fragments=double,interleave=4,shared=1,persistent=2",
     "persistent, one CTA": "16x32x16,warp=16x32,stages=5,persistent=16",
-    "stream-K, grouped": "16x16x8,warp=16x8,stages=3,fragments=ahead,raster=4,stream_k=3",
+    "stream-K, grouped": "16x16x8,warp=16x8,stages=3,raster=4,stream_k=3",
     "stream-K, interleaved, shared": "32x32x16,warp=32x16,stages=3,fragments=double,interleave=4,shared=1,stream_k=2",
     "stream-K, slices, many CTAs": "16x32x32,warp=16x16,stages=2,slices=4,stream_k=4",
     "shared": "32x32x16,warp=32x16,stages=2,split_k=2,shared=1",
-    "shared, pieces, wide": "48x64x16,warp=48x32,stages=2,fragments=ahead,shared=1",
+    "shared, pieces, wide": "48x64x16,warp=48x32,stages=2,shared=1",
     "shared, unequal slices": "48x16x32,warp=48x16,stages=2,slices=4,split_k=3,shared=1",
 }  # fmt: skip
 SM_COUNTS = {"stream-K, slices, many CTAs": 10}
@@ -195,7 +194,7 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
 # ---- Planted faults --------------------------------------------------------------------------------------------
 
 PLAIN = "16x16x16,warp=16x16,stages=3"
-WARPS = "32x16x8,warp=16x8,stages=3,fragments=ahead"
+WARPS = "32x16x8,warp=16x8,stages=3"
 SMALL = "16x16x16,warp=16x8,mma_k=4,stages=2"
 WIDE = "16x32x16,warp=16x32,stages=3"
 DOUBLE = "32x16x16,warp=32x16,stages=3,fragments=double"
@@ -238,9 +237,6 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("group not committed", "commit_copies();  // an empty group counts too", "", PLAIN, "nn", 1),
     ("stage filled too early", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;", PLAIN, "nn", 1),
     ("stages not advanced", "reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;", "", WARPS, "nn", 1),
-    ("next step read from this one", "read_a((step + 1) % STEPS", "read_a(step",
-     WARPS.replace("32x16x8", "32x16x16"), "nn", 1),
-    ("next columns not read", "if (i == MMAS_M - 1)", "if (false)", WARPS, "nn", 1),
     ("copy reads outside", "inside ? from : nullptr", "from", PLAIN, "nn", 1),
     ("halves of a fragment swapped", "acc[upper] += product.x[0];", "acc[upper] += product.x[2];", PLAIN, "nn", 1),
     ("small instruction takes the wrong lane", "of(8 * t + 4 + each).b", "of(8 * t + each).b", SMALL, "nn", 1),

@@ -123,7 +123,7 @@ def test_another_device_type_or_transpose_is_never_nearest(store: Store) -> None
     store.keep(make(1.0, replace(PROBLEM, m=1000, dtype=DType.DOUBLE)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_a=True)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_b=True)))
-    assert store.lookup(INFO, PROBLEM, nearest).origin == "estimated, from 1000x768x512"
+    assert store.lookup(INFO, PROBLEM, nearest).origin == "predicted"
 
 
 def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:

@@ -60,7 +60,7 @@ def test_the_model_sees_what_it_gains() -> None:
 
 LOOP = "simt:16x16x8,thread=2x4,stream_k=4"
 SLICES = "simt:16x32x16,thread=4x4,lanes_m=4,slices=2,load=cp_async,stages=3,stream_k=1"
-TENSOR = "dmma:16x16x8,warp=16x8,stages=3,fragments=ahead,raster=4,stream_k=4"
+TENSOR = "dmma:16x16x8,warp=16x8,stages=3,raster=4,stream_k=4"
 BACKWARDS = (
     "    const StreamK stream(",
     "    const uint3 it = blockIdx, blockIdx = {it.x < stream_ctas ? stream_ctas - 1 - it.x : it.x, 0, 0};\n"

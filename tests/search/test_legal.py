@@ -21,7 +21,7 @@ ARCH = ARCHES["sm_90a"]
     ("simt:64x128x16,slices=2,slice_barriers,vec=1x4x4,interleave=2,edge=exact", "1024", "float"),
     ("simt:32x64x64,lanes_m=4,slices=8,vec=4x4x4,split_k=64,edge=exact", "64x64x65536", "float"),
     ("dmma:64x128x16,warp=32x32,stages=4,vec=2x2x2", "1000", "double"),
-    ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,vec_large=4,resident_k=4096,min_ctas=2,edge=exact",
+    ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,vec_large=4,resident_k=4096,edge=exact",
      "1x4096x4096", "float"),
 ])  # fmt: skip
 def test_what_is_found_is_what_breaks_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:

@@ -11,10 +11,12 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.device.known import typical
+from tilewright.runtime.device.known import KNOWN, typical
+from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.nearest import distance, fitted, nearest
+from tilewright.tuner.search.ranker import ranker_of
 
 ARCH = ARCHES["sm_90a"]
 EDGES = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
@@ -60,21 +62,16 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
     assert (found.config.cta_tile, found.config.edge) == (near.cta_tile, "bounds")
 
 
-def test_elsewhere_the_model_takes_its_choice_of_all_records_but_not_for_processors() -> None:
-    small, large = parse("simt:16x16x16,thread=2x2,fragments=single"), parse("simt:128x128x16,lanes_m=4")
-    records = tuple(record(Problem.parse("4096"), config, "nvidia-x") for config in (small, large))
+def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:
+    records = (record(Problem.parse("4096"), parse("simt:128x128x16,lanes_m=4"), "nvidia-x"),)
     found = nearest(Problem.parse("4096"), H200, records)
     assert found is not None
-    assert (found.origin, found.record, found.config.cta_tile) == (
-        "estimated, from 4096x4096x4096",
-        None,
-        (128, 128, 16),
-    )
+    assert (found.origin, found.record) == ("predicted", None)
     assert nearest(Problem.parse("4096"), on("host"), records) is None
     assert nearest(Problem(0, 4, 4), H200, records) is None
-    other = nearest(Problem.parse("4096", "double"), H200, records)  # nothing was tuned in its type
-    assert other is not None
-    assert other.origin == "estimated, from 4096x4096x4096"
+    far = nearest(Problem(0, 4, 4), H200, (record(Problem.parse("4096"), parse("tiled:16"), H200.key),))
+    assert far is not None
+    assert far.origin == "nearest 4096x4096x4096"
 
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
@@ -89,10 +86,14 @@ def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None
         assert serves(found.config, problem, arch)
 
 
-def test_what_a_device_lacks_is_replaced_only_in_configs_of_another() -> None:
-    problem, sm_80 = Problem.parse("512", "double"), ARCHES["sm_80"]
-    config = parse("dmma:64x64x16,vec=2")
-    assert fitted(config, problem, sm_80, (Edge.BOUNDS,)) is None
-    other = fitted(config, problem, sm_80, (Edge.BOUNDS,), elsewhere=True)
-    assert other == config.changed(mma_k=4)
-    assert fitted(config, problem, ARCHES["sm_90a"], (Edge.BOUNDS,), elsewhere=True) == config
+def test_what_a_device_lacks_is_replaced_in_what_is_predicted() -> None:
+    problem, a100, h200 = Problem.parse("512", "double"), KNOWN["nvidia-a100-sxm4-80gb"], KNOWN["nvidia-h200"]
+    assert fitted(parse("dmma:64x64x16,vec=2"), problem, a100.arch, (Edge.BOUNDS,)) is None
+    assert {config.get("mma_k") for config in configs_of(a100, "dmma")} == {4}
+    assert 4 not in {config.get("mma_k") for config in configs_of(h200, "dmma")}
+
+
+def configs_of(info: DeviceInfo, family: str) -> list[Config]:
+    ranker = ranker_of(DType.DOUBLE)
+    assert ranker is not None
+    return [config for config in ranker.table(info).configs if config.family == family]

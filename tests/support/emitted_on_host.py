@@ -27,6 +27,8 @@ def one_unit(files: Emitted, name: str) -> str:
             sizes = dict(re.findall(r"constexpr int (\w+)\s*=\s*(\d+);", body))
             for size, kernel in _KERNEL.findall(body):
                 known.append(f"FAKE_KERNEL({name}_impl::{label}::{kernel}, {sizes.get(size, size) or 1})")
+        if "__global__ void empty_kernel()" in text:
+            known.append(f"FAKE_KERNEL({name}_test::empty_kernel, 1)")
     register = "\n    ".join(known)
     return "\n".join((*texts, f"static void register_kernels()\n{{\n    {register}\n}}\n"))
 

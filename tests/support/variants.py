@@ -103,8 +103,9 @@ def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Conf
 
 def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
     """What the compiler may spill of a variant that is offered: next to nothing."""
-    if config.family == "skinny" and config.tile.block_short >= 16:
-        return 96  # many short rows leave 128 registers, or take all there are: a few words wait in the main loop
+    if config.family == "skinny" and config.tile.block_short >= 8:
+        # Many short rows leave 128 registers, or take all there are: a few words wait in the main loop.
+        return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":

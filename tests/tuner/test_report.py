@@ -1,8 +1,10 @@
 """What a report says of a variant, of parameters and of journals, beside figures that were worked out by hand."""
 
+import itertools
 import math
 import os
 import random
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -111,13 +113,40 @@ def test_every_candidates_point_reads_back_as_its_config() -> None:
         assert config_of(dict(found.space.values(point)), INFO.sm_count) == config
 
 
-@pytest.mark.parametrize("name", ["float-1024x768x512-rows", "float-16x4096x4096", "double-1024x768x512"])
-def test_recordings_of_schema_1_are_read(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "unknown"), [("float-1024x768x512-rows", 0), ("float-16x4096x4096", 244), ("double-1024x768x512", 1046)]
+)
+def test_recordings_of_schema_1_are_read(tmp_path: Path, name: str, unknown: int) -> None:
     tuning = tuning_of(Store(tmp_path), None, None, RESULTS / f"recordings/{name}.json.gz", None)
-    known = sum(trial.config is not None for trial in tuning.trials)
-    assert known > 0.75 * len(tuning.trials)
+    assert sum(trial.config is None for trial in tuning.trials) == unknown < len(tuning.trials)
+    told = f"{unknown} trials are of variants that this version does not have: listed, and not drawn."
+    assert (told in tuning.sources) == (unknown > 0)
     assert tuning.info == H200
     assert all(trial.variant.startswith(trial.config.family) for trial in tuning.trials if trial.config)
+
+
+def test_a_journal_of_the_version_before_is_read_and_what_was_removed_is_told(tmp_path: Path) -> None:
+    names = {"family": ("dmma",), "fragments": ("ahead", "double"), "min_ctas": (1, 2), "split_k": (1, 2)}
+    dimensions = tuple(Dimension(name, choices) for name, choices in names.items())
+    points = tuple(itertools.product((0,), (0, 1), (0, 1), (0, 1)))
+    problem = Problem.parse("1024", "double")
+    kept = Journal.of(tmp_path / "trials", problem, DEVICE, (("generator", "before"),), Space(dimensions, points))
+    for place, point in enumerate(points):
+        kept.add(point, Entry("ok", 10.0 + place, error=0.25), datetime.now())
+    store = Store(tmp_path, tmp_path / "none")
+    assert store.keep(replace(make(9.0, problem, parse("dmma")), versions=(("removed", "fragments=ahead"),)))
+    tuning = tuning_of(store, problem, DEVICE, None, None)
+    assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,min_ctas=1,split_k=1", 10.0))
+    assert [trial.entry.time_us for trial in tuning.trials] == [10.0 + place for place in range(8)]
+    assert [trial.config for trial in tuning.trials] == [
+        *[None] * 4,
+        parse("dmma"),
+        parse("dmma:split_k=2"),
+        None,
+        None,
+    ]
+    assert tuning.trials[0].variant == "dmma:fragments=ahead,min_ctas=1,split_k=1"
+    assert tuning.sources[-1].startswith("6 trials are of variants that this version does not have")
 
 
 def journal(folder: Path, versions: tuple[tuple[str, str], ...], time_us: float, problem: Problem = PROBLEM) -> Path:

@@ -54,7 +54,7 @@ class BenchRow:
     config: str = ""
     """The variant that the library runs, as text; empty where it did not come so far."""
     origin: str = ""
-    """Where that is from: `exact`, `nearest MxNxK`, `estimated, from MxNxK`, `default` or `as given`."""
+    """Where that is from: `exact`, `nearest MxNxK`, `predicted`, `default` or `as given`."""
     status: Status = Status.OK
     reason: str = ""
     """Why, where it did not end well: one line."""

@@ -157,7 +157,7 @@ def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
     if tuning.fastest and (best := tuning.fastest[0].entry.time_us) and best < us:
         sentences.append(
             f"The fastest of the trials took {figure(best)} us. A winner is decided by its duel beside the vendor's "
-            f"library; of variants within {TIE:.0%} of the fastest there, the first in the family's order wins."
+            f"library; of variants within {TIE:.1%} of the fastest there, the first in the family's order wins."
         )
     return Why(Table(heads, tuple(rows)), tuple((floor, floor.us / us) for floor in least), tuple(sentences))
 

@@ -103,6 +103,7 @@ def tuning_of(
     device_key = device_key or _only_device(store, problem)
     if record is None:
         record = store.best(device_key, problem)
+        record = None if record and record.removed else record  # its times are another kernel's
         sources += ["Winner: the record in the store."] if record else []
     versions = record.versions if record else ()
     if told is None:
@@ -112,6 +113,8 @@ def tuning_of(
             break
     info = _info_of(device_key)
     trials = _trials(told, info.sm_count if info else None) if told else ()
+    if unknown := sum(trial.config is None for trial in trials):
+        sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
         command = f"tilewright tune --shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
         raise ConfigError(f"nothing is stored of {problem} on {device_key}: {command} tunes it")

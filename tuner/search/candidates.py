@@ -16,6 +16,7 @@ from ...codegen.families import families, family_named
 from ...codegen.leaf import Mode, Value
 from ...codegen.legality import rules_of
 from ...codegen.problem import Problem
+from ...codegen.removed import same_today
 from ...codegen.schema1 import from_schema_1
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.files import read_named
@@ -155,17 +156,17 @@ def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
 
 def config_of(values: Mapping[str, Value], sm_count: int | None = None) -> Config:
     """The config at a point, by the names and values that a space gives it, today's or those of a recording of schema 1
-    on a device of `sm_count` SMs. Raises ConfigError."""
+    on a device of `sm_count` SMs. Raises ConfigError, also for one that families lost since."""
     known = {name: value for name, value in values.items() if value != ABSENT}
     family = str(known.pop(FAMILY, ""))
     kind = family_named(family)
-    if known.keys() - _readers(kind).keys():
-        return from_schema_1(family, known.items(), sm_count)
+    if known.keys() - _readers(kind).keys() - kind.gone.keys():
+        return same_today(kind, from_schema_1(family, known.items(), sm_count))
     for mode in _SPLITS:
         parts = known.pop(str(mode), 0)
         if parts not in (0, 1) or (parts and mode is Mode.STREAM_K):
             known |= {"mode": str(mode), "parts": parts}
-    return kind.of(known)
+    return same_today(kind, known)
 
 
 def _space(configs: tuple[Config, ...]) -> Space:

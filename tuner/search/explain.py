@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...codegen.config import Config
 from ...codegen.families import families
@@ -11,11 +12,11 @@ from ...runtime.check.roofline import Bound, bounds_of
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
 from ...runtime.store.store import Found, Store
-from .candidates import Choices, candidates
+from .candidates import candidates, read_spaces
 from .model import estimate_us
-from .nearest import distance, nearest
+from .nearest import distance, nearest, predictions
 from .policies import policy_of
-from .ranked import first_guesses, recorded, stored
+from .ranked import PREDICTED, beyond_advice, first_guesses, recorded
 
 NEAR = 4
 """Records of near shapes that are listed."""
@@ -40,7 +41,8 @@ class Guess:
     expected_us: float | None
     """What the model of a device expects, in microseconds; None for the processor."""
     source: str
-    """`record` of a near shape, `model`, or `default` where there is none of the processor."""
+    """`record` of a near shape, `predicted` by what was measured for others, `model`, or `default` where there is none
+    of the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,22 @@ class Explained:
     """The others by reason, most first."""
 
 
-def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: tuple[Choices, ...]) -> Explained:
-    """All of it for one problem. Raises ConfigError where no variant serves it, and StoreVersionError."""
+def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | None = None) -> Explained:
+    """All of it for one problem; `spaces` is a folder of values to combine, None for those of the package. Raises
+    ConfigError where no variant serves it, and StoreVersionError."""
     records = tuple(shelf.records())
     found = shelf.lookup(info, problem, nearest)
     like = (each for each in records if each.device == info.key and _kind(each.problem) == _kind(problem))
     near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
-    allowed = candidates(problem, info, spaces, stored(problem, info, records))
+    known = beyond_advice(problem, info, records) if spaces is None else ()
+    allowed = candidates(problem, info, read_spaces(spaces), known)
     counts = {name: sum(config.family == name for config in allowed.configs) for name in families()}
     return Explained(
         problem=problem,
         device=info,
         bounds=bounds_of(info, problem),
         found=found,
-        why=_why(problem, info, found, records, near),
+        why=_why(problem, info, found, near),
         near=tuple(near[:NEAR]),
         tried=tuple((name, count) for name, count in counts.items() if count),
         guesses=_guesses(problem, info, allowed.configs, records),
@@ -90,9 +94,7 @@ def _kind(problem: Problem) -> tuple[object, str]:
     return problem.dtype, problem.trans
 
 
-def _why(
-    problem: Problem, info: DeviceInfo, found: Found, records: Sequence[Record], near: Sequence[tuple[Record, float]]
-) -> str:
+def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[Record, float]]) -> str:
     exact = next((record for record, _ in near if record.problem == problem), None)
     if exact is not None and found.origin == "exact":
         return f"there is a record of exactly this product on {info.key}"
@@ -107,12 +109,10 @@ def _why(
             f"{begin} on {info.key}; of the {len(near)} of {kind} there, this is the nearest whose variant serves it: "
             f"{away:.2f} doublings of m, n and k away"
         )
-    if found.origin.startswith("estimated"):
-        count = sum(record.problem.dtype is problem.dtype for record in records)
-        us = estimate_us(problem, found.config, info)
+    if found.expected_us is not None:
         return (
-            f"{begin} on {info.key}, nor one of {problem.dtype.value} {problem.trans} that serves it; of the {count} "
-            f"records of {problem.dtype.value} of any device the model of this one expects most of this, {us:.4g} us"
+            f"{begin} on {info.key}, nor one near it; by what was measured for other shapes this takes about "
+            f"{found.expected_us:.4g} us, and at most {found.regret:.3g} times the best for nine of ten shapes"
         )
     return f"{begin} on {info.key}, and none of another that would help"
 
@@ -121,11 +121,13 @@ def _guesses(
     problem: Problem, info: DeviceInfo, configs: tuple[Config, ...], records: Sequence[Record]
 ) -> tuple[Guess, ...]:
     near, known = set(recorded(problem, info, records)), set(configs)
+    predicted = {each.config: each.us for each in predictions(problem, info, PREDICTED)}
     guesses = []
     for config in dict.fromkeys(first_guesses(problem, info, configs, records)):
         if config in known:
-            us = None if info.arch.is_host else estimate_us(problem, config, info)
-            guesses.append(Guess(config, us, "record" if config in near else "default" if us is None else "model"))
+            us = None if info.arch.is_host else predicted.get(config) or estimate_us(problem, config, info)
+            source = "predicted" if config in predicted else "default" if us is None else "model"
+            guesses.append(Guess(config, us, "record" if config in near else source))
     return tuple(sorted(guesses, key=lambda guess: guess.expected_us or 0.0))
 
 

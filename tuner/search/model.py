@@ -128,7 +128,7 @@ def _tensor_cycles(
     cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / L2_BYTES_PER_CYCLE
     arrival = _ARRIVAL_CYCLES / cost.ahead
     # A tenth: some copies take longer than others.
-    tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (1 + cost.fragments_ahead) + arrival / 10
+    tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (3 if cost.fragments_ahead else 1) + arrival / 10
     rounds = math.ceil(critical / concurrent)
     return max(critical / concurrent * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
 

@@ -11,11 +11,14 @@ from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
 from .model import estimate_us
-from .nearest import distance, fitted
+from .nearest import distance, fitted, predictions
 from .policies import policy_of
 
 GUESSES = 48
 """First guesses by the analytic model."""
+
+PREDICTED = 8
+"""First guesses by what was measured for other shapes."""
 
 _HOPELESS = 3.0
 """No way to share out the work is guessed that takes so many times as long as the best, by the model."""
@@ -67,8 +70,14 @@ def stored(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> lis
     return [config for config in here if serves(config, problem, info.arch)]
 
 
+def beyond_advice(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:
+    """What may be tried whatever the policies advise: what the store has for the problem, and what is predicted."""
+    return [*stored(problem, info, records), *(each.config for each in predictions(problem, info, PREDICTED))]
+
+
 def first_guesses(
     problem: Problem, info: DeviceInfo, configs: tuple[Config, ...], records: Iterable[Record]
 ) -> list[Config]:
-    """What a search tries first: winners of near shapes, then the best by the model."""
-    return [*recorded(problem, info, records), *ranked(problem, info, configs)[:GUESSES]]
+    """What a search tries first: winners of near shapes, what is predicted to be fast, then the best by the model."""
+    predicted = (each.config for each in predictions(problem, info, PREDICTED))
+    return [*recorded(problem, info, records), *predicted, *ranked(problem, info, configs)[:GUESSES]]

@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 50b6fea9c38ca9b9. To write it again:
+// Written by tilewright, file digest 50e1feb1cf77f488. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -159,7 +159,6 @@ constexpr int LANES_K    = 1;     // lanes of a warp that share k
 constexpr int WARPS_L    = 1;     // warps along the long side
 constexpr int WARPS_K    = 4;     // warps that share k
 constexpr int RESIDENT_K = 256;   // steps of k of the small operand in shared memory at a time
-constexpr int MIN_CTAS   = 1;     // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 8192;  // shared memory of a CTA
 
 constexpr int THREADS = 32 * WARPS_L * WARPS_K;
@@ -391,7 +390,7 @@ __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* sha
 
 }  // namespace
 
-static __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_skinny_f32_nn_4x128x16_11fd76f3(
+static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_6906e290(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -457,9 +456,9 @@ static __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_skinny_f32_nn_4
 }
 
 static const Kernel KERNEL = {
-    "gemm_skinny_f32_nn_4x128x16_11fd76f3",
+    "gemm_skinny_f32_nn_4x128x16_6906e290",
     "skinny:4x4x4",
-    reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_11fd76f3),
+    reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_6906e290),
     4, 128,  // tile
     128, 1,  // threads
     8192, 0,  // shared memory
@@ -533,8 +532,13 @@ int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
     if (kernel.ready.load(std::memory_order_acquire) & bit) return SGEMM_SUCCESS;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem_per_cta - kernel.static_smem);
+    cudaFuncAttributes found;  // nvcc may give more than the kernel declares: what is given at launch is aligned after it
+    cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
+    if (error == cudaSuccess) {
+        error = cudaFuncSetAttribute(
+            kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            device.smem_per_cta - int(found.sharedSizeBytes));
+    }
     if (error == cudaSuccess) kernel.ready.fetch_or(bit, std::memory_order_release);
     return status_of(error);
 }
@@ -706,13 +710,9 @@ int run(
 // Has the kernels of a product ready on a device, so that no call has to load or set anything.
 int init_product(const Product& product, const Device& device)
 {
-    const auto load = [&](const void* function) {
-        cudaFuncAttributes attributes;
-        return status_of(cudaFuncGetAttributes(&attributes, function));
-    };
     const auto init_kernel = [&](const Kernel& kernel) {
-        int status = load(kernel.function);
-        return status == SGEMM_SUCCESS ? allow_smem(kernel, device) : status;
+        int status = allow_smem(kernel, device);
+        return status;
     };
     int status = SGEMM_SUCCESS;
     for (int i = 0; i < product.count && status == SGEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);

@@ -52,7 +52,7 @@ struct cudaLaunchConfig_t {
     cudaLaunchAttribute* attrs;
     unsigned numAttrs;
 };
-struct cudaFuncAttributes { int numRegs; };
+struct cudaFuncAttributes { int numRegs; size_t sharedSizeBytes; };
 struct cudaDeviceProp { char name[64]; int l2CacheSize; };
 
 namespace fake {
@@ -63,6 +63,8 @@ inline thread_local int device = 0;
 inline int capability = 90, devices = 2, sm_count = 4;
 inline long allocated = 0;  // pieces of memory that were not freed
 inline std::map<std::tuple<int, const void*>, int> allowed_smem;
+constexpr int smem_per_cta = 232448;
+constexpr int static_smem = 42496;  // of every kernel: nvcc may round what a kernel declares
 
 using Work = std::function<const char*()>;
 struct Graph { std::vector<Work> work; };
@@ -166,7 +168,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int)
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
 {
     fake::Guard guard("cudaDeviceGetAttribute");
-    const int values[] = {fake::capability / 10, fake::capability % 10, fake::sm_count, 233472, 1024, 232448};
+    const int values[] = {fake::capability / 10, fake::capability % 10, fake::sm_count, 233472, 1024, fake::smem_per_cta};
     *value = values[attribute];
     return cudaSuccess;
 }
@@ -174,13 +176,16 @@ inline cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute,
 {
     fake::Guard guard("cudaFuncSetAttribute");
     if (!fake::kernels.count(function)) return cudaErrorInvalidDeviceFunction;
+    if (value > fake::smem_per_cta - fake::static_smem) return cudaErrorInvalidValue;
     fake::allowed_smem[{fake::device, function}] = value;
     return cudaSuccess;
 }
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* function)
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function)
 {
     fake::Guard guard("cudaFuncGetAttributes");
-    return fake::kernels.count(function) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+    if (!fake::kernels.count(function)) return cudaErrorInvalidDeviceFunction;
+    attributes->sharedSizeBytes = fake::static_smem;
+    return cudaSuccess;
 }
 inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
 {

@@ -42,8 +42,8 @@ class Blocked(Policy):
     for_rows: ClassVar[tuple[str, ...]] = ("shared",)
     tile_sides = ("block_m", "block_n")
     orders_tiles = frozenset(("block_m", "block_n", "vec_a", "vec_b", "vec_c", "edge"))
-    side_by_side = (
-        "mode", "parts", "slices", "fragments", "stages", "raster", "min_ctas", "interleave", "evict_first",
+    side_by_side: ClassVar[tuple[str, ...]] = (
+        "mode", "parts", "slices", "fragments", "stages", "raster", "interleave", "evict_first",
     )  # fmt: skip
 
     def typical(self, arch: Arch) -> Mapping[str, tuple[Any, ...]]:
@@ -85,7 +85,7 @@ def much_ahead(problem: Problem, config: Any) -> bool:
         bytes_ahead in _BYTES_AHEAD
         and 8 <= depth // config.tile.slices <= 32
         and config.threads >= 256
-        and config.launch.min_ctas == 1
+        and config.min_ctas == 1
         and depth * ahead * config.split_ctas <= problem.k
         and tiles(problem, config) * config.split_ctas <= _MOST_CTAS
     )

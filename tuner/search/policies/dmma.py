@@ -101,14 +101,6 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         lambda problem, config, arch: blocked.cluster_fits(config, arch),
     ),
     blocked.RASTER_PAYS,
-    Rule(
-        # Without being held to it the compiler may take all the registers that one CTA can have.
-        "the compiler is held to fewer registers only where CTAs are small",
-        lambda problem, config, arch: (
-            config.launch.min_ctas == 1
-            or (config.threads * config.launch.min_ctas <= 512 and config.tile.accumulators >= 16)
-        ),
-    ),
     *blocked.EPILOGUES_PAY,
     *blocked.L2_PREFETCH_PAYS,
     Rule(
@@ -145,7 +137,7 @@ class _Dmma(blocked.Blocked):
     advice = _ADVICE
     first = (
         "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "vec_a", "vec_b", "vec_c", "fragments",
-        "slices", "mode", "parts", "reduce", "raster", "min_ctas",
+        "slices", "mode", "parts", "reduce", "raster",
     )  # fmt: skip
     orders_tiles = blocked.Blocked.orders_tiles | {"warp_m", "warp_n"}
     # Fitted to what 18 tunings in double measured on H200s: 9,199 variants (2026-11-22, CUDA 13.0); interleave to 34
@@ -157,7 +149,7 @@ class _Dmma(blocked.Blocked):
         },
         ("block_k",): {(16,): 0.963, (32,): 1.004, (64,): 1.035},
         ("stages",): {(2,): 1.017, (3,): 0.992, (4,): 0.987, (5,): 1.003},
-        ("fragments",): {("ahead",): 1.021, ("double",): 0.979},
+        ("fragments",): {("double",): 0.979},
         ("interleave",): {(1,): 1.009, (2,): 0.991, (4,): 0.999},
     }  # fmt: skip
 
@@ -167,7 +159,7 @@ class _Dmma(blocked.Blocked):
             # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
             smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
             ahead=config.pipeline.stages - 1,
-            fragments_ahead=(Fragments.SINGLE, Fragments.AHEAD, Fragments.DOUBLE).index(config.pipeline.fragments),
+            fragments_ahead=config.pipeline.fragments is Fragments.DOUBLE,
             narrow=blocked.narrow_operands(problem, config),
         )
 

@@ -32,8 +32,8 @@ class Cost:
     """Elements that such a CTA moves before and after its main loop, with little else on their way."""
     ahead: int = 0
     """Tiles that a CTA has on their way while it works on one, for a family whose CTAs wait for them; else 0."""
-    fragments_ahead: int = 0
-    """How far ahead fragments are read: 0 in time, 1 ahead, 2 ahead and beside others."""
+    fragments_ahead: bool = False
+    """Whether fragments are read while those before them are multiplied."""
     narrow: int = 0
     """Operands that are copied to shared memory in pieces of less than 16 bytes."""
 

@@ -284,6 +284,7 @@ class _Simt(blocked.Blocked):
         {"load": Load.REGISTERS, "stages": 2, "interleave": 1, "slice_barriers": False, "reduce": Reduce.WORKSPACE},
     )
     orders_tiles = blocked.Blocked.orders_tiles | {"thread_m", "thread_n", "lanes_m"}
+    side_by_side = (*blocked.Blocked.side_by_side, "min_ctas")
     # Fitted to what 19 tunings in float measured on H200s: 9,634 variants (2026-11-22, CUDA 13.0); interleave to 34
     # tunings more. They say what the model does not: deep tiles fill longer, few stages cost less than it thinks.
     factors: ClassVar[Factors] = {

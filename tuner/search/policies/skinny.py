@@ -5,7 +5,7 @@ from typing import Any
 from ....codegen.arch import Arch
 from ....codegen.families.skinny import Side, SkinnyConfig
 from ....codegen.legality import Rule
-from ....codegen.mechanisms.blocked import registers_for
+from ....codegen.mechanisms.blocked import registers_held_to
 from ....codegen.mechanisms.operands import Load, widest
 from ....codegen.problem import DType, Problem
 from .blocked import EDGES_PAY, L2_PREFETCH_PAYS
@@ -15,8 +15,6 @@ _MOST_SHORT = 32
 """The longest short side for which searches try the family."""
 _LEAST_RESIDENT, _MOST_RESIDENT_BYTES = 128, 40960
 """Steps of k of the small operand held at least, and its bytes in shared memory at most."""
-_MOST_THREADS = 1024
-"""Threads of an SM beyond which a search does not ask for more."""
 
 
 def _power_of_two(size: int) -> int:
@@ -87,20 +85,6 @@ def _easy_registers(dtype: DType, config: SkinnyConfig) -> int:
     return config.least_registers(dtype) + addresses + loaded + dtype.size_bytes // 4 - 1
 
 
-def _residency_pays(problem: Problem, config: SkinnyConfig, arch: Arch) -> bool:
-    """The most CTAs that an SM can hold without spilling."""
-    threads, smem = config.threads, config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
-    easy = _easy_registers(problem.dtype, config)
-    allowed = [
-        ctas
-        for ctas in SkinnyConfig.leaf("min_ctas").choices
-        if easy <= registers_for(threads, ctas)
-        and ctas * threads <= max(_MOST_THREADS, threads)
-        and ctas * smem <= arch.smem_per_sm_bytes
-    ]
-    return bool(allowed) and config.launch.min_ctas == max(allowed)
-
-
 _ADVICE: tuple[Rule[SkinnyConfig], ...] = (
     Rule("the short side of C has at most 32 elements, and not more than the other", _short_is_short),
     Rule("one CTA, or two, cover the short side without much to spare", _block_covers),
@@ -119,7 +103,10 @@ _ADVICE: tuple[Rule[SkinnyConfig], ...] = (
     Rule("the block tile and the k of a CTA are not much larger than the problem", _tile_fits),
     Rule("CTAs fill the device, and add up few accumulators in the end", _split_pays),
     Rule("the small operand is brought at one go if there is room", _resident_pays),
-    Rule("the compiler is held to the registers that let most CTAs run", _residency_pays),
+    Rule(
+        "the compiler has the registers that it takes",
+        lambda problem, config, arch: _easy_registers(problem.dtype, config) <= registers_held_to(config),
+    ),
     *L2_PREFETCH_PAYS,
     Rule(
         "L2 prefetch is for cp.async, which keeps several parts on their way",

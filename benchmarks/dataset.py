@@ -1,0 +1,308 @@
+"""The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
+
+    python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
+    python benchmarks/dataset.py pack trials.jsonl benchmarks/results/nvidia-h200/dataset new-folder
+
+`measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
+sample. Processes find and compile the variants of the next problems while one is measured. `pack` writes a .tar.xz for
+each type: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import random
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import CompileError
+from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.render import render
+from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, compiler_for, open_device
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.measure.evaluate import Bench
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
+from tilewright.tuner.recording.replay import entry_of
+from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.policies import policy_of
+from tilewright.tuner.search.ranked import ranked
+from tilewright.tuner.search.ranker import Table, shared_out
+
+SEED = 20261123
+TRIALS = 100
+POOLED, GUESSED, FAR = 70, 15, 5
+"""Of these so many are kernels of the pool, so many the best by the model of the device, and so many kernels of the
+pool with any way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the
+model does not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+WAYS = 2
+"""Ways to share out the work of each kernel of the pool."""
+NEAR = 2.5
+POOL = Path(__file__).parent / "suites" / "pool.json"
+"""Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
+the model had among its first guesses for most problems."""
+STOP_OVER = 2.0
+"""A variant that takes so many times the best after its first repetitions is not timed any longer."""
+MOST_STEPS = 4e10
+"""Multiply-adds of a drawn shape at most."""
+VENDORS = "vendor.json"
+"""The member of an archive that has the times of the vendor's library by problem."""
+DEEPBENCH = (
+    "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
+    "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
+    "7680x16x2560 7680x64x2560 7680x128x2560 3072x16x1024 3072x64x1024 3072x128x1024 3072x7435x1024 7680x5481x2560 "
+    "5124x700x2560 35x700x2560 35x1500x2048 5124x1500x2560 7680x1x2560 7680x2x2560 7680x4x2560 3072x1x1024 3072x4x1024 "
+    "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
+).split()
+"""Of the list of products that DeepBench publishes for training and inference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """What was measured of one problem."""
+
+    problem: Problem
+    entries: Mapping[Config, Entry]
+    vendor_us: float | None
+    """Microseconds of the vendor's library, where it was timed."""
+
+    @property
+    def name(self) -> str:
+        """Of its files, without what they end in."""
+        return f"{self.problem.shape}-{self.problem.trans}"
+
+
+def problems() -> list[Problem]:
+    """All problems, in an order that is fair at every length: both types of a shape follow each other."""
+    rng = random.Random(SEED)
+
+    def size(low: float, high: float) -> int:
+        return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+    def drawn(count: int, m: tuple[int, int], n: tuple[int, int], k: tuple[int, int]) -> Iterator[str]:
+        while count:
+            sizes = size(*m), size(*n), size(*k)
+            if math.prod(sizes) <= MOST_STEPS:
+                count -= 1
+                yield "x".join(map(str, sizes))
+
+    everything = (1, 16384)
+    shapes = [*DEEPBENCH]
+    shapes += drawn(72, everything, everything, everything)
+    shapes += drawn(28, (64, 4096), (64, 4096), (64, 4096))
+    shapes += (f"{2 * size(16, 2048) + 1}x{2 * size(16, 2048) + 1}x{2 * size(16, 2048) + 1}" for _ in range(16))
+    shapes += drawn(12, (8, 256), (8, 256), (8192, 200_000))  # long k, small C
+    shapes += drawn(6, (8192, 100_000), (2, 128), (16, 2048))  # long and narrow C
+    shapes += drawn(6, (2, 128), (8192, 100_000), (16, 2048))
+    shapes += drawn(8, (1024, 12288), (1024, 12288), (8, 96))  # short k, large C
+    rng.shuffle(shapes)
+    found = []
+    for shape in shapes:
+        trans = rng.choices(("nn", "nt", "tn", "tt"), (46, 18, 18, 18))[0]
+        found += [Problem.parse(shape, dtype, trans) for dtype in ("float", "double")]
+    return found
+
+
+def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
+    """What is tried for a problem, likely ones first."""
+    rng = random.Random(f"{SEED} {problem}")
+
+    def likely(config: Config) -> float:
+        return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
+
+    pooled, other = list[Config](), list[Config]()
+    for base in map(parse, json.loads(POOL.read_text())[problem.dtype.value]):
+        shared = shared_out(base, problem.dtype, info.arch)
+        if not shared:
+            continue
+        table = Table(shared, problem.dtype, info)
+        ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
+        fits = (fitted(way, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)) for way in sorted(ways, key=likely)[:WAYS])
+        pooled += [config for config in fits if config is not None]
+        other += ways
+    found = candidates(problem, info, read_spaces(), pooled)
+    estimates = {config: estimate_us(problem, config, info) for config in found.configs}
+    limit = NEAR * min(estimates.values())
+    near = [config for config, us in estimates.items() if us <= limit]
+    chosen = dict.fromkeys(sorted(pooled, key=likely)[:POOLED])
+    chosen |= dict.fromkeys(
+        itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED)
+    )
+    drawn = (fitted(way, problem, info.arch, (Edge.BOUNDS,)) for way in rng.sample(other, min(len(other), FAR)))
+    chosen |= dict.fromkeys(config for config in drawn if config is not None)
+    chosen |= dict.fromkeys(rng.sample(near, min(len(near), TRIALS)))
+    return list(chosen)[:TRIALS]
+
+
+def compiled(problem: Problem) -> tuple[Problem, list[Config]]:
+    """The variants of a problem, with their binaries in the cache as far as they can be compiled."""
+    info = KNOWN["nvidia-h200"]
+    compiler, found = compiler_for(info), variants(problem, info)
+    for config in found:
+        try:
+            compile_cached(compiler, render(problem, config, info.arch))
+        except CompileError:
+            continue  # measuring says so
+    return problem, found
+
+
+def measured(
+    problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float
+) -> tuple[float, dict[Config, Entry]]:
+    """Microseconds of the vendor's library, and every variant checked and timed. One that leaves the device in error is
+    the last."""
+    device = open_device(info)
+    bench = Bench(device, problem)
+    with device.entered():
+        bench._timer = Timer(device, problem, plan=replace(TimingPlan.of(device), warm_seconds=warm_s, seconds=0.01))
+        vendor_us = bench._timer.measure(device.vendor(problem)).median_us
+    entries: dict[Config, Entry] = {}
+    for config in configs:
+        best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
+        tried = bench.try_variant(config, STOP_OVER * best_us)
+        entries[config] = entry_of(tried)
+        if tried.fault:
+            break
+    return vendor_us, entries
+
+
+def measure(path: Path, have: Path | None, seconds: float, processes: int) -> None:
+    """Go on with a file until the time is up; `have` is a folder of packed files with other problems."""
+    end, info = time.monotonic() + seconds, choose("cuda").info
+    done = {each.problem for file in (path, have) if file and file.exists() for each in read(file)}
+    left = [problem for problem in problems() if problem not in done]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
+        for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
+            begin = time.monotonic()
+            vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
+            trials = [[str(config), entry.packed()] for config, entry in entries.items()]
+            row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
+            row |= {"vendor_us": vendor_us, "trials": trials}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
+            spent = time.monotonic() - begin
+            print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
+            if any(entry.status == "crashed" for entry in entries.values()):
+                pool.terminate()  # the device is in error for this process: on with another one
+                again = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
+                os.execv(sys.executable, again)
+            if time.monotonic() > end:
+                pool.terminate()
+                break
+
+
+def read(path: Path) -> Iterator[Trials]:
+    """All problems of a file of `measure`, or of the packed files of a folder."""
+    if path.is_dir():
+        for packed in sorted(path.glob("*.tar.xz")):
+            with tarfile.open(packed) as archive:
+                texts = {member.name: _text(archive, member) for member in archive if ".t4." not in member.name}
+            vendors = json.loads(texts.pop(VENDORS, "{}"))
+            yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
+        return
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
+        yield Trials(Problem.parse(row["shape"], row["dtype"], row["trans"]), entries, row.get("vendor_us"))
+
+
+def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    extracted = archive.extractfile(member)
+    assert extracted is not None
+    return extracted.read().decode()
+
+
+def _unpacked(text: str, vendor_us: float | None) -> Trials:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        recording = read_cache_file(Path(file.name))
+    _, dtype, trans = recording.kernel_name.split()
+    problem = Problem.parse("x".join(map(str, recording.problem_size)), dtype, trans)
+    entries = {}
+    for point, entry in recording.entries.items():
+        values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
+        entries[config_of(values)] = entry
+    return Trials(problem, entries, vendor_us)
+
+
+def pack(paths: Sequence[Path], folder: Path) -> None:
+    """Write the archives, the same bytes for the same trials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = [each for path in paths for each in read(path)]
+    for dtype in DType:
+        texts = {VENDORS: ""}
+        vendors: dict[str, float] = {}
+        for each in sorted((each for each in found if each.problem.dtype is dtype), key=lambda each: each.name):
+            if each.vendor_us is not None:
+                vendors[each.name] = each.vendor_us
+            texts |= _as_files(each)
+        texts[VENDORS] = json.dumps(vendors, indent=1) + "\n"
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:xz", preset=9) as tar:
+            for name, text in texts.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text.encode())
+                tar.addfile(member, io.BytesIO(text.encode()))
+        (folder / f"{dtype.value}.tar.xz").write_bytes(archive.getvalue())
+
+
+def _as_files(trials: Trials) -> dict[str, str]:
+    """A Kernel Tuner cache file and a T4 file."""
+    found, problem = given(trials.entries), trials.problem
+    points: dict[Any, Entry] = {}
+    for config, entry in trials.entries.items():
+        point = found.point_of(config)
+        assert point is not None
+        points[point] = entry
+    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.dtype.value} {problem.trans}"
+    recording = Recording(KNOWN["nvidia-h200"].name, kernel, size, found.space.dimensions, points)
+    texts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
+            path = Path(folder) / f"{trials.name}{suffix}"
+            write(path, recording)
+            texts[path.name] = path.read_text()
+    return texts
+
+
+def main() -> None:
+    """Measure or pack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("measure")
+    command.add_argument("file", type=Path)
+    command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
+    command.add_argument("--seconds", type=float, default=500.0)
+    command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
+    command = commands.add_parser("pack")
+    command.add_argument("file", type=Path, nargs="+", help="files of `measure`, or folders of packed ones")
+    command.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    if options.command == "measure":
+        measure(options.file, options.have, options.seconds, options.processes)
+    else:
+        pack(options.file, options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What runs for shapes that nobody tuned: trees, features, portfolio, and the look-up that they serve."""
+
+import json
+import random
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewright
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.leaf import Mode
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.device.known import KNOWN, typical
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.nearest import nearest, predictions
+from tilewright.tuner.search.ranked import beyond_advice, first_guesses
+from tilewright.tuner.search.ranker import FEATURES, Ranker, Table, Trees, plain, ranker_of, shared_out
+
+H200 = KNOWN["nvidia-h200"]
+SHAPES = ((300, 5000, 70), (5, 7, 9), (12000, 3, 900), (7000, 7000, 7000), (64, 64, 300_000), (1, 1, 1), (1, 9000, 1))
+DTYPES = pytest.mark.parametrize("dtype", DType)
+
+
+def ranker(dtype: DType) -> Ranker:
+    found = ranker_of(dtype)
+    assert found is not None
+    return found
+
+
+def drawn(count: int, seed: int = 5) -> Iterator[Problem]:
+    rng = random.Random(seed)
+    for _ in range(count):
+        sizes = (round(2 ** rng.uniform(0, 14)) for _ in range(3))
+        yield Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
+
+
+def test_trees_answer_as_their_definition_says() -> None:
+    rng = np.random.default_rng(1)
+    questions = rng.integers(0, 4, (7, 3))
+    borders, leaves = rng.normal(size=(7, 3)), rng.normal(size=(7, 8))
+    trees, features = Trees(questions, borders, leaves, 0.25), rng.normal(size=(5, 4))
+    for row, found in zip(features, trees(features)):
+        expected = 0.25
+        for asks, above, leaf in zip(questions, borders, leaves):
+            expected += leaf[sum(2**bit for bit in range(3) if row[asks[bit]] > above[bit])]
+        assert found == pytest.approx(expected)
+
+
+@DTYPES
+def test_what_ships_is_read_whole(dtype: DType) -> None:
+    values = json.loads((resources.files("tilewright") / "configs" / "ranker.json").read_text())[dtype.value]
+    found = ranker(dtype)
+    assert [str(config) for config in found.portfolio] == values["portfolio"]
+    assert [plain(config) for config in found.portfolio] == list(found.portfolio)
+    assert len(found.trees.leaves) == len(values["trees"])
+    assert {len(tree["leaves"]) for tree in values["trees"]} == {2 ** len(values["trees"][0]["above"])}
+    assert found.regret > 1
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_features_are_numbers_for_every_row(dtype: DType, shape: tuple[int, int, int]) -> None:
+    table, problem = ranker(dtype).table(H200), Problem(*shape, dtype, trans_a=True)
+    features = table.features(problem)
+    assert features.shape == (len(table.configs), len(FEATURES))
+    assert np.isfinite(features).all()
+    assert table.sensible(problem).any()
+    some = np.flatnonzero(table.sensible(problem))
+    assert (table.features(problem, some) == features[some]).all()
+
+
+def test_features_say_what_a_config_does() -> None:
+    problem, parse = Problem.parse("1000x520x300", "float", "nt"), tilewright.codegen.families.parse
+    config = parse("simt:64x128x16,split_k=4")
+    (row,) = Table((config,), DType.FLOAT, H200).features(problem)
+    found = dict(zip(FEATURES, row))
+    assert (found["tile_m"], found["tile_n"], found["tile_k"], found["parts"], found["mode"]) == (64, 128, 16, 4, 1)
+    assert found["tiles"] == pytest.approx(np.log2(16 * 5))
+    assert found["even"] == pytest.approx(16 * 5 * 4 / H200.sm_count / 3)
+    assert found["used_mn"] == pytest.approx(1000 * 520 / (1024 * 640))
+    assert (found["trans_a"], found["trans_b"], found["rows_a"], found["rows_c"]) == (0, 1, 16, 16)
+    assert found["exact"] == 0
+
+
+def test_work_is_shared_out_only_where_that_makes_sense() -> None:
+    base = tilewright.codegen.families.parse("simt:64x128x16")
+    configs = shared_out(base, DType.FLOAT, H200.arch)
+    assert base in configs
+    table = Table(configs, DType.FLOAT, H200)
+    large = [c for c, ok in zip(configs, table.sensible(Problem.parse("8192"))) if ok]
+    assert not any(config.split_ctas > 4 for config in large)
+    assert any(config.split.mode is Mode.PERSISTENT for config in large) or not any(
+        config.split.mode is Mode.PERSISTENT for config in configs
+    )
+    deep = [c for c, ok in zip(configs, table.sensible(Problem.parse("64x64x65536"))) if ok]
+    assert {config.split_ctas for config in deep} >= {1, 8, 64}
+    shallow = [c for c, ok in zip(configs, table.sensible(Problem.parse("64x64x16"))) if ok]
+    assert {config.split_ctas for config in shallow} == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [name for name in ARCHES if name != "host"])
+def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
+    info = typical(ARCHES[arch])
+    for problem in drawn(200, seed=11):
+        found = nearest(problem, info, ())
+        assert found is not None, problem
+        assert serves(found.config, problem, info.arch)
+
+
+@DTYPES
+def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    near = store.lookup(H200, Problem.parse("1000x1000x1010", dtype.value), nearest)
+    assert (near.origin, near.expected_us, near.regret) == ("nearest 1000x1000x1000", None, None)
+    for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1000", dtype.value, "tt")):
+        found = store.lookup(H200, far, nearest)
+        (first, *_) = predictions(far, H200, 3)
+        assert (found.origin, found.config, found.record) == ("predicted", first.config, None)
+        assert found.expected_us == first.us > 0
+        assert found.regret == ranker(dtype).regret
+        served = found.served(far, H200)
+        assert (served.origin, served.recorded_us) == ("predicted by what was measured for other shapes", 0.0)
+
+
+def test_nothing_is_predicted_where_nothing_is_known() -> None:
+    assert not predictions(Problem(0, 4, 4), H200, 3)
+    assert not predictions(Problem(4, 4, 4), DeviceInfo("host", "host", ARCHES["host"], 2, 3e3, 1, 1, 1.0, ""), 3)
+
+
+def test_predictions_are_sorted_and_serve() -> None:
+    for problem in drawn(20):
+        found = predictions(problem, H200, 8)
+        assert 0 < len(found) <= 8
+        assert [each.us for each in found] == sorted(each.us for each in found)
+        assert all(serves(each.config, problem, H200.arch) for each in found)
+
+
+def test_a_search_tries_what_is_predicted() -> None:
+    problem, records = Problem.parse("300x5000x70", "float", "tn"), tuple(Store().records())
+    predicted = [each.config for each in predictions(problem, H200, 3)]
+    allowed = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, records))
+    assert set(predicted) <= set(allowed.configs)
+    assert set(predicted) <= set(first_guesses(problem, H200, allowed.configs, records))
