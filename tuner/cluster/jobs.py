@@ -8,7 +8,7 @@ from distributed import Future
 
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import dumps
+from ...runtime.store.codec import dumps, key_digest
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
 from ..recording.entry import Entry
@@ -62,10 +62,11 @@ class Known:
         self._store, self._key = store, device_key
         self._folder = store.root / "trials"
         self._records = {(each.device, each.problem): each for each in store.layers()[0]}
+        self._texts: dict[tuple[str, Problem], tuple[str, str]] = {}
         self._journals = studies(self._folder)
 
     def of(self, problem: Problem, versions: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-        """The user's own records near a problem, and the journals of trials of these versions."""
+        """Files, names and texts: the user's own records near a problem, and journals of trials of these versions."""
         near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
         near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
         trials = {}
@@ -73,7 +74,14 @@ class Known:
             if path.stem == digest_of(problem, self._key, versions, dimensions):
                 with contextlib.suppress(OSError, ValueError):
                     trials[path.name] = path.read_text()
-        return {"records": [dumps(each).decode() for each in near[:_NEAR]], "trials": trials}
+        return {"records": dict(self._text(each) for each in near[:_NEAR]), "trials": trials}
+
+    def _text(self, record: Record) -> tuple[str, str]:
+        """Name and text of its file."""
+        key = record.device, record.problem
+        if key not in self._texts:
+            self._texts[key] = f"{key_digest(*key)}.json", dumps(record).decode()
+        return self._texts[key]
 
     def journal(
         self, problem: Problem, versions: tuple[tuple[str, str], ...], dimensions: tuple[Dimension, ...]
@@ -88,3 +96,4 @@ class Known:
         """In the store, too. Raises StoreError."""
         self._store.keep(record, replace=True)
         self._records[record.device, record.problem] = record
+        self._texts.pop((record.device, record.problem), None)

@@ -28,7 +28,6 @@ from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...runtime.device.detect import choose, compiler_for
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import key_digest, loads
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version, versions_of
 from ..measure.child import Child, ChildDiedError
@@ -214,13 +213,9 @@ def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Pa
     task = attempt.task
     options = {name: value for name, value in task.options if name != "configs"}
     configs = tuple(map(parse, dict(task.options).get("configs", ())))
-    for place in ("records", "trials", "spaces"):
+    for place, files in {**known, "spaces": dict(task.spaces)}.items():
         (folder / place).mkdir()
-    for text in known["records"]:
-        record = loads(text.encode())
-        (folder / "records" / f"{key_digest(record.device, record.problem)}.json").write_text(text)
-    for place, files in (("trials", known["trials"].items()), ("spaces", task.spaces)):
-        for name, text in files:
+        for name, text in files.items():
             check(Path(name).name == name, f"no name of a file: {name!r}", ConfigError)
             (folder / place / name).write_text(text)
     spaces = folder / "spaces" if task.spaces else None
