@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..codegen.errors import DeviceError, check, check_path
+from ..codegen.errors import DeviceError, TuningError, check, check_path
 from ..codegen.problem import Problem
 from ..runtime.device.detect import available
 from ..runtime.device.protocol import DeviceInfo
@@ -20,7 +20,7 @@ from ..tuner.search.candidates import read_spaces
 from . import options
 from .progress import WorkersShown
 from .show import show_records
-from .tables import new_console, say
+from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 MISSING = "{} needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'"
@@ -176,6 +176,8 @@ def tuned_on_workers(
         try:
             with shown.drawn():
                 run.run(back if scheduler else None)
+        except TuningError as error:  # what is done is shown all the same
+            click.echo(f"tilewright: {plain(str(error))}", err=True)
         finally:
             here = run.client  # another one, where the scheduler went away and came back
     results = [run.results[each] for each in problems if each in run.results]

@@ -119,6 +119,24 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_scheduler_that_stays_away(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=4, pause_s=0.4) as here:
+        scheduler = here.scheduler()
+        workers = here.start("worker", *here.named, *WORKERS, "2")
+        process = here.start(*here.tune, *here.named)
+        until(lambda: len(list((here.store / "records").glob("*.json"))) > 0)
+        scheduler.kill()
+        status, out, err = ended(process)
+        assert (status, err.count("\n")) == (1, 2)
+        assert err.endswith("tilewright: the scheduler did not come back in 60 s; what was measured is kept\n")
+        assert re.search("[1-3] of 4 shapes", out)
+        status, _, err = ended(workers)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "no scheduler answers there" in err
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
     with place(tmp_path, shapes=8) as here:
         process = here.start(*here.tune, *WORKERS, "2")

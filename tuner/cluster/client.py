@@ -22,7 +22,7 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from ...codegen.errors import ConfigError, DeviceError, StoreError, check
+from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...runtime.files import OutputWarning
@@ -86,7 +86,7 @@ class Tuning:
 
     def run(self, back: Callable[[], Client | None] | None = None) -> None:
         """Until every problem is done or has failed. `back` gives a new client where the scheduler went away; without
-        it the workers are this machine's own. Raises DeviceError where scheduler or workers stay away."""
+        it the workers are this machine's own. Raises TuningError where scheduler or workers stay away."""
         with noting_signals(self.interrupted), contextlib.ExitStack() as ending:
             ending.callback(self._answering.shutdown, wait=False, cancel_futures=True)
             stopped = False
@@ -131,7 +131,7 @@ class Tuning:
         if self._seats:
             self._seen_s = now
         elif own and now - self._seen_s > RETURN_S:
-            raise DeviceError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
+            raise TuningError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
 
     def _hand_out(self) -> None:
         while self._waiting and len(self._under_way) < self._seats:
@@ -312,7 +312,7 @@ class Tuning:
         self._hear(0.01)  # the last words of the old one
         client = back() if back else None
         if client is None:
-            raise DeviceError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
+            raise TuningError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
         self._told.note("the scheduler is back: going on")
         self._client, self._attempts, self._seats, self._looked_s, self._lost = client, {}, 0, -1e9, False
         self._subscribe()
