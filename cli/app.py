@@ -21,6 +21,7 @@ from .report import report_command
 from .show import show_command
 from .tables import plain
 from .tune import tune_command
+from .worker import worker_command
 
 BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceError)
 """Answered with exit status 2; other failures with 1."""
@@ -47,6 +48,7 @@ def commands() -> None:
 
 _COMMANDS = (
     tune_command, emit_command, show_command, explain_command, devices_command, bench_command, report_command,
+    worker_command,
 )  # fmt: skip
 for _command in _COMMANDS:
     commands.add_command(_command)

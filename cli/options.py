@@ -63,6 +63,7 @@ ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
 FOLDER = _Path(path_type=Path, file_okay=False)
+NAMED = _Path(path_type=Path, dir_okay=False)
 FOLDER_THERE = _Path(path_type=Path, file_okay=False, exists=True)
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 

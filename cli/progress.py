@@ -1,10 +1,14 @@
 """What a user sees while a run goes on: figures redrawn in place on a terminal, lines elsewhere."""
 
+import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
+import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -13,21 +17,24 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.files import spared
+from ..runtime.files import spared, write_output
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
+from ..tuner.cluster.messages import Tells, Told
 from ..tuner.measure.evaluate import Tried
-from ..tuner.result import Budget, Progress
+from ..tuner.result import Budget, Progress, Result
 from ..tuner.search.candidates import Candidates
+from .result import result_json
 from .tables import WIDTH, plain, say, shortened, wrapped
 from .trials import TrialsFile
 
 ON_PROCESSOR = "on the processor: these times say nothing about a GPU"
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
+_RUNNING_SHOWN = 12
 
 
-class _Shown:
+class Shown:
     """How far a run is. Live draws it several times a second; elsewhere `line` prints it."""
 
     def __init__(self, console: Console) -> None:
@@ -57,7 +64,7 @@ class _Shown:
         return Group(*map(Text, lines), bar)  # a bar does not end its line
 
 
-class TuneShown(_Shown, Progress):
+class TuneShown(Shown, Progress):
     """The Progress of `tune`."""
 
     def __init__(self, console: Console, trials: TrialsFile | None = None) -> None:
@@ -92,7 +99,7 @@ class TuneShown(_Shown, Progress):
         self._best = best
         if tried.record.status is not Status.OK:
             self._causes[tried.record.status.value] += 1
-        if time.monotonic() - self._said_s >= _LINE_EVERY_S:
+        if time.monotonic() - self._said_s >= LINE_EVERY_S:
             self._said_s = time.monotonic()
             self.line()
 
@@ -113,7 +120,7 @@ class TuneShown(_Shown, Progress):
         return texts
 
 
-class BenchShown(_Shown):
+class BenchShown(Shown):
     """The BenchProgress of `bench`: a line a shape, and after each the run so far as JSON in a file."""
 
     def __init__(self, console: Console, json_file: Path | None = None) -> None:
@@ -155,3 +162,91 @@ class BenchShown(_Shown):
         ratios = "".join(f", {figure(rival.ratio)} x {TITLES[rival.key]}" for rival in row.rivals)
         what = f"{figure(row.ours_us)} us{ratios}" if row.ok else f"{row.status.value}, {row.reason}"
         return [*texts, f"{self.done}/{self.total} {row.problem.shape}: {what}"]
+
+
+class WorkersShown(Shown, Told):
+    """What a user sees of all workers: a line for each problem that is done, and how far the others are."""
+
+    def __init__(self, console: Console, trials: TrialsFile | None, json_file: Path | None, seconds: float) -> None:
+        super().__init__(console)
+        self._trials, self._json_file, self._seconds = trials, json_file, seconds
+        self._results: list[Result] = []
+        self._running: dict[Problem, list[Any]] = {}
+        self._causes: Counter[str] = Counter()
+        self._seats, self._said_s = 0, time.monotonic()
+
+    def opened(self, problems: Sequence[Problem], info: DeviceInfo) -> None:
+        """The opening lines."""
+        self.total, self.begun_s = len(problems), time.monotonic()
+        if info.arch.is_host:
+            say(self.console, ON_PROCESSOR)
+        say(self.console, f"{len(problems)} shapes on {info.name}, at most {self._seconds:g} s each", style="bold")
+
+    def workers(self, seats: int) -> None:
+        """A line where it changes."""
+        if seats != self._seats:
+            say(self.console, f"{seats} worker{'s' * (seats != 1)}")
+        self._seats = seats
+
+    def note(self, text: str) -> None:
+        """On stderr: what is found is on stdout."""
+        click.echo(f"note: {plain(text)}", err=True)
+
+    def begun(self, problem: Problem, worker: str, trials: int, resumed: int) -> None:
+        """Among those that run."""
+        self._running[problem] = [resumed, trials, None, ""]
+        if resumed:
+            say(self.console, f"{problem}: goes on from {resumed} trials")
+
+    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
+        """One more of one that runs."""
+        if self._trials:
+            self._trials.told(problem, device_key, told.config, told.entry)
+        running = self._running.setdefault(problem, [0, 0, None, ""])
+        running[0] += 1
+        time_us = told.entry.time_us
+        if time_us is not None and (running[2] is None or time_us < running[2]):
+            running[2:] = time_us, told.variant
+        if time.monotonic() - self._said_s >= LINE_EVERY_S:
+            self._said_s = time.monotonic()
+            self.line()
+
+    def ended(self, result: Result) -> None:
+        """A line, and the results so far as JSON: whatever comes, they are not lost."""
+        self._results.append(result)
+        self._over(result.problem)
+        if self._json_file:
+            text = json.dumps([result_json(each) for each in self._results], indent=1) + "\n"
+            with spared(self._json_file):
+                write_output(self._json_file, text.encode())
+        best = result.best
+        ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ""
+        count = f"{result.trials} trials in {result.seconds:.0f} s"
+        text = f"{self.done}/{self.total} {result.problem}: {figure(best.median_us)} us{ratio}, {best.config}; {count}"
+        say(self.console, text)
+
+    def failed(self, problem: Problem, reason: str) -> None:
+        """It costs this shape alone."""
+        self._over(problem)
+        self._causes[reason.partition(":")[0]] += 1
+        click.echo(f"tilewright: {plain(f'{problem}: {reason}' if str(problem) not in reason else reason)}", err=True)
+
+    def _over(self, problem: Problem) -> None:
+        self._running.pop(problem, None)
+        self.done += 1
+
+    def texts(self) -> list[str]:
+        """How many, for how long, what runs with its best, what failed."""
+        spent_s, left = time.monotonic() - self.begun_s, self.total - self.done
+        each_s = spent_s * self._seats / self.done if self.done else self._seconds
+        left_s = each_s * left / max(1, self._seats)
+        texts = [f"{self.done}/{self.total} shapes done on {self._seats} workers, about {left_s:.0f} s left"]
+        failed = ", ".join(f"{count} {cause}" for cause, count in self._causes.most_common())
+        texts += [f"failed: {failed}"] if failed else []
+        if self.console.is_interactive:
+            for problem, (tried, trials, best_us, variant) in list(self._running.items())[:_RUNNING_SHOWN]:
+                best = "none yet" if best_us is None else f"{figure(best_us)} us, {variant}"
+                texts.append(f"{problem} {tried}/{trials}: {best}")
+        else:
+            texts.append(f"{len(self._running)} running, {sum(each[0] for each in self._running.values())} trials")
+        return texts

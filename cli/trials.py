@@ -10,6 +10,7 @@ from ..codegen.config import Config
 from ..codegen.families import families
 from ..codegen.problem import Problem
 from ..tuner.measure.evaluate import Tried
+from ..tuner.recording.entry import Entry
 from .tables import csv_cell
 
 _FACTS = "m n k dtype trans device status us error_over_bound reason compile_s verify_s time_s config family".split()
@@ -41,6 +42,12 @@ class TrialsFile:
         costs = phases.compile_s, phases.verify_s, phases.time_s
         outcome = (record.status.value, time_us, error, record.reason, *costs)
         self._add(record.problem, record.device, record.config, outcome)
+
+    def told(self, problem: Problem, device_key: str, config: Config, entry: Entry) -> None:
+        """One that a worker told of."""
+        costs = entry.compile_s, entry.verify_s, entry.bench_s
+        outcome = (entry.status, entry.time_us, entry.error, entry.reason, *costs)
+        self._add(problem, device_key, config, outcome)
 
     def _add(self, problem: Problem, device_key: str, config: Config, outcome: tuple[str | float | None, ...]) -> None:
         facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, device_key, *outcome

@@ -15,6 +15,7 @@ from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
+from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
 from .progress import TuneShown
 from .result import result_json, show_replay, show_result
 from .show import show_records
@@ -45,6 +46,7 @@ REPLAY_TRIALS = 200
 @click.option("--csv", "csv_file", type=options.FILE, help="Write every trial here as it ends: parameters as columns.")
 @click.option("--json", "json_file", type=options.FILE, help="Also write the results here.")
 @options.store
+@on_workers
 @options.debug
 def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file: Path | None, **given: Any) -> int:
     """Find the fastest right kernel for each shape and keep it.
@@ -54,13 +56,14 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
     tune --shape 1000 --dtype double --trials 60 --seconds 120
     tune --suite shapes.csv --skip-tuned       goes on with a list of shapes
+    tune --suite shapes.csv --workers auto     on every GPU of this machine
     tune --m 256:4096:256 --n 1024 --k 64:512:64
     tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
 
     Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept. With --config there
     is no search: these variants alone are checked, timed and compared with what the library runs now.
     """
-    asked = {name: given.pop(name) for name in options.ASKED}
+    asked, several = ({name: given.pop(name) for name in names} for names in (options.ASKED, ON_WORKERS))
     if device.startswith("replay:"):
         _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"], given["seed"])
         return 0
@@ -74,6 +77,8 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     options.distinct(files | {"--record, for T4,": record and t4_path(record)})
     if given["configs"] and (given["trials"] or given["spaces"]):
         raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
+    if wanted(several, device, problems):
+        return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, given, several)
     info = options.chosen(device)
     for problem in problems:
         check_tunable(problem, info, given["configs"])

@@ -119,6 +119,7 @@ def _info(index: int) -> DeviceInfo:
         # Both clock edges carry data: rate = 2 * clock (kHz) * width (bits) / 8.
         bandwidth_gbs=2 * attribute("MemoryClockRate") * attribute("GlobalMemoryBusWidth") / 8 / 1e6,
         driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        uuid=nvml.uuid(runtime.deviceGetPCIBusId(index)),
     )
 
 

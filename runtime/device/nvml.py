@@ -33,6 +33,15 @@ def clock_mhz(pci_bus_id: str) -> float | None:
     return float(clock.value) if _answered(pci_bus_id, "nvmlDeviceGetClockInfo", _CLOCK_SM, clock) else None
 
 
+def uuid(pci_bus_id: str) -> str:
+    """Which GPU it is, as CUDA_VISIBLE_DEVICES takes it; empty where it cannot be read."""
+    library, handle = _library(), ctypes.c_void_p()
+    text = ctypes.create_string_buffer(96)
+    if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
+        return ""
+    return text.value.decode() if library.nvmlDeviceGetUUID(handle, text, len(text)) == 0 else ""
+
+
 def held_back(pci_bus_id: str) -> bool:
     """Whether the driver holds the clocks down now for power or heat; False where that cannot be read."""
     reasons = ctypes.c_ulonglong()

@@ -36,6 +36,8 @@ class DeviceInfo:
     """Peak rate of device memory, 10^9 bytes a second."""
     driver: str
     """Version of the driver, or of the operating system for the processor."""
+    uuid: str = ""
+    """Which GPU of its model it is, as CUDA_VISIBLE_DEVICES takes it; empty for the processor."""
 
     @property
     def key(self) -> str:

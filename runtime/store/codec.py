@@ -20,10 +20,11 @@ from ...codegen.removed import same_today, without_removed
 from ...codegen.schema1 import from_schema_1
 from .record import REMOVED, Record
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
 new field. A field or parameter that is missing takes its default; configs of schema 1 are translated, and what families
-lost since is replaced."""
+lost since is replaced. A record is written in the first schema that has all of it: 3 is for those that name their GPU,
+2 for all others."""
 
 Versions = tuple[tuple[str, str], ...]
 
@@ -39,7 +40,8 @@ def key_digest(device: str, problem: Problem) -> str:
 
 def dumps(record: Record) -> bytes:
     """The document of a record: schema, key, record and a checksum over all three. Raises StoreError."""
-    document = {"schema": SCHEMA, "key": _key(record.device, record.problem), "record": encode(record)}
+    schema = SCHEMA if record.gpu else SCHEMA - 1
+    document = {"schema": schema, "key": _key(record.device, record.problem), "record": encode(record)}
     return (json.dumps({**document, "checksum": _sha256(document)}, indent=1) + "\n").encode()
 
 
@@ -76,7 +78,10 @@ def encode(value: object) -> object:
     if isinstance(value, enum.Enum):
         return encode(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Record) and not value.gpu:
+            del found["gpu"]
+        return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if value is None or isinstance(value, bool | str):

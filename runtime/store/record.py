@@ -102,6 +102,8 @@ class Record:
     """Confidence interval of that ratio."""
     effort: str = ""
     """How much was tried: that of `tune`, or `first use`; empty where it is not known."""
+    gpu: str = ""
+    """UUID of the GPU that measured it, as its driver spells it; empty where it is not known."""
 
     def __post_init__(self) -> None:
         done = self.status is Status.OK

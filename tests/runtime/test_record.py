@@ -56,6 +56,7 @@ RECORDS = st.builds(
     versions=st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple),
     digest=TEXT,
     vendor_us=st.none() | TIMES,
+    gpu=st.sampled_from(["", "GPU-5e1f"]),
 )
 GOOD = Record(
     problem=Problem(1024, 768, 512),
@@ -96,6 +97,12 @@ def test_floats_are_exact(number: float) -> None:
     assert isinstance(again, float)
     assert math.copysign(1, again) == math.copysign(1, number)
     assert again == number
+
+
+def test_only_a_record_that_names_its_gpu_is_of_schema_3() -> None:
+    plain, named = (json.loads(dumps(each)) for each in (GOOD, replace(GOOD, gpu="GPU-5e1f")))
+    assert (plain["schema"], "gpu" in plain["record"]) == (2, False)
+    assert (named["schema"], named["record"]["gpu"]) == (3, "GPU-5e1f")
 
 
 def test_every_status_but_ok_is_encoded_too() -> None:

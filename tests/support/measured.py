@@ -1,7 +1,9 @@
-"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process."""
+"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process. It
+rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some."""
 
 import os
 import sys
+import time
 
 from tilewright.cli.app import main
 from tilewright.codegen.config import Config
@@ -18,11 +20,13 @@ def install() -> None:
         file = os.open(os.environ["MEASURED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{self.problem} {config}\n".encode())
         os.close(file)
+        time.sleep(float(os.environ.get("MEASURED_PAUSE_S", "0")))
         return tried
 
     Bench.try_variant = noted  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+if __name__ in ("__main__", "__mp_main__"):  # the second in processes that multiprocessing starts, as Dask does
     child._START = child._START.replace("; from", "; import measured; measured.install(); from")
+if __name__ == "__main__":
     main(sys.argv[1:])

@@ -123,4 +123,5 @@ def decided(
         ratio_vendor=first.ratio_vendor,
         ratio_interval=first.interval,
         effort=effort,
+        gpu=info.uuid,
     )

@@ -1,6 +1,6 @@
 """Journals of searches, read as recordings."""
 
-import hashlib
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from ...codegen.errors import StoreError, check
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, read_plain
-from ..search.journal import FORMAT
+from ..search.journal import FORMAT, digest_of, study_of
 from ..search.space import Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
@@ -21,7 +21,7 @@ Versions = tuple[tuple[str, str], ...]
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
     """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
     of equals the one that was written last."""
-    begin = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} "
+    begin = f"{study_of(problem)} {device_key} "
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
@@ -29,13 +29,22 @@ def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versi
                 header = json.loads(file.readline(_HEADER_BYTES))
             if header["format"] != FORMAT or not str(header["study"]).startswith(begin):
                 continue
-            # The same facts as the name of a journal is made of.
-            facts = [device_key, str(problem), *map(list, versions), header["dimensions"]]
-            same = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16] == path.stem
+            same = digest_of(problem, device_key, versions, header["dimensions"]) == path.stem
             found.append((same, path.stat().st_mtime, path))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return [(path, same) for same, _, path in sorted(found, reverse=True)]
+
+
+def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
+    """The journals that are there, and the dimensions of each, by how the names of their studies begin."""
+    found: dict[str, dict[Path, list[Any]]] = {}
+    for path in folder.glob("*.jsonl"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            header = json.loads(file.readline(_HEADER_BYTES))
+            if header["format"] == FORMAT:
+                found.setdefault(str(header["study"]).rpartition(" ")[0], {})[path] = header["dimensions"]
+    return found
 
 
 def read_journal(path: Path) -> Recording:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,11 +23,19 @@ from ...codegen.errors import StoreError
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, in_lines, read_plain, set_aside
 from ..recording.entry import Entry
-from .space import Point, Space, Trials
+from .space import Box, Point, Space, Trials
 
 FORMAT = "tilewright trials 1"
 _MOST_BYTES = 256 << 20
 _LOCK_SECONDS = 30.0
+
+
+def digest_of(
+    problem: Problem, device_key: str, versions: Iterable[tuple[str, str]], dimensions: Sequence[list[Any]]
+) -> str:
+    """Of all that a time depends on."""
+    facts = [device_key, str(problem), *map(list, versions), dimensions]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 class Journal:
@@ -34,16 +43,14 @@ class Journal:
 
     @classmethod
     def of(
-        cls, folder: Path, problem: Problem, device_key: str, versions: tuple[tuple[str, str], ...], space: Space
+        cls, folder: Path, problem: Problem, device_key: str, versions: tuple[tuple[str, str], ...], space: Space | Box
     ) -> "Journal":
         """The journal of a problem on a device. Its name holds all that a time depends on, so that a run resumes only
         what is comparable. Raises StoreError."""
-        facts = [device_key, str(problem), *map(list, versions), [[d.name, list(d.choices)] for d in space.dimensions]]
-        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        study = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} {digest}"
-        return cls(folder / f"{digest}.jsonl", space, study)
+        digest = digest_of(problem, device_key, versions, [[d.name, list(d.choices)] for d in space.dimensions])
+        return cls(folder / f"{digest}.jsonl", space, f"{study_of(problem)} {device_key} {digest}")
 
-    def __init__(self, path: Path, space: Space, study: str) -> None:
+    def __init__(self, path: Path, space: Space | Box, study: str) -> None:
         """Open or begin the file at `path`. What is there and is no journal of this search, or cannot be read, is set
         aside, with a warning; so are lines that are broken told.
 
@@ -72,10 +79,17 @@ class Journal:
 
     def add(self, point: Point, entry: Entry, started: datetime) -> None:
         """Keep one outcome. Raises StoreError if it cannot be written."""
-        told = {"point": [point[place] for place in self._varied], **entry.packed()}
+        self.extend([(point, entry, {"started": started.isoformat(timespec="seconds")})])
+
+    def extend(self, outcomes: Iterable[tuple[Point, Entry, dict[str, str]]]) -> None:
+        """Keep several, each with further facts, synced once. Raises StoreError if they cannot be written."""
+        lines = (
+            _line({"point": [point[place] for place in self._varied], **entry.packed(), **facts})
+            for point, entry, facts in outcomes
+        )
         try:
             with self._lock:
-                self._append(_line(told | {"started": started.isoformat(timespec="seconds")}))
+                self._append(b"".join(lines))
         except OSError as error:
             raise StoreError(f"cannot write the study {self._path}: {error.strerror or error}") from error
 
@@ -128,6 +142,11 @@ class Journal:
             return point, Entry.unpacked(told)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
+
+
+def study_of(problem: Problem) -> str:
+    """The first word of a study's name: what is multiplied."""
+    return f"{problem.shape}-{problem.dtype.value}-{problem.trans}"
 
 
 def _line(entry: dict[str, Any]) -> bytes:

@@ -49,6 +49,17 @@ class Dimension:
         return all(isinstance(choice, int) for choice in self.choices[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Every combination of some dimensions, for those who keep outcomes and need not know which points are valid."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def __contains__(self, point: Point) -> bool:
+        sizes = [len(dimension.choices) for dimension in self.dimensions]
+        return len(point) == len(sizes) and all(0 <= place < size for place, size in zip(point, sizes))
+
+
 class Space:
     """Dimensions and every valid point over them."""
 

@@ -1,0 +1,85 @@
+"""What `tune --workers`, `--scheduler` and `tilewright worker` answer to bad input, and without their extra."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Run, caller
+
+SUITE = ("tune", "--shape", "8", "--shape", "9")
+KEYS = ("--tls-ca-file", "none.pem", "--tls-cert", __file__, "--tls-key", __file__)
+WITHOUT = """
+import sys
+sys.modules["distributed"] = sys.modules["dask"] = None  # as if they were not installed
+from tilewright.cli import app
+import tilewright
+assert not [name for name in sys.modules if name.startswith(("distributed.", "dask."))]
+import importlib.util
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "distributed" else real(name, *rest)
+app.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return caller(capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ((*SUITE, "--device", "host", "--workers", "2"), "--workers"),
+        ((*SUITE, "--scheduler", "tcp://127.0.0.1:1"), "--scheduler"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1"), "tilewright worker"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *command], capture_output=True, text=True, check=False)
+    wanted = "needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"tilewright: {name} {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workers", "0"), "'0' is not auto or a number from 1 to 1024"),
+        (("--workers", "many"), "'many' is not auto or a number from 1 to 1024"),
+        (("--tls-ca-file", __file__), "--tls-ca-file goes with --workers or --scheduler"),
+        (("--device-key", "nvidia-h200"), "--device-key goes with --workers or --scheduler"),
+        (("--device", "cuda:1", "--workers", "2"), "not --device cuda:1"),
+        (("--device", "host", "--workers", "auto"), "--workers N is N on the processor"),
+        (("--device", "host", "--workers", "2", "--device-key", "nvidia-h200"), "--device-key must be host"),
+        (("--scheduler", "tcp://127.0.0.1:1", "--workers", "2"), "--scheduler goes without --workers and --device"),
+        (("--scheduler", "127.0.0.1:1"), "--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file"),
+        (("--scheduler", "none.json"), "--scheduler none.json: No such file or directory"),
+        (("--scheduler", "tls://127.0.0.1:1"), "tls://127.0.0.1:1 needs --tls-ca-file, --tls-cert and --tls-key"),
+        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together: --tls-ca-file and --tls-key missing"),
+        (("--scheduler", "tls://127.0.0.1:1", *KEYS), "--tls-ca-file none.pem: no such file"),
+        (("--device", "host", "--workers", "2", "--sampler", "best"), "sampler must be one of"),
+    ],
+)  # fmt: skip
+def test_bad_input(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    pytest.importorskip("distributed")
+    done = run(*SUITE, *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_files_that_are_no_certificates(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    (tmp_path / "x.pem").write_text("nothing")
+    files = [word for name in ("ca-file", "cert", "key") for word in (f"--tls-{name}", str(tmp_path / "x.pem"))]
+    done = run(*SUITE, "--scheduler", "tls://127.0.0.1:1", *files)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "--tls-ca-file, --tls-cert and --tls-key cannot be used" in done.err
+
+
+def test_a_recording_is_of_one_shape_on_one_device(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    done = run("tune", "--shape", "8", "--device", "host", "--workers", "1", "--record", str(tmp_path / "r.json"))
+    assert done.status == 2
+    assert "--record goes without --workers" in done.err

@@ -1,0 +1,120 @@
+"""What a worker says is read as strictly as a record that is stored."""
+
+import contextlib
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilewright.codegen.errors import StoreError
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.host_info import host_info
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.tuner.cluster.messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, read, written
+from tilewright.tuner.measure.decide import NAIVE, Contender
+from tilewright.tuner.measure.evaluate import Phases
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.result import Result
+from tilewright.tuner.search.space import Box, Dimension
+
+PROBLEM, INFO = Problem(8, 9, 10), replace(host_info(), uuid="GPU-1")
+TIMES, RIGHT = Measurement((1.0, 2.0, 1.5), 1.5, 0.5, clock_mhz=1980.0), Accuracy(0.25, 1, 2)
+BEST = Record(PROBLEM, INFO.key, NAIVE, Status.OK, measurement=TIMES, accuracy=RIGHT, gpu=INFO.uuid)
+CONTENDERS = (Contender(NAIVE, TIMES, RIGHT, 1.1, (1.0, 1.2)), Contender(None, TIMES, RIGHT, 1.0, (1.0, 1.0)))
+RESULT = Result(
+    PROBLEM, INFO, BEST, CONTENDERS, 7, 3, (("ok", 4),), (("too large", 9),), Phases(1.0, 2.0, 3.0), 0.5, 9.0, None,
+    0.1, 2, math.inf, "trials", "gp",
+)  # fmt: skip
+SAID: list[Message] = [
+    Asks("a", 3, "tcp://127.0.0.1:1", INFO, (("driver", "x"), ("generator", "y"))),
+    Begins("a", (Dimension("block_m", (16, 32)), Dimension("load", ("absent", "tma"))), 600, 4),
+    Tells("a", (1, 0), Entry("ok", 12.5, (12.4, 12.6), 0.1, 0.2, 0.3), "2026-11-23T12:00:00", "naive:8x32"),
+    Tells("a", (0, 1), Entry("crashed", reason="it ended"), "2026-11-23T12:00:00", "naive:8x32"),
+    Ends("a", RESULT),
+    Fails("a", "no variant works"),
+    Loses("a", "an illegal address"),
+]
+
+
+@pytest.mark.parametrize("message", SAID, ids=lambda each: type(each).__name__)
+def test_what_is_written_is_read(message: Message) -> None:
+    assert read(written(message)) == message
+
+
+def test_a_task_is_read() -> None:
+    task = Task("topic", 1, PROBLEM, (("seconds", 4.5), ("configs", ["naive:8x32"])), (("a.toml", "x"),))
+    assert Task.read(task.text()) == task
+
+
+def changed(message: Message, *path: Any, value: object) -> str:
+    document = json.loads(written(message))
+    inner = document
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return json.dumps(document)
+
+
+TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        7, None, b"{}", {"kind": "Ends"}, "", "{", "[]", "{}", "[" * 100_000, '{"kind": "Tells"}', '{"kind": ["Ends"]}',
+        '{"kind": "__import__"}', "x" * (5 << 20),
+        changed(TOLD, "point", value=[1.0, 0]), changed(TOLD, "point", value="10"),
+        changed(TOLD, "point", value=[True, 0]), changed(TOLD, "attempt", value=3),
+        changed(TOLD, "started", value="now"), changed(TOLD, "variant", value="\x1b[2J"),
+        changed(TOLD, "entry", "time_us", value=-1.0), changed(TOLD, "entry", "time_us", value=math.nan),
+        changed(TOLD, "entry", "times_us", value=[0.0]), changed(TOLD, "entry", "status", value="fine"),
+        changed(TOLD, "entry", "status", value="crashed"), changed(TOLD, "entry", "reason", value=[]),
+        changed(BEGUN, "dimensions", value=[["x", [[1]]]]), changed(BEGUN, "dimensions", value=[["x", []]]),
+        changed(BEGUN, "dimensions", value=[["x", [1, 1]]]), changed(BEGUN, "dimensions", value=[["x", [1]]] * 500),
+        changed(BEGUN, "trials", value="600"), changed(BEGUN, "more", value=1),
+        changed(DONE, "result", "best", "measurement", "median_us", value=-1.0),
+        changed(DONE, "result", "best", "measurement", "median_us", value=math.inf),
+        changed(DONE, "result", "best", "config", "family", value="other"),
+        changed(DONE, "result", "best", "device", value="another"),
+        changed(DONE, "result", "best", "status", value="crashed"),
+        changed(DONE, "result", "best", "accuracy", "worst", value=2.0),
+        changed(DONE, "result", "problem", "m", value=4096), changed(DONE, "result", "problem", "m", value=-1),
+        changed(DONE, "result", "contenders", value=[]), changed(DONE, "result", "trials", value=1),
+        changed(DONE, "result", "device", "arch", value="sm_1"), changed(DONE, "result", "device", "sm_count", value=0),
+        changed(DONE, "result", "device", "name", value=""), changed(DONE, "result", value=None),
+        changed(SAID[0], "versions", value=[["generator"]]), changed(SAID[5], "reason", value=None),
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_in_a_line(text: object) -> None:
+    with pytest.raises(StoreError) as caught:
+        read(text)
+    assert 0 < len(str(caught.value)) < 400
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda e: st.lists(e) | st.dictionaries(st.text(), e),
+)
+
+
+@given(st.sampled_from(SAID), st.data())
+def test_any_field_of_any_type_is_read_or_refused(message: Message, data: st.DataObject) -> None:
+    document = json.loads(written(message))
+    inner = document
+    while True:
+        name = data.draw(st.sampled_from(sorted(inner)))
+        if not (isinstance(inner[name], dict) and inner[name] and data.draw(st.booleans())):
+            break
+        inner = inner[name]
+    inner[name] = data.draw(JSON)
+    with contextlib.suppress(StoreError):
+        read(json.dumps(document))
+
+
+def test_a_box_holds_each_combination_and_nothing_else() -> None:
+    box = Box((Dimension("a", (1, 2)), Dimension("b", (1,))))
+    assert (1, 0) in box
+    assert all(point not in box for point in [(2, 0), (-1, 0), (0,), (0, 0, 0)])

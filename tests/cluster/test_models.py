@@ -1,0 +1,85 @@
+"""Which workers get anything: of this version, with devices of the model that is asked for."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.errors import ConfigError
+from tilewright.runtime.device.host_info import host_info
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.cluster import link, models, worker
+from tilewright.tuner.cluster.worker import seat_of, seat_read
+
+
+class Scheduled:
+    """A client that says which workers there are."""
+
+    def __init__(self, *seats: str) -> None:
+        self.seats = seats
+
+    def scheduler_info(self, n_workers: int) -> dict[str, dict[str, object]]:
+        return {
+            "workers": {f"tcp://{n}": {"resources": {seat: 1.0, "other": 2.0}} for n, seat in enumerate(self.seats)}
+        }
+
+    def run(self, function: object, workers: list[str]) -> dict[str, str]:
+        worker._here[:] = [host_info()]
+        return {workers[0]: worker.facts()}
+
+
+class NoMoreError(Exception):
+    """It would wait."""
+
+
+def chosen(scheduled: Scheduled, key: str = "") -> tuple[DeviceInfo | None, list[str]]:
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if text.startswith("waiting"):
+            raise NoMoreError
+
+    try:
+        return models.model(scheduled, key, note), notes  # type: ignore[arg-type]
+    except NoMoreError:
+        return None, notes
+
+
+def test_the_one_model_there_is() -> None:
+    assert chosen(Scheduled(seat_of("nvidia-h200"), seat_of("nvidia-h200"))) == (host_info(), [])
+
+
+def test_of_several_models_one_has_to_be_named() -> None:
+    mixed = Scheduled(seat_of("nvidia-h200"), seat_of("nvidia-a100"))
+    with pytest.raises(ConfigError, match="the workers have nvidia-a100, nvidia-h200: choose one by --device-key"):
+        chosen(mixed)
+    assert chosen(mixed, "nvidia-a100") == (host_info(), [])
+    found, notes = chosen(mixed, "nvidia-b200")
+    assert found is None
+    assert notes == ["waiting for a worker with a nvidia-b200; there are nvidia-a100, nvidia-h200"]
+
+
+def test_workers_of_another_version_are_told_and_get_nothing() -> None:
+    found, notes = chosen(Scheduled("tilewright 9.9+abc nvidia-h200"))
+    assert found is None
+    assert len(notes) == 2
+    assert "workers of tilewright 9.9+abc get nothing: this is " in notes[0]
+    assert seat_read("tilewright 9.9+abc nvidia-h200") == ("9.9+abc", "nvidia-h200")
+    assert seat_read("GPU") is None
+
+
+def test_each_gpu_has_a_worker_by_its_uuid_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: set(range(2, 18)))
+    gpu = replace(host_info(), arch=ARCHES["sm_90a"], selector="cuda:5")
+    made = link.workers([replace(gpu, uuid=f"GPU-{number}") for number in range(3)])
+    assert [each["env"] for each in made] == [{"CUDA_VISIBLE_DEVICES": f"GPU-{number}"} for number in range(3)]
+    first = {"preload_argv": [["--device", "cuda:0", "--cores", "2,3,4,5,6"]]}
+    assert first.items() <= made[0].items()
+    shares = [each["preload_argv"][0][-1] for each in made]  # type: ignore[index]
+    assert shares[1:] == ["7,8,9,10,11", "12,13,14,15,16"]
+    monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: {0, 1})
+    four = link.workers([host_info()] * 4)
+    assert [each["preload_argv"][0][-1] for each in four] == ["0", "1", "0", "1"]  # type: ignore[index]

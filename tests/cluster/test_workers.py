@@ -1,0 +1,343 @@
+"""Several workers on the processor: what is killed, started again, refused or forged costs a trial at most."""
+
+import datetime
+import ipaddress
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+pytest.importorskip("cryptography")
+
+from clusters import TRIALS, place, until
+
+WORKERS = ("--device", "host", "--workers")
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = 120) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, re.sub("note: waiting for a worker; there is none yet\n", "", err)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=5) as here:
+        process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
+        until(here.noted)
+        assert here.listening() == {"127.0.0.1"}
+        assert len(here.workers()) == 4
+        status, out, err = ended(process)
+        assert (status, err) == (0, "")
+        assert "5 shapes on host" in out
+        assert "4 workers\n" in out
+        assert "5 of 5 shapes" in out
+        assert re.search(r"^1/5 [3-6]x", out, re.M), out  # the longest first
+        assert here.twice() == 0
+        assert here.complete()
+        assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 5 * TRIALS
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with place(tmp_path, shapes=8) as here:
+        process = here.start(*here.tune, *WORKERS, "4")
+        until(lambda: len(here.noted()) > chance.randint(1, 20))
+        time.sleep(chance.random() / 5)
+        chance.choice(here.workers()).kill()
+        status, _, err = ended(process)
+        assert (status, err) == (0, "")
+        assert here.twice() <= 1
+        assert here.complete()
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
+def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
+    with place(tmp_path, shapes=8, pause_s=0.4) as here:
+        where = (*WORKERS, "4") if own else here.named
+        if not own:
+            here.scheduler()
+            here.start("worker", *here.named, *WORKERS, "4")
+        first = here.start(*here.tune, *where)
+        until(lambda: len(here.noted()) > 6)
+        first.kill()
+        first.communicate()
+        if own:
+            until(lambda: not list(here.processes()), 10)
+        else:  # the workers end what nobody wants: at most the trial in hand
+            until(lambda: not here.measuring(), 20)
+        again = here.start(*here.tune, *where)
+        status, out, err = ended(again)
+        assert (status, err) == (0, "")
+        assert "goes on from" in out
+        assert here.twice() <= 8  # of each worker what is in flight, and what it ends before it hears
+        assert here.complete()
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=8, pause_s=0.4) as here:
+        port = free_port()
+        scheduler = here.scheduler(port=port)
+        workers = here.start("worker", *here.named, *WORKERS, "3")
+        process = here.start(*here.tune, *here.named)
+        until(lambda: len(here.noted()) > 6)
+        scheduler.kill()
+        scheduler.communicate()
+        time.sleep(1)
+        here.scheduler(port=port)
+        status, out, err = ended(process)
+        assert (status, err) == (
+            0,
+            "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
+            "note: the scheduler is back: going on\n",
+        )
+        assert here.twice() <= 6  # of each worker what is in flight, and what the scheduler did not pass on
+        assert here.complete()
+        workers.send_signal(signal.SIGTERM)
+        status, out, err = ended(workers, 20)
+        assert (status, err) == (0, "")
+        assert out.count("is gone: waiting 60 s for it") == 1
+        until(lambda: not here.workers(), 10)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_stays_away(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=4, pause_s=0.4) as here:
+        scheduler = here.scheduler()
+        workers = here.start("worker", *here.named, *WORKERS, "2")
+        process = here.start(*here.tune, *here.named)
+        until(lambda: len(list((here.store / "records").glob("*.json"))) > 0)
+        scheduler.kill()
+        status, out, err = ended(process)
+        assert (status, err.count("\n")) == (1, 2)
+        assert err.endswith("tilewright: the scheduler did not come back in 60 s; what was measured is kept\n")
+        assert re.search("[1-3] of 4 shapes", out)
+        status, _, err = ended(workers)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "no scheduler answers there" in err
+        until(lambda: not list(here.processes()), 10)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=8) as here:
+        process = here.start(*here.tune, *WORKERS, "2")
+        until(lambda: len(here.noted()) > 2)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        status, out, err = ended(process, 30)
+        assert (status, err) == (130, "")
+        assert re.search(r"[1-4] of 8 shapes", out)
+        until(lambda: not list(here.processes()), 10)
+
+
+def certificates(folder: Path, name: str) -> tuple[str, ...]:
+    """An authority of its own and a certificate for both sides, as the options name them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    now, keys, made = datetime.datetime.now(datetime.UTC), [], []
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} {role}")]) for role in ("ca", "side")]
+    for number, role in enumerate(("ca", "side")):
+        key = ec.generate_private_key(ec.SECP256R1())
+        keys.append(key)
+        made.append(
+            x509.CertificateBuilder()
+            .subject_name(names[number])
+            .issuer_name(names[0])
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=role == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+            .sign(keys[0], hashes.SHA256())
+        )
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files = {
+        "ca": made[0].public_bytes(encoding),
+        "cert": made[1].public_bytes(encoding),
+        "key": keys[1].private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain),
+    }
+    for kind, data in files.items():
+        (folder / f"{name}-{kind}.pem").write_bytes(data)
+    ca, cert, key_file = (str(folder / f"{name}-{kind}.pem") for kind in files)
+    return "--tls-ca-file", ca, "--tls-cert", cert, "--tls-key", key_file
+
+
+@pytest.mark.slow
+def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path) -> None:
+    right, wrong = certificates(tmp_path, "right"), certificates(tmp_path, "wrong")
+    with place(tmp_path, shapes=2) as here:
+        here.scheduler("--protocol", "tls", *right)
+        here.start("worker", *here.named, *WORKERS, "2", *right)
+        status, out, err = ended(here.start(*here.tune, *here.named, *right))
+        assert (status, err) == (0, "")
+        assert here.complete()
+        refused = [
+            here.start(*here.tune, *here.named, *wrong),
+            here.start("worker", *here.named, *WORKERS, "1", *wrong),
+        ]
+        for process in refused:
+            status, out, err = ended(process, 30)
+            assert (status, out.count("winner"), err.count("\n")) == (2, 0, 1)
+            assert "TLS failed, its certificate or ours is refused" in err
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert (status, err.count("\n")) == (2, 1)
+        assert "needs --tls-ca-file, --tls-cert and --tls-key" in err
+
+
+BROKEN = """
+from tilewright.tuner.cluster import worker
+
+def broken(*arguments, **options):
+    raise ZeroDivisionError("a slip")
+
+worker.tune = broken
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_an_error_that_nobody_expected_costs_its_problem_alone(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as here:
+        (tmp_path / "broken.py").write_text(BROKEN)
+        here.scheduler()
+        here.dask_worker("--preload", str(tmp_path / "broken.py"), "--device", "host")
+        status, _, err = ended(here.start(*here.tune, *here.named), 40)
+        assert (status, err.count("\n")) == (1, 2), err
+        assert "tilewright: 3x4x5 float nn: unexpected ZeroDivisionError: a slip" in err
+
+
+HOSTILE = """
+import json
+from tilewright.tuner.cluster import worker
+
+real = getattr(worker, "real", worker.Attempt.say)  # Dask reads this file more than once
+worker.real = real
+OK = {"status": "ok", "time_us": 1.0}
+
+def say(self, message):
+    if isinstance(message, worker.Ends):
+        text = worker.written(message)
+        forged, other = json.loads(text), json.loads(text)
+        forged["result"]["best"]["measurement"]["median_us"] = -1
+        other["result"]["problem"]["m"] = 4096
+        trial = {"kind": "Tells", "attempt": self.name, "point": [10**9], "entry": OK,
+                 "started": "2026-01-01T00:00:00", "variant": "naive:8x32"}
+        another = {"attempt": "../../etc", "started": "now", "variant": "\\u001b[2J"}
+        for each in (
+            "{", "[" * 10000, 7, {"kind": "Ends"}, json.dumps({"kind": "__import__"}),
+            json.dumps(forged), json.dumps(other), text.replace('"seconds": ', '"seconds": NaN, "x": '),
+            json.dumps(trial), json.dumps(trial | another),
+            json.dumps({"kind": "Fails", "attempt": "another", "reason": "\\u001b[2J"}),
+        ):
+            self._worker.log_event(self.task.topic, each)
+    real(self, message)
+
+worker.Attempt.say = say
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_what_a_hostile_worker_sends_is_refused(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as here:
+        (tmp_path / "hostile.py").write_text(HOSTILE)
+        here.scheduler()
+        here.dask_worker("--preload", str(tmp_path / "hostile.py"), "--device", "host")
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert status == 0, err
+        assert here.complete()
+        notes = err.splitlines()
+        assert 5 <= len(notes) <= 10
+        assert all(note.startswith("note: a message of a worker is refused: ") for note in notes)
+        assert "\x1b" not in err + out
+
+
+LOST = """
+import os
+from tilewright.tuner.cluster import worker
+from tilewright.codegen.errors import TuningError
+
+if worker.threading.current_thread().name == "MainThread" and "spawn_main" in open("/proc/self/cmdline").read():
+    try:
+        open({flag!r}, "x").close()
+        worker.is_lost = True
+    except FileExistsError:
+        pass
+if getattr(worker, "is_lost", False):
+    def lost(*arguments, **options):
+        raise TuningError("the device cannot be opened: an illegal address was met")
+    worker.tune = lost
+    worker.fault = lambda info: "an illegal address was met"
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_another(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=4) as here:
+        (tmp_path / "lost.py").write_text(LOST.format(flag=str(tmp_path / "flag")))
+        here.scheduler()
+        for _ in range(2):
+            here.dask_worker("--preload", str(tmp_path / "lost.py"), "--device", "host")
+        until((tmp_path / "flag").exists)
+        status, _, err = ended(here.start(*here.tune, *here.named))
+        assert (status, err.count("\n")) == (0, 1), err
+        assert "is lost, and gets no more: an illegal address was met" in err
+        assert len(list((here.store / "records").iterdir())) == 4
+
+
+@pytest.mark.slow
+def test_nobody_answers(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as here:
+        commands = (here.tune, ("worker", *WORKERS, "1"))
+        nowhere = "--scheduler", f"tcp://127.0.0.1:{free_port()}"
+        for process in [here.start(*command, *nowhere) for command in commands]:
+            status, out, err = ended(process)
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            assert "no scheduler answers there" in err
+
+
+@pytest.mark.slow
+def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=1) as here:
+        process = here.start(*here.tune, *WORKERS, "1")
+        for _ in range(4):
+            until(here.measuring)
+            here.workers()[0].kill()
+            until(lambda: not here.measuring())
+        status, _, err = ended(process)
+        assert (status, err) == (1, "tilewright: 2x3x4 float nn: each worker that had it died\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.1, 1.5, 2.0])
+def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
+    with place(tmp_path, shapes=2) as here:
+        process = here.start(*here.tune, *WORKERS, "2")
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        status, _, err = ended(process, 30)
+        assert status == 130
+        assert err in ("", "tilewright: interrupted\n")
+        until(lambda: not list(here.processes()), 10)

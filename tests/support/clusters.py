@@ -1,0 +1,172 @@
+"""Commands that tune on several workers, in processes of their own, and what is left of them."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tilewright.runtime.store.store import Store
+
+PROGRAM = str(Path(__file__).parent / "measured.py")
+SPACE = """family = "naive"
+[parameters]
+block_m = [4, 8]
+block_n = [8, 16]
+unroll = [1]
+edge = ["bounds"]
+"""
+TRIALS = 4
+MARK = "TILEWRIGHT_TEST_CLUSTER"
+
+
+@dataclass
+class Place:
+    """Where one test's commands work: every process they start has its mark, and each trial is noted."""
+
+    folder: Path
+    shapes: int
+    pause_s: float = 0.1
+    """Each trial takes so much longer."""
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "spaces").mkdir(parents=True)
+        (self.folder / "spaces" / "naive.toml").write_text(SPACE)
+        rows = (f"{size},{size + 1},{size + 2}\n" for size in range(2, 2 + self.shapes))
+        (self.folder / "suite.csv").write_text("m,n,k\n" + "".join(rows))
+        self.measured = self.folder / "measured.txt"
+        self.store = self.folder / "store"
+
+    @property
+    def tune(self) -> tuple[str, ...]:
+        """The arguments of `tune`, but for where."""
+        limits = ("--trials", str(TRIALS), "--seconds", "60", "--keep", "1", "--sampler", "random")
+        places = ("--store", str(self.store), "--spaces", str(self.folder / "spaces"))
+        return ("tune", "--suite", str(self.folder / "suite.csv"), *limits, *places)
+
+    def start(self, *arguments: str, program: str = PROGRAM, **variables: str) -> "subprocess.Popen[str]":
+        """A command in the background."""
+        noted = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": str(self.pause_s)}
+        environment = {**os.environ, **variables, **noted, MARK: str(self.folder)}
+        pipe: Any = subprocess.PIPE
+        command = [sys.executable, "-u", program, *arguments]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def scheduler(self, *options: str, port: int = 0) -> "subprocess.Popen[str]":
+        """Dask's, which writes where it is into scheduler.json."""
+        file = self.folder / "scheduler.json"
+        file.unlink(missing_ok=True)
+        code = "import sys; from distributed.cli.dask_scheduler import main; main(sys.argv[1:])"
+        common = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        environment = {**os.environ, MARK: str(self.folder)}
+        quiet: Any = subprocess.DEVNULL
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *common, "--scheduler-file", str(file), *options],
+            env=environment, text=True, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True,
+        )  # fmt: skip
+        self.started.append(process)
+        until(file.exists)
+        return process
+
+    def dask_worker(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Dask's own command, for that scheduler."""
+        program = self.folder / "dask_worker.py"  # a file, as multiprocessing reads it again
+        program.write_text("from distributed.cli.dask_worker import main\nif __name__ == '__main__':\n    main()\n")
+        address = json.loads((self.folder / "scheduler.json").read_text())["address"]
+        quiet = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard")
+        return self.start(address, *quiet, *arguments, program=str(program))
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The option that leads to that scheduler."""
+        return "--scheduler", str(self.folder / "scheduler.json")
+
+    def noted(self) -> list[str]:
+        """Every trial that was measured, in whatever process."""
+        return self.measured.read_text().splitlines() if self.measured.exists() else []
+
+    def twice(self) -> int:
+        """How many trials were measured more than once."""
+        counts = Counter(self.noted())
+        assert len(counts) == self.shapes * TRIALS
+        return counts.total() - len(counts)
+
+    def complete(self) -> bool:
+        """Whether each problem has its record, and its journal every trial once."""
+        journals = list((self.store / "trials").glob("*.jsonl"))
+        lines = [len(journal.read_text().splitlines()) for journal in journals]
+        return len(Store(self.store).layers()[0]) == self.shapes and lines == [1 + TRIALS] * self.shapes
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Those that its commands started and that still run."""
+        for process in psutil.process_iter():
+            try:
+                own = process.environ().get(MARK) == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                continue
+            if own:
+                yield process
+
+    def listening(self) -> set[str]:
+        """Addresses that they listen on."""
+        found = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                inet = process.net_connections("inet")
+                found |= {each.laddr.ip for each in inet if each.status == psutil.CONN_LISTEN}
+        return found
+
+    def measuring(self) -> list[psutil.Process]:
+        """Processes that compile or measure."""
+        return self._running("measure.worker")
+
+    def workers(self) -> list[psutil.Process]:
+        """Dask's worker processes."""
+        return self._running("spawn_main")
+
+    def _running(self, words: str) -> list[psutil.Process]:
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found += [process] if words in " ".join(process.cmdline()) else []
+        return found
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+@contextmanager
+def place(folder: Path, shapes: int, pause_s: float = 0.1) -> Iterator[Place]:
+    """A place, all of whose processes are ended afterwards."""
+    made = Place(folder / "place", shapes, pause_s)
+    try:
+        yield made
+    finally:
+        for process in made.processes():
+            process.kill()
+        for started in made.started:
+            started.communicate()

@@ -1,0 +1,99 @@
+"""Problems on their way through the workers, and what the store knows of each."""
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Future
+
+from ...codegen.problem import Problem
+from ...runtime.device.protocol import DeviceInfo
+from ...runtime.store.codec import dumps, key_digest
+from ...runtime.store.record import Record
+from ...runtime.store.store import Store
+from ..recording.entry import Entry
+from ..recording.journals import studies
+from ..search.journal import Journal, digest_of, study_of
+from ..search.nearest import distance
+from ..search.space import Box, Dimension, Point
+
+_NEAR = 32
+
+
+@dataclass(slots=True)
+class Job:
+    """A problem on its way."""
+
+    number: int
+    problem: Problem
+    future: Future | None = None
+    """Dask's, once it was handed out."""
+    begun: bool = False
+    """Whether a worker had it in hand."""
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Dask is done with a task."""
+
+    number: int
+    key: str
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A worker that has it in hand."""
+
+    job: Job
+    device: DeviceInfo
+    worker: str
+    """Its address."""
+    versions: tuple[tuple[str, str], ...]
+    journal: Journal | None = None
+    trials: list[tuple[Point, Entry, dict[str, str]]] = field(default_factory=list)
+    """Told and not in the journal yet."""
+
+
+class Known:
+    """What the store knows of problems on a model of device, by which a worker begins."""
+
+    def __init__(self, store: Store, device_key: str) -> None:
+        self._store, self._key = store, device_key
+        self._folder = store.root / "trials"
+        self._records = {(each.device, each.problem): each for each in store.layers()[0]}
+        self._texts: dict[tuple[str, Problem], tuple[str, str]] = {}
+        self._journals = studies(self._folder)
+
+    def of(self, problem: Problem, versions: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+        """Files, names and texts: the user's own records near a problem, and journals of trials of these versions."""
+        near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
+        near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
+        trials = {}
+        for path, dimensions in self._journals.get(f"{study_of(problem)} {self._key}", {}).items():
+            if path.stem == digest_of(problem, self._key, versions, dimensions):
+                with contextlib.suppress(OSError, ValueError):
+                    trials[path.name] = path.read_text()
+        return {"records": dict(self._text(each) for each in near[:_NEAR]), "trials": trials}
+
+    def _text(self, record: Record) -> tuple[str, str]:
+        """Name and text of its file."""
+        key = record.device, record.problem
+        if key not in self._texts:
+            self._texts[key] = f"{key_digest(*key)}.json", dumps(record).decode()
+        return self._texts[key]
+
+    def journal(
+        self, problem: Problem, versions: tuple[tuple[str, str], ...], dimensions: tuple[Dimension, ...]
+    ) -> Journal:
+        """Where its trials go. Raises StoreError."""
+        listed = [[d.name, list(d.choices)] for d in dimensions]
+        path = self._folder / f"{digest_of(problem, self._key, versions, listed)}.jsonl"
+        self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[path] = listed
+        return Journal.of(self._folder, problem, self._key, versions, Box(dimensions))
+
+    def keep(self, record: Record) -> None:
+        """In the store, too. Raises StoreError."""
+        self._store.keep(record, replace=True)
+        self._records[record.device, record.problem] = record
+        self._texts.pop((record.device, record.problem), None)

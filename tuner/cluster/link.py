@@ -1,0 +1,228 @@
+"""Connections: a Dask cluster of this machine's own, or one that is there."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.comm import connect, get_address_host
+from distributed.security import Security
+from distributed.utils import get_ip
+
+from ...codegen.errors import ConfigError, DeviceError, check
+from ...runtime.device.protocol import DeviceInfo
+
+PRELOAD = f"{__package__}.worker"
+LOOPBACK = "127.0.0.1"
+SILENT = logging.CRITICAL + 1
+ANSWER_S = 10.0
+"""A scheduler answers within so long."""
+RETURN_S = 60.0
+"""One that is gone is waited for so long, and so are workers of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Files of TLS, all three or none: without them connections are neither encrypted nor checked."""
+
+    ca: Path | None = None
+    """Certificate of the authority that signed both sides'."""
+    cert: Path | None = None
+    """This side's certificate."""
+    key: Path | None = None
+    """Its private key."""
+
+    def security(self, address: str = "") -> Security:
+        """As Dask has it. Raises ConfigError for one without the others, for a file that is no such thing, and where
+        the address says otherwise."""
+        given = {"--tls-ca-file": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
+        missing = [name for name, file in given.items() if file is None]
+        check(
+            len(missing) in (0, 3),
+            f"--tls-ca-file, --tls-cert and --tls-key go together: {' and '.join(missing)} missing",
+        )
+        if missing:
+            wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
+            found = Security()  # Dask's configuration may name them
+            check(not address.startswith("tls:") or found.tls_ca_file is not None, f"{address} needs {wanted}")
+            return found
+        for name, file in given.items():
+            check(file is not None and file.is_file(), f"{name} {file}: no such file")
+        check(not address.startswith("tcp:"), f"{address} is not encrypted: with --tls-cert name it tls://…")
+        sides = {f"tls_{side}_{name}": str(file) for side in ("client", "worker") for name, file in
+                 (("cert", self.cert), ("key", self.key))}  # fmt: skip
+        security = Security(tls_ca_file=str(self.ca), require_encryption=True, **sides)
+        try:
+            security.get_connection_args("client")
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(f"--tls-ca-file, --tls-cert and --tls-key cannot be used: {error}") from error
+        return security
+
+
+def address_of(scheduler: str) -> str:
+    """Where a scheduler is: the address itself, or what its file says. Raises ConfigError."""
+    if not scheduler.endswith(".json"):
+        known = scheduler.startswith(("tcp://", "tls://"))
+        check(
+            known, f"--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json, got {scheduler!r}"
+        )
+        return scheduler
+    try:
+        return str(json.loads(Path(scheduler).read_text())["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no scheduler file of Dask's"
+        raise ConfigError(f"--scheduler {scheduler}: {reason}") from error
+
+
+def connected(scheduler: str, keys: Keys) -> Client:
+    """A client of a scheduler that is there. Raises ConfigError, DeviceError where it does not answer."""
+    address = address_of(scheduler)
+    security = keys.security(address)
+    try:
+        return Client(address, security=security, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise _unanswered(scheduler, error) from error
+
+
+def _unanswered(scheduler: str, error: BaseException) -> DeviceError:
+    why = _of_tls(error)
+    refused = f"TLS failed, its certificate or ours is refused: {why}" if why else "no scheduler answers there"
+    return DeviceError(f"--scheduler {scheduler}: {refused}")
+
+
+def _of_tls(error: BaseException | None) -> str:
+    """What TLS says is wrong; empty where it is something else."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return error.reason or str(error)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def again(scheduler: str, keys: Keys, seconds: float, interrupted: Sequence[int]) -> Client | None:
+    """A client of a scheduler that went away, once it is back; None if it is not by then, or a signal came."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not interrupted:
+        with contextlib.suppress(DeviceError, ConfigError):
+            return connected(scheduler, keys)
+        time.sleep(0.5)
+    return None
+
+
+def workers(infos: Sequence[DeviceInfo]) -> list[dict[str, object]]:
+    """What the nanny of each worker is given, a device each: a GPU by its UUID, and its share of the cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(1, len(cores) // len(infos))
+    turns = itertools.cycle([cores[first : first + each] for first in range(0, len(cores) - each + 1, each)])
+    found = []
+    for info, share in zip(infos, turns):
+        selector = "host" if info.arch.is_host else "cuda:0"
+        arguments = ["--device", selector, "--cores", ",".join(map(str, share))]
+        found.append(
+            {
+                "nthreads": 1,
+                "memory_limit": 0,  # NumPy's reference of a large problem is no leak
+                "preload": [PRELOAD],
+                "preload_argv": [arguments],
+                "env": {} if info.arch.is_host else {"CUDA_VISIBLE_DEVICES": info.uuid},
+                "silence_logs": SILENT,
+            }
+        )
+    return found
+
+
+def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
+    """A cluster on this machine, a worker for each device. Nobody else can connect, other users of it neither: it
+    listens on the loopback address, and its certificate is in its processes' memory alone."""
+    quiet()
+    security = Security.temporary()
+    common = {"host": LOOPBACK, "dashboard_address": f"{LOOPBACK}:0", "security": security, "protocol": "tls"}
+    scheduler = {"cls": Scheduler, "options": {**common, "port": 0, "dashboard": False}}
+    specs = {place: {"cls": Nanny, "options": {**common, **each}} for place, each in enumerate(workers(infos))}
+    try:
+        cluster = SpecCluster(scheduler=scheduler, workers=specs, security=security, silence_logs=False)
+    except (RuntimeError, OSError) as error:
+        raise DeviceError(f"--workers {len(infos)}: the workers cannot be started: {error}") from error
+    return cluster, Client(cluster, security=security, timeout=ANSWER_S, set_as_default=False)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Those of a terminal wait until the end of this; threads and processes that are started meanwhile never get them:
+    they are for the client to answer."""
+    resource_tracker.ensure_running()  # of multiprocessing, which lets them through when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def quiet() -> None:
+    """What Dask logs is told by us, in one line, where it matters."""
+    for name in ("distributed", "tornado", "asyncio", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # Dask gives several a level of their own
+            logging.getLogger(name).setLevel(SILENT)
+
+
+async def serve(
+    scheduler: str, keys: Keys, infos: Sequence[DeviceInfo], host: str | None, say: Callable[[str], None]
+) -> int:
+    """Workers for a scheduler, until a signal ends them; where it goes away they wait for it. The exit status.
+    Raises ConfigError, DeviceError where it does not answer."""
+    asked = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    wait_s = ANSWER_S
+    while (found := await _found(scheduler, keys, wait_s, asked)) is not None:
+        address, security = found
+        here = host or get_ip(get_address_host(address))
+        common = {"host": here, "dashboard_address": f"{here}:0", "security": security, "death_timeout": RETURN_S}
+        nannies = [Nanny(address, **common, **each) for each in workers(infos)]
+        ended = asyncio.gather(*(_lived(nanny) for nanny in nannies), return_exceptions=True)
+        say(f"{len(nannies)} worker{'s' * (len(nannies) != 1)} for {address}: {infos[0].name}")
+        stopped = asyncio.create_task(asked.wait())
+        await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await asyncio.gather(*(nanny.close(timeout=2) for nanny in nannies), return_exceptions=True)
+        await ended
+        if not asked.is_set():
+            say(f"the scheduler {address} is gone: waiting {RETURN_S:.0f} s for it")
+        wait_s = RETURN_S
+    return 0
+
+
+async def _lived(nanny: Nanny) -> None:
+    await nanny
+    await nanny.finished()
+
+
+async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Event) -> tuple[str, Security] | None:
+    """Where a scheduler answers, and how to speak to it; None once a signal came. Raises ConfigError, DeviceError."""
+    end = time.monotonic() + seconds
+    while not asked.is_set():
+        try:
+            address = address_of(scheduler)  # a file may come later, and again
+            security = keys.security(address)
+            comm = await connect(address, timeout=2, **security.get_connection_args("worker"))
+            await comm.close()
+            return address, security
+        except ConfigError:
+            if time.monotonic() > end or not scheduler.endswith(".json"):
+                raise
+        except (OSError, ValueError) as error:
+            if time.monotonic() > end or _of_tls(error):
+                raise _unanswered(scheduler, error) from error
+        await asyncio.sleep(0.5)
+    return None
