@@ -22,8 +22,9 @@ except metadata.PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
 
 
-def _differentiable(a: Any, b: Any, alpha: float) -> Any:
-    return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
+def _differentiable(a: Any, b: Any, alpha: float, accuracy: str) -> Any:
+    matmul = import_module("tilewright.torch").matmul  # imports torch, as nothing else does
+    return matmul(a, b, alpha=alpha, accuracy=accuracy)
 
 
 _library = Library(nearest, measured, _differentiable)

@@ -241,6 +241,8 @@ class Bundle:
 def bundled(served: Sequence[Served], split: bool) -> Bundle:
     """A bundle of these shapes, with a file for each kernel if `split`. Raises ConfigError."""
     check(bool(served), "a bundle wants at least one shape")
+    grades = dict.fromkeys(each.problem.accuracy for each in served)
+    check(len(grades) == 1, f"a bundle has one accuracy for all shapes, got {' and '.join(grades)}")
     groups: dict[tuple[DType, str], dict[Arch, list[Served]]] = {}
     for each in served:
         host = "was chosen for the processor: load it for a GPU, or emit a config for one (tilewright.emit)"

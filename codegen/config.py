@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .leaf import Edge, Leaf, Mode, Value
 from .legality import Rule
 from .mechanisms.split import Reduce, Split
-from .problem import DType, Problem
+from .problem import DType, Grade, Problem
 from .source import LaunchConfig, TensorBox
 from .text import text_of
 
@@ -144,6 +144,11 @@ class Config:
     def cta_tile(self) -> tuple[int, int, int]:
         """Rows and columns of C that a CTA computes, and the steps of k that one of its tiles of A and B covers."""
         raise NotImplementedError
+
+    @property
+    def accuracy(self) -> Grade:
+        """The finest grade of accuracy that it keeps."""
+        return Grade.IEEE
 
     @property
     def multiples(self) -> tuple[int, int, int]:

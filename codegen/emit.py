@@ -9,6 +9,7 @@ from .bundle import Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_comment, check_type
+from .problem import Grade
 from .reserved import refuse
 from .source import MOST_LIMITED, PACK_THREADS, PACK_TILE, PACKED_BYTES, SMEM_STEP, identifier
 
@@ -170,6 +171,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
         given = {"arch": given["arch"]}
     words = [f"--{option} {value}" for option, values in given.items() for value in dict.fromkeys(values)]
+    words += [f"--accuracy {each}" for each in dict.fromkeys(s.problem.accuracy for s in served) if each != Grade.IEEE]
     words += [options] if options else []
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake")

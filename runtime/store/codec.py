@@ -13,13 +13,14 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...codegen.schema1 import from_schema_1
 from .record import Record
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
-new field. A field or parameter that is missing takes its default; configs of schema 1 are translated."""
+new field. A field or parameter that is missing takes its default; configs of schema 1 are translated. A record is
+written in the first schema that has all of it: 3 is for those that need not be `ieee`, 2 for all others."""
 
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
@@ -33,7 +34,8 @@ def key_digest(device: str, problem: Problem) -> str:
 
 def dumps(record: Record) -> bytes:
     """The document of a record: schema, key, record and a checksum over all three. Raises StoreError."""
-    document = {"schema": SCHEMA, "key": _key(record.device, record.problem), "record": encode(record)}
+    schema = SCHEMA - (record.problem.accuracy is Grade.IEEE)
+    document = {"schema": schema, "key": _key(record.device, record.problem), "record": encode(record)}
     return (json.dumps({**document, "checksum": _sha256(document)}, indent=1) + "\n").encode()
 
 
@@ -69,7 +71,10 @@ def encode(value: object) -> object:
     if isinstance(value, enum.Enum):
         return encode(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Problem) and value.accuracy is Grade.IEEE:
+            del found["accuracy"]  # as before there was another, so that records of that time keep their keys
+        return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if value is None or isinstance(value, bool | str):

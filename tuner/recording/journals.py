@@ -9,7 +9,7 @@ from typing import Any
 from ...codegen.errors import StoreError, check
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, read_plain
-from ..search.journal import FORMAT
+from ..search.journal import FORMAT, study_of
 from ..search.space import Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
@@ -21,7 +21,7 @@ Versions = tuple[tuple[str, str], ...]
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
     """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
     of equals the one that was written last."""
-    begin = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} "
+    begin = f"{study_of(problem)} {device_key} "
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
@@ -44,12 +44,12 @@ def read_journal(path: Path) -> Recording:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
-        shape, dtype, trans = str(header["study"]).split(" ")[0].split("-")
+        shape, *kind = str(header["study"]).split(" ")[0].split("-")
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
         size = Problem.parse(shape)
         return Recording(
             device_name=str(header["study"]).split(" ")[1],
-            kernel_name=f"gemm {dtype} {trans}",
+            kernel_name=" ".join(["gemm", *kind]),
             problem_size=(size.m, size.n, size.k),
             dimensions=dimensions,
             entries=dict(_entries(lines, dimensions)),

@@ -40,7 +40,7 @@ class Journal:
         what is comparable. Raises StoreError."""
         facts = [device_key, str(problem), *map(list, versions), [[d.name, list(d.choices)] for d in space.dimensions]]
         digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        study = f"{problem.shape}-{problem.dtype.value}-{problem.trans} {device_key} {digest}"
+        study = f"{study_of(problem)} {device_key} {digest}"
         return cls(folder / f"{digest}.jsonl", space, study)
 
     def __init__(self, path: Path, space: Space, study: str) -> None:
@@ -128,6 +128,11 @@ class Journal:
             return point, Entry.unpacked(told)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
+
+
+def study_of(problem: Problem) -> str:
+    """The first word of a study's name: what is multiplied."""
+    return f"{problem.shape} {problem.kind}".replace(" ", "-")
 
 
 def _line(entry: dict[str, Any]) -> bytes:

@@ -25,9 +25,12 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     near = [
         record
         for record in records
-        if record.device == info.key and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        if record.device == info.key
+        and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        and record.problem.accuracy.keeps(problem.accuracy)
     ]
-    for record in sorted(near, key=lambda record: distance(record.problem, problem)):
+    # Of one shape's the record that was free to be as coarse as this product may be.
+    for record in sorted(near, key=lambda r: (distance(r.problem, problem), r.problem.accuracy != problem.accuracy)):
         # Another shape may want other vectors, and guarded edges.
         config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
         if config is not None:
