@@ -182,6 +182,16 @@ class Config:
         """Whether A and B are copied first, to rows of k that are aligned."""
         return (False, False)
 
+    @property
+    def limbs(self) -> int:
+        """Limbs, numbers of half the bits, into which each element of A and B is split first; 0 where none is."""
+        return 0
+
+    @property
+    def products(self) -> int:
+        """Products that its instructions compute for one product of elements."""
+        return 1
+
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
         """What a TMA copy brings of A and of B at a time; none where the kernel has none."""
         return ()

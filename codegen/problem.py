@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .errors import ArgumentTypeError, ShapeError, check
 
 INT_MAX = 2**31 - 1
+NORMWISE_ROUNDINGS = 256
+"""Units of roundoff that `normwise` allows at least, however short k is: docs/accuracy.md has the sum."""
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 
 

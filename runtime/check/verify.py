@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.problem import DType, Grade, Problem
+from ...codegen.problem import NORMWISE_ROUNDINGS, DType, Grade, Problem
 from ..device.protocol import Device, Operand
 from ..store.record import Accuracy
 
@@ -21,8 +21,6 @@ _CANARY_BYTES = 4096
 _POISON = 0xFF  # every byte set makes a NaN of either type
 _WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}  # up to here all of C is compared
 _SAMPLED_ROWS = 64
-NORMWISE_ROUNDINGS = 192
-"""Units of roundoff that `normwise` allows at least, however short k is: docs/accuracy.md has the sum."""
 _DRAWN = 2**22 - 3
 """Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
 
