@@ -66,7 +66,7 @@ _ROWS = (
     Arch("sm_100", (10, 0), 228 << 10, 2048, 32, 128, 64, 64, 1024, _SINCE_SM_90),
     Arch("sm_120", (12, 0), 100 << 10, 1536, 24, 128, 2, 2, 256, _SINCE_SM_90),
     # The processor runs every instruction as a function in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, 64, _SINCE_SM_90 - {"griddepcontrol"}),
+    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, 64, _SINCE_SM_90 - {"griddepcontrol"} | {"wgmma"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

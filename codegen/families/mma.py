@@ -6,12 +6,14 @@ from ..config import Config
 from ..leaf import Edge, option
 from ..legality import Rule
 from ..mechanisms.blocked import RESIDENT_FITS, registers_for
-from ..mechanisms.limbs import LIMB_RULES, MMA_K, Scheme, least_k
+from ..mechanisms.limbs import LIMB_RULES, MMA_K, Scheme
 from ..mechanisms.operands import aligned
 from ..problem import DType, Grade
 
 MOST_ACCUMULATORS = 64
 """Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
+_LEAST_INTERVALS = 4
+"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 _CHUNK = 8
 """Elements of a limb that one copy moves."""
 
@@ -131,8 +133,8 @@ class MmaConfig(Config):
 
     @property
     def least_k(self) -> int:
-        """Steps of k with fewer of which a CTA multiplies as `ieee` does."""
-        return least_k(self)
+        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
+        return _LEAST_INTERVALS * self.pipeline.promote if self.accuracy is Grade.ELEMENTWISE else 0
 
     @property
     def products(self) -> int:

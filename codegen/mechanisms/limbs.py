@@ -9,8 +9,6 @@ from ..source import LIMB_ROWS
 
 MMA_K = 16
 """Steps of k of one instruction."""
-_LEAST_STEPS = 4
-"""Where every element is promised, k has so many promotion intervals at least: docs/accuracy.md has the sum."""
 
 
 class Scheme(enum.StrEnum):
@@ -56,12 +54,6 @@ def limb_ctas(config: Any, problem: Problem) -> int:
     return -(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)
 
 
-def least_k(config: Any) -> int:
-    """Steps of k from which on a scheme that promises each element keeps its bound: a kernel multiplies fewer as `ieee`
-    does. 0 for a scheme that does not promise it."""
-    return _LEAST_STEPS * int(config.pipeline.promote) if config.accuracy is Grade.ELEMENTWISE else 0
-
-
 LIMB_RULES: tuple[Rule[Any], ...] = (
     Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
     Rule(
@@ -69,8 +61,8 @@ LIMB_RULES: tuple[Rule[Any], ...] = (
         lambda problem, config, arch: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
     ),
     Rule(
-        f"where each element is promised, k is at least {_LEAST_STEPS} times the promotion interval",
-        lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= least_k(config),
+        "where each element is promised, k is at least {c.least_k}",
+        lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
     ),
     Rule(
         "of block_k {c.tile.block_k} and the promotion interval {c.pipeline.promote} one divides the other",

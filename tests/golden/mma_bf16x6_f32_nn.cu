@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 8388d1d214aefcff. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest e946681332fed7bc. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -117,7 +117,7 @@ __device__ __forceinline__ void wait_copies()
 #endif
 }
 
-// Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). Those
+// Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). All
 // of row i of op(A), or of column j of op(B), lie side by side along k, all of one limb before those of the next;
 // exponents of the rows, then of the columns, follow them. All sizes are whole tiles: past the matrix limbs are 0.
 using Limb = unsigned short;  // the bits of a half or bfloat16
@@ -131,6 +131,12 @@ struct Limbs {
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
           depth((Index(k) + BLOCK_K - 1) / BLOCK_K * BLOCK_K), memory(memory)
     {
+    }
+
+    // Where step p of row i lies, of `rows` rows of `depth` steps.
+    static __device__ __forceinline__ Index place(Index i, int p, Index rows, Index depth)
+    {
+        return i * depth + p;
     }
 
     __device__ __forceinline__ Limb* a() const { return reinterpret_cast<Limb*>(memory); }
@@ -238,25 +244,29 @@ __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j
 __device__ __forceinline__ void multiply_plainly(
     T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
 {
-    const T *a[THREAD_M], *b[THREAD_N];
+    const T* a[THREAD_M];
     #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
         const Index at = min(row + row_of(i, lane_m(lane)), Index(m - 1));  // what lies outside is not stored
         a[i] = A + at * lda;
     }
-    #pragma unroll
-    for (int j = 0; j < THREAD_N; ++j) {
-        const Index at = min(col + col_of(j, lane), Index(n - 1));
-        b[j] = B + at;
-    }
+    const int last = int(min(n - 1 - col, Index(WARP_N - 1)));  // column of the warp tile; negative where it has none
+    const T* b = B + col;
     #pragma unroll 1
-    for (Index p = 0; p < depth; ++p) {
+    for (int p = 0; p < depth; ++p) {
+        T x[THREAD_M];
         #pragma unroll
         for (int i = 0; i < THREAD_M; ++i) {
-            const T x = a[i][p];
-            #pragma unroll
-            for (int j = 0; j < THREAD_N; ++j) sums[i * THREAD_N + j] += x * b[j][p * ldb];
+            x[i] = *a[i];
+            a[i] += 1;
         }
+        #pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) {
+            const T y = b[min(col_of(j, lane), last)];
+            #pragma unroll
+            for (int i = 0; i < THREAD_M; ++i) sums[i * THREAD_N + j] += x[i] * y;
+        }
+        b += ldb;
     }
 }
 
@@ -475,7 +485,7 @@ __device__ __forceinline__ T power_of_two(int e) { return __uint_as_float(unsign
 // Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`. ALONG_K: stored rows run along k.
 template <bool ALONG_K>
 __device__ __forceinline__ void split(
-    const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index limb_size, Index depth, int* exponents,
+    const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
     unsigned (*most)[LIMB_GROUP + 1], unsigned (*least)[LIMB_GROUP + 1], T (*tile)[LIMB_ROWS + 1])
 {
     // Neighbouring threads read neighbours in a stored row.
@@ -546,7 +556,8 @@ __device__ __forceinline__ void split(
             if (begin + p < depth) {
                 #pragma unroll
                 for (int limb = 0; limb < LIMBS; ++limb) {
-                    *reinterpret_cast<Four*>(limbs + limb * limb_size + (first + r) * depth + begin + p) = found[limb];
+                    Limb* const to = limbs + limb * rows * depth + Limbs::place(first + r, begin + p, rows, depth);
+                    *reinterpret_cast<Four*>(to) = found[limb];
                 }
             }
         }
@@ -567,9 +578,9 @@ extern "C" __global__ void __launch_bounds__(LIMB_THREADS) gemm_mma_f32_nn_64x64
     const Limbs to(limbs, m, n, k);
     const Index first = Index(blockIdx.x) * LIMB_ROWS;
     if (first < to.rows) {
-        split<true>(A, lda, first, m, k, to.a(), to.rows * to.depth, to.depth, to.row_exponents(), most, least, tile);
+        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, least, tile);
     } else {
         split<false>(
-            B, ldb, first - to.rows, n, k, to.b(), to.cols * to.depth, to.depth, to.col_exponents(), most, least, tile);
+            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, least, tile);
     }
 }

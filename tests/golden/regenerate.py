@@ -33,6 +33,8 @@ KERNELS = {
     "skinny_l2_prefetch": "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch",
     "mma_fp16x3": "mma:64x64x32,warp=32x32",
     "mma_bf16x6": "mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,vec_c=2,evict_first,raster=4",
+    "wgmma_fp16x3": "wgmma:64x64,stages=2",
+    "wgmma_bf16x6": "wgmma:128x96,scheme=bf16x6,stages=2,promote=32,vec_c=2,raster=4",
     "dmma_bounds": "dmma:64x64x16,fragments=single",
     "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
     "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",

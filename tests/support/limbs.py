@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from tilewright.codegen.problem import Problem
 
 Floats = NDArray[np.float32]
-RANGES = ((2**17, 1), (1, 2**17), (2**8, 2**9))
+RANGES = ((2**17, 1), (1, 2**17), (2**9, 2**9))
 """Largest whole numbers of A and of B: three limbs of the one, of the other, or two of both. Sums stay below 2^24 for k
 up to 60, and are exact."""
 

@@ -193,7 +193,7 @@ def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], sm_count:
         if config.limbs:
             try:
                 right = _limbs_are_right(device, kernel)
-            except AssertionError as error:
+            except (AssertionError, LaunchError) as error:
                 print(f"{problem}: {error}", file=sys.stderr)
                 right = False
             if not right:

@@ -86,7 +86,9 @@ def combinations(family: type[Config], count: int = FEW) -> Iterator[Config]:
 
 def dtypes(family: type[Config]) -> list[DType]:
     """The types that the family computes in where a device has all it asks for."""
-    return [dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), ARCHES["host"]))]
+    return [
+        dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), ARCHES["sm_90a"]))
+    ]
 
 
 def edges(name: str) -> list[str]:

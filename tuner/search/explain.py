@@ -102,7 +102,7 @@ def _why(
     )
     if found.record is not None:
         away = distance(found.record.problem, problem)
-        kind = problem.kind
+        kind = f"{problem.dtype.value} {problem.trans}"
         return (
             f"{begin} on {info.key}; of the {len(near)} of {kind} there, this is the nearest whose variant serves it: "
             f"{away:.2f} doublings of m, n and k away"
@@ -111,7 +111,7 @@ def _why(
         count = sum(record.problem.dtype is problem.dtype for record in records)
         us = estimate_us(problem, found.config, info)
         return (
-            f"{begin} on {info.key}, nor one of {problem.kind} that serves it; of the {count} "
+            f"{begin} on {info.key}, nor one of {problem.dtype.value} {problem.trans} that serves it; of the {count} "
             f"records of {problem.dtype.value} of any device the model of this one expects most of this, {us:.4g} us"
         )
     return f"{begin} on {info.key}, and none of another that would help"

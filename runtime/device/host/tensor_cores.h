@@ -74,6 +74,8 @@ constexpr int ZERO_EXPONENT = -10000;
 inline Scaled scaled(float x)
 {
     if (x == 0) return {0, ZERO_EXPONENT};
+    const unsigned bits = __float_as_uint(x), biased = bits >> 23 & 255;
+    if (biased) return {__uint_as_float((bits & 0x807fffffu) | 127u << 23), int(biased) - 127};
     int exponent;
     const float significand = frexpf(x, &exponent);
     return {2 * significand, exponent - 1};
@@ -103,6 +105,10 @@ inline float cut_off_sum(float start, const Scaled* a, const Scaled* b)
     return fabs(double(near)) > fabs(whole) ? nextafterf(near, 0) : near;
 }
 
+// A limb as it counts in a sum.
+template <bool HALF>
+Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
+
 struct OfTile {
     float x[4];
 };
@@ -118,8 +124,7 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
     const int g = int(lane()) / 4, t = int(lane()) % 4;
     return warp_collective(~0u, mine, [=](auto of) {
         const auto part = [](unsigned two, int which) {
-            const auto bits = (unsigned short)(two >> 16 * which);
-            return scaled(HALF ? from_half(bits) : from_bfloat(bits));
+            return limb<HALF>((unsigned short)(two >> 16 * which));
         };
         Scaled rows[2][16], cols[2][16];
         for (int p = 0; p < 16; ++p) {
@@ -132,6 +137,64 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
         return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
                        cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
     });
+}
+
+// ---- wgmma: a thread's part of what its warpgroup has started is done when it waits ----------------------------
+
+struct Started {
+    void (*finish)(const Started&);
+    float* sums;
+    const char *a, *b;
+    bool fresh;
+};
+
+constexpr unsigned MAX_STARTED = 64;  // of a thread
+static Started started_wgmma[MAX_THREADS * MAX_CLUSTER][MAX_STARTED];
+static unsigned started_count[MAX_THREADS * MAX_CLUSTER];
+
+inline unsigned own_place() { return (block - blocks) * threads + fibers[current].rank; }
+
+// Step p of row `row` of rows of 128 bytes, 8 of them before the next 1024, with their pieces swapped by address.
+inline unsigned short element(const char* rows, int row, int p)
+{
+    size_t at = reinterpret_cast<size_t>(rows) + row / 8 * 1024 + row % 8 * 128 + p * 2;
+    at ^= (at >> 7 & 7) << 4;
+    unsigned short bits;
+    memcpy(&bits, reinterpret_cast<const char*>(at), 2);
+    return bits;
+}
+
+// 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
+template <bool HALF, int COLUMNS>
+void finish_wgmma(const Started& one)
+{
+    const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
+    Scaled rows[2][16], col[16];
+    for (int p = 0; p < 16; ++p)
+        for (int each = 0; each < 2; ++each) rows[each][p] = limb<HALF>(element(one.a, row + 8 * each, p));
+    for (int j = 0; j < COLUMNS / 4; ++j) {
+        for (int p = 0; p < 16; ++p) col[p] = limb<HALF>(element(one.b, j / 2 * 8 + 2 * t + j % 2, p));
+        for (int each = 0; each < 2; ++each) {
+            float& sum = one.sums[each * (COLUMNS / 4) + j];
+            sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);
+        }
+    }
+}
+
+template <bool HALF, int COLUMNS>
+void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
+{
+    unsigned& count = started_count[own_place()];
+    if (count == MAX_STARTED) abort();
+    started_wgmma[own_place()][count++] =
+        {finish_wgmma<HALF, COLUMNS>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
+}
+
+inline void wgmma_wait()
+{
+    unsigned& count = started_count[own_place()];
+    for (unsigned i = 0; i < count; ++i) started_wgmma[own_place()][i].finish(started_wgmma[own_place()][i]);
+    count = 0;
 }
 
 }  // namespace tilewright_host

@@ -3,28 +3,13 @@
 from typing import Any
 
 from ....codegen.families.mma import MmaConfig
-from ....codegen.leaf import Edge
 from ....codegen.legality import Rule
-from ....codegen.mechanisms.operands import widest
 from ....codegen.problem import Problem
+from . import limbs
 from .policy import Cost, Policy
 
 _ADVICE: tuple[Rule[MmaConfig], ...] = (
-    Rule(
-        "of schemes that are accurate enough the one with fewer products",
-        lambda problem, config, arch: config.accuracy is problem.accuracy,
-    ),
-    Rule(
-        "C is stored in vectors as wide as its rows and a lane's columns allow",
-        lambda problem, config, arch: config.epilogue.vec_c == min(2, widest(problem, "c")),
-    ),
-    Rule(
-        "edges are exact where the tiles divide C, and guarded elsewhere",
-        lambda problem, config, arch: (
-            (config.edge is Edge.EXACT)
-            is all(size % side == 0 for size, side in zip((problem.m, problem.n, problem.k), config.multiples))
-        ),
-    ),
+    *limbs.ADVICE,
     Rule(
         "a CTA has 64 to 256 threads",
         lambda problem, config, arch: 64 <= config.threads <= 256,
@@ -42,18 +27,8 @@ _ADVICE: tuple[Rule[MmaConfig], ...] = (
         ),
     ),
     Rule(
-        "block tiles are not much larger than C",
-        lambda problem, config, arch: (
-            config.tile.block_m < 2 * max(16, problem.m) and config.tile.block_n < 2 * max(16, problem.n)
-        ),
-    ),
-    Rule(
         "sums are promoted no more often than the promise asks for",
         lambda problem, config, arch: config.pipeline.promote >= 32 or problem.k < 256,
-    ),
-    Rule(
-        "tiles are counted down where there are several of them on each SM",
-        lambda problem, config, arch: config.launch.raster == 1 or config.tiles(problem) >= 256,
     ),
 )
 
@@ -64,7 +39,7 @@ class _Mma(Policy):
 
     def cost(self, problem: Problem, config: Any) -> Cost:
         tile = config.tile
-        # Limbs have half a float's bytes, and are written once for all products.
+        # Limbs have half a float's bytes, and are read once for all products.
         each = 0.5 * config.limbs / config.products
         return Cost(
             smem_loads=each * (1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n),

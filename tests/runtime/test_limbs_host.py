@@ -1,4 +1,4 @@
-"""The mma family on the host device: the edge grid, special values, the error of its schemes, and planted faults."""
+"""Families of products of limbs on the host device: edges, special values, errors of schemes, planted faults."""
 
 import re
 from dataclasses import replace
@@ -25,8 +25,14 @@ CONFIGS = {
     "halves, promoted within tiles": "mma:32x64x64,warp=16x32,promote=16,stages=2",
     "halves, narrow warps": "mma:32x32x32,warp=16x16,promote=32,evict_first",
     "bfloat16s": "mma:64x32x32,warp=32x16,scheme=bf16x6,promote=16",
+    "wgmma, halves": "wgmma:64x64,stages=2",
+    "wgmma, halves, promoted within tiles": "wgmma:64x96,stages=2,promote=32,raster=4",
+    "wgmma, bfloat16s": "wgmma:64x64,stages=2,scheme=bf16x6,promote=32,evict_first",
     "bfloat16s, two stages": "mma:64x64x16,warp=32x32,scheme=bf16x6,promote=16,stages=2",
 }
+
+
+SOME = "halves", "bfloat16s", "wgmma, halves", "wgmma, bfloat16s"
 
 
 def problem_for(config: Config, shape: str, trans: str = "nn") -> Problem:
@@ -60,7 +66,7 @@ def test_edge_grid(name: str) -> None:
 
 
 @pytest.mark.parametrize("trans", TRANS)
-@pytest.mark.parametrize("name", ["halves", "bfloat16s"])
+@pytest.mark.parametrize("name", SOME)
 def test_special_values_come_out_where_ieee_arithmetic_puts_them(name: str, trans: str) -> None:
     kernel = kernel_for(CONFIGS[name], "150x70x70", trans)
     a, b, wanted = with_infinity(kernel.problem)
@@ -69,7 +75,7 @@ def test_special_values_come_out_where_ieee_arithmetic_puts_them(name: str, tran
     assert np.isfinite(got).any(axis=1).sum() == 149  # what has none of them is exact
 
 
-@pytest.mark.parametrize("name", ["halves", "bfloat16s"])
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -89,7 +95,7 @@ def test_the_smallest_and_largest_numbers(name: str, one: float, other: float) -
     assert (np.delete(got, 7, axis=0) == wanted).all()
 
 
-@pytest.mark.parametrize("name", ["halves", "bfloat16s"])
+@pytest.mark.parametrize("name", SOME)
 def test_operands_are_not_read_where_alpha_or_k_is_zero(name: str) -> None:
     for shape, alpha in (("40x30x70", 0.0), ("40x30x0", 1.0)):
         kernel = prepared(kernel_for(CONFIGS[name]), replace(kernel_for(CONFIGS[name]).problem, **_sizes(shape)))
@@ -190,9 +196,32 @@ FAULTS = {
     "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
     "beyond A where limbs cannot hold it": ("Index(m - 1)", "Index(m + 60)"),
     "other columns where limbs cannot hold them": (
-        "col_of(j, lane), Index(n - 1)",
-        "col_of(j, lane) + 1, Index(n - 1)",
+        "min(col_of(j, lane), last)",
+        "min(col_of(j, lane) + 1, last)",
     ),
+}
+FAULTS_OF_WGMMA = {
+    "promotion lost": ("sums[e] += acc[e];", ";"),
+    "sums not begun afresh": ("fresh = order", "fresh = each == 0 && order"),
+    "sums begun afresh for each limb": ("&& limb == 0 && p == begin", "&& p == begin"),
+    "instructions not waited for": ("wait_wgmma(acc);\n", "\n"),
+    "producer's phase stays": ("stage = 0;\n            parity ^= 1;", "stage = 0;"),
+    "phase of the others stays": ("stage = 0;\n                    parity ^= 1;", "stage = 0;"),
+    "stages never given back": ("emptied[stage].arrive();", ";"),
+    "stages given back by one lane too many": ("&& lane == 0) emptied", "&& lane <= 1) emptied"),
+    "tile not waited for": ("filled[stage].wait(parity);", ""),
+    "too few bytes announced": ("expect(STAGE * sizeof(Limb))", "expect((STAGE - 64) * sizeof(Limb))"),
+    "descriptor of op(B) too far along k": ("* SIZE_B + p, fresh", "* SIZE_B + 2 * p, fresh"),
+    "descriptor of op(A) not moved along k": ("a + limb * SIZE_A + p,", "a + limb * SIZE_A + begin,"),
+    "wrong limbs multiplied": ("(order - limb) * SIZE_B", "limb * SIZE_B"),
+    "pieces not swapped in memory": ("(p % 64 / 8 ^ int(i % 8)) * 8", "p % 64 / 8 * 8"),
+    "rows of the first warpgroup for all": ("first_row = warp / 4 * 64", "first_row = 0 * warp"),
+    "first tile of rows for all": ("Limbs::place(row0, each", "Limbs::place(0 * row0, each"),
+    "limbs of op(B) counted in rows of op(A)": ("limb * from.cols * from.depth", "limb * from.rows * from.depth"),
+    "last products of limbs dropped": ("order >= 0; --order", "order >= 1; --order"),
+    "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
+    "rows of other warps": ("warp_m = warp * WARP_M", "warp_m = warp / 2 * WARP_M"),
+    "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
 }
 SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 1))
 PLANTED = {
@@ -211,4 +240,20 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_pa
         planted.append(Planted(name, config, old, new, "float", TRANS[number % 4], SHAPES))
     planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, SHAPES) for trans in TRANS]
     assert len(planted) >= 12
+    assert_caught(planted, tmp_path)
+
+
+WGMMA = {"fp16x3": "wgmma:128x64,stages=2", "bf16x6": "wgmma:64x64,scheme=bf16x6,stages=2,promote=32"}
+
+
+@pytest.mark.parametrize("scheme", WGMMA)
+def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_path: Path) -> None:
+    config, shapes = parse(WGMMA[scheme]), ((130 if scheme == "fp16x3" else 66, 20, 130), (1, 1, 1))
+    one = "rows of the first warpgroup for all"
+    faults = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if scheme == "fp16x3" or name != one}
+    planted = [
+        Planted(name, config, old, new, "float", TRANS[number % 4], shapes)
+        for number, (name, (old, new)) in enumerate(faults.items())
+    ]
+    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, shapes) for trans in TRANS]
     assert_caught(planted, tmp_path)
