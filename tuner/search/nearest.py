@@ -29,9 +29,12 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     near = [
         record
         for record in records
-        if record.device == info.key and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        if record.device == info.key
+        and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        and record.problem.accuracy.keeps(problem.accuracy)
     ]
-    near.sort(key=lambda record: distance(record.problem, problem))
+    # Of one shape's the record that was free to be as coarse as this product may be.
+    near.sort(key=lambda r: (distance(r.problem, problem), r.problem.accuracy != problem.accuracy))
     if not (near and distance(near[0].problem, problem) <= _NEAR):
         for each in predictions(problem, info, 1):
             return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
