@@ -28,8 +28,8 @@ class Arch:
     mma_per_cycle: int = 0
     """Fused multiply-adds of halves with sums in float of its tensor cores in one clock, by mma.sync."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, mma.m16n8k16, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma; griddepcontrol:
-    kernels that follow each other are launched with PDL."""
+    """What families may ask for: cp.async, mma.m16n8k16, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma.mma_async;
+    griddepcontrol: kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -62,11 +62,11 @@ _ROWS = (
     Arch("sm_80", (8, 0), 164 << 10, 2048, 32, 64, 32, 64, 1024, _SINCE_SM_80),
     Arch("sm_86", (8, 6), 100 << 10, 1536, 16, 128, 2, 2, 256, _SINCE_SM_80),
     Arch("sm_89", (8, 9), 100 << 10, 1536, 24, 128, 2, 2, 256, _SINCE_SM_80),
-    Arch("sm_90a", (9, 0), 228 << 10, 2048, 32, 128, 64, 128, 1280, _SINCE_SM_90 | {"wgmma"}),
+    Arch("sm_90a", (9, 0), 228 << 10, 2048, 32, 128, 64, 128, 1280, _SINCE_SM_90 | {"wgmma.mma_async"}),
     Arch("sm_100", (10, 0), 228 << 10, 2048, 32, 128, 64, 64, 1024, _SINCE_SM_90),
     Arch("sm_120", (12, 0), 100 << 10, 1536, 24, 128, 2, 2, 256, _SINCE_SM_90),
     # The processor runs every instruction as a function in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, 64, _SINCE_SM_90 - {"griddepcontrol"} | {"wgmma"}),
+    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, 64, _SINCE_SM_90 - {"griddepcontrol"} | {"wgmma.mma_async"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..config import Config
 from ..leaf import Edge, option
 from ..legality import Rule
-from ..mechanisms.blocked import RESIDENT_FITS, registers_for
+from ..mechanisms.blocked import CTAS_FIT, registers_for
 from ..mechanisms.limbs import LIMB_RULES, MMA_K, Scheme
 from ..mechanisms.operands import aligned
 from ..problem import DType, Grade
@@ -95,10 +95,10 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
         lambda problem, config, arch: config.edge is not Edge.PAD,
     ),
     aligned("c", lambda config: config.epilogue.vec_c),
-    RESIDENT_FITS,
+    CTAS_FIT,
     Rule(
-        "registers of {c.launch.min_ctas} CTAs fit on an SM",
-        lambda problem, config, arch: config.least_registers <= registers_for(config.threads, config.launch.min_ctas),
+        "registers of {c.min_ctas} CTAs fit on an SM",
+        lambda problem, config, arch: config.least_registers <= registers_for(config.threads, config.min_ctas),
     ),
 )
 
@@ -162,10 +162,14 @@ class MmaConfig(Config):
         return self.limbs * (self.tile.warp_m + self.tile.warp_n) * MMA_K // 64
 
     @property
+    def min_ctas(self) -> int:
+        return self.launch.min_ctas
+
+    @property
     def least_registers(self) -> int:
         """Registers that a thread can do with; with fewer some spill."""
         return 2 * self.tile.accumulators + self._fragment_registers + 32
 
     def registers(self, dtype: DType) -> int:
-        bound = registers_for(self.threads, self.launch.min_ctas)
+        bound = registers_for(self.threads, self.min_ctas)
         return min(bound, self.least_registers + self._fragment_registers + 16)

@@ -71,7 +71,7 @@ class WgmmaLaunch:
 
 _RULES: tuple[Rule["WgmmaConfig"], ...] = (
     *LIMB_RULES,
-    Rule("the device has wgmma", lambda problem, config, arch: "wgmma" in arch.instructions),
+    Rule("the device has wgmma", lambda problem, config, arch: "wgmma.mma_async" in arch.instructions),
     Rule(
         "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
         lambda problem, config, arch: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],
@@ -150,4 +150,4 @@ class WgmmaConfig(Config):
 
     def registers(self, dtype: DType) -> int:
         # What a thread has on average when it starts.
-        return 65536 // self.threads // 8 * 8 if self.tile.warpgroups > 1 else 248
+        return min(255, 65536 // self.threads // 8 * 8)

@@ -42,6 +42,7 @@ ALONE: dict[str, Row] = {
     "TMA": (TMA, "64x48x192", "float", "nn"),
     "skinny": ("skinny:4x4x4,split_k=2", "70x4x200", "float", "nn"),
     "limbs": ("mma:64x64x32,warp=32x32,vec_c=2", "130x66x300", "float", "tn"),
+    "limbs by wgmma": ("wgmma:64x64,stages=2", "66x70x200", "float", "nt"),
     "dmma": ("dmma:persistent=4,vec=2", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x70x96", "double", "nn"),
 }

@@ -12,7 +12,7 @@
 //   launch     ceil(m / 128) * ceil(n / 96) CTAs along x,
 //              (384, 1, 1) threads, 172064 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 4589df1cd01ce1b4. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest a7900a8ee651812e. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "wgmma:128x96,scheme=bf16x6,promote=32,stages=2,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -177,7 +177,7 @@ static_assert(STAGES * (STAGE * sizeof(Limb) + 2 * sizeof(Barrier)) <= SMEM_BYTE
 
 // What tells wgmma where rows of 128 bytes lie, with their pieces swapped, 1024 bytes from one group of 8 rows to the
 // next. 16 steps of k begin 32 bytes behind the 16 before them.
-__device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
+[[maybe_unused]] __device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
 {
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62, GROUPS_APART = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
     return SWIZZLE_128B | GROUPS_APART | UNUSED | (unsigned(__cvta_generic_to_shared(rows)) & 0x3ffff) >> 4;
@@ -186,7 +186,7 @@ __device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
 // Registers and shared memory are as the instructions that follow expect them.
 __device__ __forceinline__ void wgmma_fence()
 {
-#ifndef TILEWRIGHT_HOST
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // else for sm_90, which lacks it, or for the host
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
@@ -198,7 +198,7 @@ __device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* 
 {
 #ifdef TILEWRIGHT_HOST
     tilewright_host::wgmma_start<false, BLOCK_N>(acc, a, b, fresh);
-#else
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "{ .reg .pred add;\n"
         "setp.ne.b32 add, %50, 0;\n"
@@ -223,6 +223,8 @@ __device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* 
  "+f"(acc[20]), "+f"(acc[21]), "+f"(acc[44]), "+f"(acc[45]),
  "+f"(acc[22]), "+f"(acc[23]), "+f"(acc[46]), "+f"(acc[47])
 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(!fresh)));
+#else
+    __trap();  // compiled for sm_90: only sm_90a has it
 #endif
 }
 
@@ -231,7 +233,7 @@ __device__ __forceinline__ void wait_wgmma(T (&acc)[ACC])
 {
 #ifdef TILEWRIGHT_HOST
     tilewright_host::wgmma_wait();
-#else
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
     #pragma unroll
     for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
@@ -242,7 +244,7 @@ __device__ __forceinline__ void wait_wgmma(T (&acc)[ACC])
 template <int COUNT, bool MORE>
 __device__ __forceinline__ void reallocate()
 {
-#ifndef TILEWRIGHT_HOST
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
     else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 #endif

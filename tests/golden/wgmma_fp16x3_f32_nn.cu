@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest b8f1ec4b3f8c0e6a. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 6d744bc0364b91ec. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -173,7 +173,7 @@ static_assert(STAGES * (STAGE * sizeof(Limb) + 2 * sizeof(Barrier)) <= SMEM_BYTE
 
 // What tells wgmma where rows of 128 bytes lie, with their pieces swapped, 1024 bytes from one group of 8 rows to the
 // next. 16 steps of k begin 32 bytes behind the 16 before them.
-__device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
+[[maybe_unused]] __device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
 {
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62, GROUPS_APART = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
     return SWIZZLE_128B | GROUPS_APART | UNUSED | (unsigned(__cvta_generic_to_shared(rows)) & 0x3ffff) >> 4;
@@ -182,7 +182,7 @@ __device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
 // Registers and shared memory are as the instructions that follow expect them.
 __device__ __forceinline__ void wgmma_fence()
 {
-#ifndef TILEWRIGHT_HOST
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // else for sm_90, which lacks it, or for the host
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
@@ -194,7 +194,7 @@ __device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* 
 {
 #ifdef TILEWRIGHT_HOST
     tilewright_host::wgmma_start<true, BLOCK_N>(acc, a, b, fresh);
-#else
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "{ .reg .pred add;\n"
         "setp.ne.b32 add, %34, 0;\n"
@@ -213,6 +213,8 @@ __device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* 
  "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]),
  "+f"(acc[14]), "+f"(acc[15]), "+f"(acc[30]), "+f"(acc[31])
 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(!fresh)));
+#else
+    __trap();  // compiled for sm_90: only sm_90a has it
 #endif
 }
 
@@ -221,7 +223,7 @@ __device__ __forceinline__ void wait_wgmma(T (&acc)[ACC])
 {
 #ifdef TILEWRIGHT_HOST
     tilewright_host::wgmma_wait();
-#else
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
     #pragma unroll
     for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before

@@ -119,6 +119,10 @@ def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
     if config.family == "skinny" and config.tile.block_short >= 8:
         # Many short rows leave 128 registers, or take all there are: a few words wait in the main loop.
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
+    if config.family == "wgmma":
+        return (
+            8  # of a thread that takes all registers one pair, where k is not innermost in B and limbs cannot hold it
+        )
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":

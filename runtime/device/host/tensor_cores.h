@@ -148,7 +148,7 @@ struct Started {
     bool fresh;
 };
 
-constexpr unsigned MAX_STARTED = 64;  // of a thread
+constexpr unsigned MAX_STARTED = 32;  // of a thread
 static Started started_wgmma[MAX_THREADS * MAX_CLUSTER][MAX_STARTED];
 static unsigned started_count[MAX_THREADS * MAX_CLUSTER];
 
