@@ -138,7 +138,7 @@ def test_listings_tell_no_times_of_another_kernel(
     (line,) = (line for line in lines if "700x700x700" in line)
     assert line.split()[:4] == ["700x700x700", "double", "nn", "dmma:64x64x16,stages=4,vec=2,split_k=2,reduce=cluster"]
     rows = run("show", "--store", str(before.root), "--shape", "700x700x700", "--dtype", "double", "--csv").out
-    assert rows.splitlines()[1].startswith("nvidia-h200,700x700x700,double,nn,,,,,")
+    assert rows.splitlines()[1].startswith("nvidia-h200,700x700x700,double,nn,ieee,,,,,")
     shapes = [loads(document).problem for document in BEFORE.values()]
     assert untuned(shapes, H200, before.root) == [each for each, gone in zip(shapes, TODAY.values()) if gone[0]]
     options = ("--device-key", "nvidia-h200", "--shape", "700x700x700", "--dtype", "double")
