@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest a92d0c13256b0083. To write it again:
+// Written by tilewright, file digest 073c1b7a2c9bafd5. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -87,7 +87,7 @@ int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
     if (kernel.ready.load(std::memory_order_acquire) & bit) return BUNDLE_SUCCESS;
-    cudaFuncAttributes found;  // nvcc may give more than the kernel declares: what is given at launch is aligned after it
+    cudaFuncAttributes found;  // nvcc may give a kernel more than it declares, so that what a launch gives is aligned
     cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
     if (error == cudaSuccess) {
         error = cudaFuncSetAttribute(

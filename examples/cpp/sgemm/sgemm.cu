@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 50e1feb1cf77f488. To write it again:
+// Written by tilewright, file digest e2468386216d45c7. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -532,7 +532,7 @@ int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
     if (kernel.ready.load(std::memory_order_acquire) & bit) return SGEMM_SUCCESS;
-    cudaFuncAttributes found;  // nvcc may give more than the kernel declares: what is given at launch is aligned after it
+    cudaFuncAttributes found;  // nvcc may give a kernel more than it declares, so that what a launch gives is aligned
     cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
     if (error == cudaSuccess) {
         error = cudaFuncSetAttribute(
