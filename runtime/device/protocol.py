@@ -50,8 +50,10 @@ class DeviceInfo:
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
     def packed(self) -> dict[str, Any]:
-        """The facts as JSON; the arch by name."""
+        """The facts as JSON; the arch by name, a UUID where there is one."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if not self.uuid:
+            del fields["uuid"]
         return {**fields, "arch": self.arch.name}
 
     def peak_gflops(self, dtype: DType) -> float:

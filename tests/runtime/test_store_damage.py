@@ -111,7 +111,7 @@ def test_a_newer_schema_is_left_untouched(store: Store) -> None:
     other = make(1.0, Problem(8, 8, 8))
     store.keep(other)
     path = path_of(store)
-    path.write_bytes(newer := _changed(path.read_bytes(), schema=3, record={"what": "ever"}))
+    path.write_bytes(newer := _changed(path.read_bytes(), schema=4, record={"what": "ever"}))
     for action in (
         lambda: store.best(DEVICE, PROBLEM),
         lambda: store.lookup(INFO, PROBLEM, unranked),
