@@ -20,8 +20,9 @@ __all__ = [
 __version__ = package_version()
 
 
-def _differentiable(a: Any, b: Any, alpha: float) -> Any:
-    return import_module("tilewright.torch").matmul(a, b, alpha=alpha)  # imports torch, as nothing else does
+def _differentiable(a: Any, b: Any, alpha: float, accuracy: str) -> Any:
+    matmul = import_module("tilewright.torch").matmul  # imports torch, as nothing else does
+    return matmul(a, b, alpha=alpha, accuracy=accuracy)
 
 
 _library = Library(nearest, measured, _differentiable)

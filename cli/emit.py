@@ -25,6 +25,7 @@ _NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHE
 @options.suite
 @click.option("--dtype", "dtypes", multiple=True, default=["float"], help="float or double; may be repeated.")
 @click.option("--trans", multiple=True, default=["nn"], type=options.TRANS, help="Transposes; may be repeated.")
+@options.accuracy
 @options.arches
 @options.keys
 @options.device
@@ -43,6 +44,7 @@ def emit_command(
     suite: str | None,
     dtypes: tuple[str, ...],
     trans: tuple[str, ...],
+    accuracy: str,
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
@@ -72,8 +74,8 @@ def emit_command(
         shapes = ("x".join(map(str, config.multiples)),)
     problems: dict[Problem, None] = {}
     for dtype, turned in itertools.product(dtypes, trans):
-        problems |= dict.fromkeys(Problem.parse(shape, dtype, turned) for shape in shapes)
-        problems |= dict.fromkeys(suite_problems(suite, dtype, turned) if suite is not None else ())
+        problems |= dict.fromkeys(Problem.parse(shape, dtype, turned, accuracy) for shape in shapes)
+        problems |= dict.fromkeys(suite_problems(suite, dtype, turned, accuracy) if suite is not None else ())
     check(config is None or len(problems) == 1, "--config is for one --shape, --dtype and --trans")
     served: list[Served] = []
     found, notes = targets(arches, keys, device, kept)

@@ -27,6 +27,7 @@ _GUESSES, _REASONS = 8, 12
 @options.shape
 @options.dtype
 @options.trans
+@options.accuracy
 @options.arches
 @options.keys
 @options.device
@@ -38,6 +39,7 @@ def explain_command(
     shapes: tuple[str, ...],
     dtype: str,
     trans: str,
+    accuracy: str,
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
@@ -55,7 +57,7 @@ def explain_command(
     """
     if not shapes:
         raise click.UsageError("explain needs --shape")
-    problems = dict.fromkeys(Problem.parse(shape, dtype, trans) for shape in shapes)
+    problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
     store, spaces = Store(folders["store"]), folders["spaces"]
     devices, notes = targets(arches, keys, device, store)
     for note in notes:

@@ -12,7 +12,7 @@ import click
 from ..codegen import arch
 from ..codegen.errors import ConfigError, check_path
 from ..codegen.families import parse
-from ..codegen.problem import Problem
+from ..codegen.problem import Grade, Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import check_output
@@ -62,6 +62,7 @@ FILE = _NewFile(path_type=Path)
 ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
 TRANS = click.Choice(["nn", "nt", "tn", "tt"])
+GRADE = click.Choice([grade.value for grade in Grade])
 FOLDER = _Path(path_type=Path, file_okay=False)
 NAMED = _Path(path_type=Path, dir_okay=False)
 FOLDER_THERE = _Path(path_type=Path, file_okay=False, exists=True)
@@ -71,6 +72,7 @@ shape = click.option("--shape", "shapes", multiple=True, help="MxNxK, or one num
 suite = click.option("--suite", help="Shapes of a .toml, .json or .csv file, or of a suite that ships, by its name.")
 store = click.option("--store", type=FOLDER, help="Folder of tuned records [default: per user].")
 dtype = click.option("--dtype", default="float", help="float or double.")
+accuracy = click.option("--accuracy", type=GRADE, default="ieee", help="How accurate a float product has to be.")
 trans = click.option("--trans", type=TRANS, default="nn", help="Transposes of A and B.")
 device = click.option("--device", default="auto", help="auto, cuda, cuda:N or host.")
 variant = click.option(
@@ -94,8 +96,9 @@ _ASKED = (
     click.option("--k", "k", type=_sizes, metavar="SIZES", help="The same for the inner dimension."),
     dtype,
     trans,
+    accuracy,
 )
-ASKED = ("shapes", "suite", "m", "n", "k", "dtype", "trans")
+ASKED = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy")
 """What `asked` takes."""
 
 
@@ -114,10 +117,12 @@ def asked(
     k: range | None,
     dtype: str,
     trans: str,
+    accuracy: str,
 ) -> list[Problem]:
     """The problems that the options ask for, each once: of the suite, of the ranges, then single shapes. Raises
     UsageError, ConfigError, ShapeError or ArgumentTypeError."""
-    found = list(suite_problems(suite, dtype, trans)) if suite is not None else []
+    kind = dtype, trans, accuracy
+    found = list(suite_problems(suite, *kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
     ranges = [each for each in sizes.values() if each is not None]
@@ -128,8 +133,8 @@ def asked(
             f"--m, --n and --k make {count:,} shapes, {MAX_PROBLEMS:,} are taken at most: larger steps"
         )
     if ranges:
-        found += (Problem.parse("x".join(map(str, each)), dtype, trans) for each in itertools.product(*ranges))
-    found += (Problem.parse(each, dtype, trans) for each in shapes)
+        found += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
+    found += (Problem.parse(each, *kind) for each in shapes)
     return list(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..codegen.errors import DeviceError
-from ..codegen.problem import Problem
+from ..codegen.problem import Grade, Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.report import save
 from ..tuner.bench.stored import read_bench
@@ -24,6 +24,7 @@ _READ = click.Path(path_type=Path, dir_okay=False)
 @click.option("--shape", help="Of this tuning: MxNxK, or one number for a cube.")
 @options.dtype
 @options.trans
+@options.accuracy
 @click.option(
     "--device-key", help="Device of the tuning, such as nvidia-h200 [default: this machine's, else the only]."
 )
@@ -38,6 +39,7 @@ def report_command(
     shape: str | None,
     dtype: str,
     trans: str,
+    accuracy: str,
     device_key: str | None,
     recording: Path | None,
     results: Path | None,
@@ -68,8 +70,9 @@ def report_command(
     else:
         if not (shape or recording or results):
             raise click.UsageError("report needs --shape, --recording, --results or --bench")
-        problem = Problem.parse(shape, dtype, trans) if shape else None
+        problem = Problem.parse(shape, dtype, trans, accuracy) if shape else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
+        words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
         found = tuning.tuning_of(Store(store), problem, device_key, recording, results)
         counted, missing = _counters(found) if ncu else ((), "")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ..codegen.problem import Problem
+from ..codegen.problem import Grade, Problem
 from ..runtime.check.roofline import floor_us
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.codec import encode
@@ -120,10 +120,14 @@ def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int
     """A command in the shell and one in Python that use the winner; on the processor, no file for a GPU."""
     dtype, trans, kept = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
     turned = f" --trans {trans}" if trans != "nn" else ""
-    emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned} --device {info.selector}{kept} -o out"
-    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{kept}"
+    coarser = problem.accuracy is not Grade.IEEE
+    accuracy = f" --accuracy {problem.accuracy}" if coarser else ""
+    emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
+    emit += f"{kept} -o out"
+    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{kept}"
     arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{dtype}"'
     arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if turned else ""
+    arguments += f', accuracy="{problem.accuracy}"' if coarser else ""
     arguments += f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
     python = f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}"
     broken = python.replace("; ", "\n", 1)  # which the shell and Python take as well

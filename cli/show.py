@@ -27,6 +27,7 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 @click.command("show")
 @click.option("--shape", help="Only this one: MxNxK, or one number for a cube.")
 @click.option("--dtype", help="Only float or double.")
+@click.option("--accuracy", type=options.GRADE, help="Only for products that have to be this accurate.")
 @click.option("--device-key", help="Only this device, such as nvidia-h200.")
 @click.option("--best", is_flag=True, help="One line a product: its fastest record, whatever device that is of.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, every field.")
@@ -36,6 +37,7 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 def show_command(
     shape: str | None,
     dtype: str | None,
+    accuracy: str | None,
     device_key: str | None,
     best: bool,
     as_json: bool,
@@ -60,7 +62,8 @@ def show_command(
     def wanted(record: Record) -> bool:
         problem = record.problem
         here = device_key in (None, record.device)
-        return here and problem.dtype in dtypes and (shapes is None or problem.shape in shapes)
+        alike = problem.dtype in dtypes and accuracy in (None, problem.accuracy)
+        return here and alike and (shapes is None or problem.shape in shapes)
 
     own, shipped = (tuple(filter(wanted, layer)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)
@@ -73,7 +76,7 @@ def show_command(
     elif records:
         show_layers(new_console(), own, shipped)
     else:
-        what = "".join(f" {word}" for word in (shape, dtype) if word)
+        what = "".join(f" {word}" for word in (shape, dtype, accuracy) if word)
         click.echo(f"nothing is stored for{what} yet; tilewright tune --shape {shape or '1024x768x512'} makes a start")
 
 
@@ -83,7 +86,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
     for record in records:
         if record.problem not in found or record.order < found[record.problem].order:
             found[record.problem] = record
-    return sorted(found.values(), key=lambda r: (r.problem.dtype.value, r.problem.trans, *_sizes(r.problem)))
+    return sorted(found.values(), key=lambda r: (r.problem.kind, *_sizes(r.problem)))
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
@@ -117,7 +120,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
 
     columns = [
         Column("M x N x K", [problem.shape for problem in problems], left=True),
-        Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
+        Column("type", [problem.kind for problem in problems], left=True),
         Column("us", measured(lambda record: record.median_us)),
         Column("GFLOP/s", measured(lambda record: record.gflops), 1),
         Column("x vendor", measured(lambda record: record.ratio_vendor), 2),
@@ -138,7 +141,7 @@ def _cut(lines: Sequence[Text]) -> bool:
     return any(line.plain.endswith("...") for line in lines)
 
 
-_FIELDS = ("device", "shape", "dtype", "trans", "us", "gflops", "error_over_bound", "ratio_vendor", "config")
+_FIELDS = "device shape dtype trans accuracy us gflops error_over_bound ratio_vendor config".split()
 
 
 def records_csv(records: Sequence[Record]) -> str:
@@ -148,7 +151,7 @@ def records_csv(records: Sequence[Record]) -> str:
     writer.writerow(_FIELDS)
     for record in records:
         problem = record.problem
-        text = (record.device, problem.shape, problem.dtype.value, problem.trans)
+        text = (record.device, problem.shape, problem.dtype.value, problem.trans, problem.accuracy.value)
         error = record.accuracy.worst if record.accuracy else None
         numbers = (record.median_us, record.gflops, error, record.ratio_vendor) if not record.removed else ("",) * 4
         writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])

@@ -13,7 +13,9 @@ from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from .tables import csv_cell
 
-_FACTS = "m n k dtype trans device status us error_over_bound reason compile_s verify_s time_s config family".split()
+_FACTS = (
+    "m n k dtype trans accuracy device status us error_over_bound reason compile_s verify_s time_s config family"
+).split()
 _PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for leaf in kind.leaves()))
 
 
@@ -50,7 +52,8 @@ class TrialsFile:
         self._add(problem, device_key, config, outcome)
 
     def _add(self, problem: Problem, device_key: str, config: Config, outcome: tuple[str | float | None, ...]) -> None:
-        facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, device_key, *outcome
+        kind = problem.dtype.value, problem.trans, problem.accuracy.value
+        facts = problem.m, problem.n, problem.k, *kind, device_key, *outcome
         values = dict(config.values)
         row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
         if not self._failed:

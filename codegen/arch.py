@@ -25,9 +25,11 @@ class Arch:
     """The same in double."""
     dmma_per_cycle: int = 0
     """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
+    mma_per_cycle: int = 0
+    """Fused multiply-adds of halves with sums in float of its tensor cores in one clock, by mma.sync."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma; griddepcontrol: kernels that
-    follow each other are launched with PDL."""
+    """What families may ask for: cp.async, mma.m16n8k16, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma.mma_async;
+    griddepcontrol: kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -46,7 +48,7 @@ class Arch:
         return self.name == "host"
 
 
-_SINCE_SM_80 = frozenset(("cp.async", "dmma.m8n8k4"))
+_SINCE_SM_80 = frozenset(("cp.async", "mma.m16n8k16", "dmma.m8n8k4"))
 _SINCE_SM_90 = _SINCE_SM_80 | {"dmma.m16n8", "cluster", "tma", "griddepcontrol"}
 """What every GPU has from compute capability 9.0 on."""
 
@@ -54,16 +56,17 @@ _SINCE_SM_90 = _SINCE_SM_80 | {"dmma.m16n8", "cluster", "tma", "griddepcontrol"}
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
 # Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
 _ROWS = (
-    #    name, compute capability, shared bytes, threads and blocks per SM, FMA per cycle: float, double, tensor cores
+    #    name, compute capability, shared bytes, threads and blocks per SM, FMA per cycle: float, double; of
+    #    tensor cores in double and in half
     Arch("sm_75", (7, 5), 64 << 10, 1024, 16, 64, 2, smem_reserved_bytes=0),
-    Arch("sm_80", (8, 0), 164 << 10, 2048, 32, 64, 32, 64, _SINCE_SM_80),
-    Arch("sm_86", (8, 6), 100 << 10, 1536, 16, 128, 2, 2, _SINCE_SM_80),
-    Arch("sm_89", (8, 9), 100 << 10, 1536, 24, 128, 2, 2, _SINCE_SM_80),
-    Arch("sm_90a", (9, 0), 228 << 10, 2048, 32, 128, 64, 128, _SINCE_SM_90 | {"wgmma"}),
-    Arch("sm_100", (10, 0), 228 << 10, 2048, 32, 128, 64, 64, _SINCE_SM_90),
-    Arch("sm_120", (12, 0), 100 << 10, 1536, 24, 128, 2, 2, _SINCE_SM_90),
+    Arch("sm_80", (8, 0), 164 << 10, 2048, 32, 64, 32, 64, 1024, _SINCE_SM_80),
+    Arch("sm_86", (8, 6), 100 << 10, 1536, 16, 128, 2, 2, 256, _SINCE_SM_80),
+    Arch("sm_89", (8, 9), 100 << 10, 1536, 24, 128, 2, 2, 256, _SINCE_SM_80),
+    Arch("sm_90a", (9, 0), 228 << 10, 2048, 32, 128, 64, 128, 1280, _SINCE_SM_90 | {"wgmma.mma_async"}),
+    Arch("sm_100", (10, 0), 228 << 10, 2048, 32, 128, 64, 64, 1024, _SINCE_SM_90),
+    Arch("sm_120", (12, 0), 100 << 10, 1536, 24, 128, 2, 2, 256, _SINCE_SM_90),
     # The processor runs every instruction as a function in plain C++; its limits are those of a small GPU.
-    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, _SINCE_SM_90 - {"griddepcontrol"}),
+    Arch("host", (0, 0), 100 << 10, 2048, 32, 32, 16, 16, 64, _SINCE_SM_90 - {"griddepcontrol"} | {"wgmma.mma_async"}),
 )
 
 ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}

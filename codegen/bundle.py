@@ -99,7 +99,8 @@ class Part:
     @property
     def has_memory(self) -> bool:
         """Whether launches work in memory of their own."""
-        return self.config.has_workspace or any(self.config.packs) or self.config.edge is Edge.PAD
+        config = self.config
+        return config.has_workspace or any(config.packs) or config.edge is Edge.PAD or config.limbs > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,13 @@ class Uses:
     persistent: bool
     pack: bool
     pad: bool
+    limbs: bool
     tma: bool
 
     @property
     def copies(self) -> bool:
         """Copies of operands."""
-        return self.pack or self.pad
+        return self.pack or self.pad or self.limbs
 
     @property
     def memory(self) -> bool:
@@ -234,6 +236,7 @@ class Bundle:
             persistent=any(config.persistent_tiles > 1 for config in modes),
             pack=any(any(config.packs) for config in modes),
             pad=any(config.edge is Edge.PAD for config in modes),
+            limbs=any(config.limbs for config in modes),
             tma=any(each.boxes for each in every),
         )
 
@@ -241,6 +244,8 @@ class Bundle:
 def bundled(served: Sequence[Served], split: bool) -> Bundle:
     """A bundle of these shapes, with a file for each kernel if `split`. Raises ConfigError."""
     check(bool(served), "a bundle wants at least one shape")
+    grades = dict.fromkeys(each.problem.accuracy for each in served)
+    check(len(grades) == 1, f"a bundle has one accuracy for all shapes, got {' and '.join(grades)}")
     groups: dict[tuple[DType, str], dict[Arch, list[Served]]] = {}
     for each in served:
         host = "was chosen for the processor: load it for a GPU, or emit a config for one (tilewright.emit)"
@@ -297,7 +302,7 @@ def general_config(configs: Iterable[Config], problem: Problem, arch: Arch) -> C
     legal = [twin for twin in twins if serves(twin, odd, arch) and twin.alignment == (1, 1, 1)]
 
     def order(twin: Config) -> tuple[object, ...]:
-        memory = twin.has_workspace or any(twin.packs)
+        memory = twin.has_workspace or any(twin.packs) or twin.limbs > 0
         sides = sum(abs(math.log2(side) - 6) for side in twin.cta_tile[:2])
         return memory, sides, twin.canonical
 

@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .leaf import Edge, Leaf, Mode, Value
 from .legality import Rule
 from .mechanisms.split import Reduce, Split
-from .problem import DType, Problem
+from .problem import DType, Grade, Problem
 from .source import LaunchConfig, TensorBox
 from .text import text_of
 
@@ -155,6 +155,11 @@ class Config:
         raise NotImplementedError
 
     @property
+    def accuracy(self) -> Grade:
+        """The finest grade of accuracy that it keeps."""
+        return Grade.IEEE
+
+    @property
     def multiples(self) -> tuple[int, int, int]:
         """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
         return self.cta_tile
@@ -185,6 +190,16 @@ class Config:
     def packs(self) -> tuple[bool, bool]:
         """Whether A and B are copied first, to rows of k that are aligned."""
         return (False, False)
+
+    @property
+    def limbs(self) -> int:
+        """Limbs, numbers of half the bits, into which each element of A and B is split first; 0 where none is."""
+        return 0
+
+    @property
+    def products(self) -> int:
+        """Products that its instructions compute for one product of elements."""
+        return 1
 
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
         """What a TMA copy brings of A and of B at a time; none where the kernel has none."""

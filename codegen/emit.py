@@ -9,8 +9,18 @@ from .bundle import Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_comment, check_type
+from .problem import NORMWISE_ROUNDINGS, Grade
 from .reserved import refuse
-from .source import MOST_LIMITED, PACK_THREADS, PACK_TILE, PACKED_BYTES, SMEM_STEP, identifier
+from .source import (
+    LIMB_ROWS,
+    LIMB_THREADS,
+    MOST_LIMITED,
+    PACK_THREADS,
+    PACK_TILE,
+    PACKED_BYTES,
+    SMEM_STEP,
+    identifier,
+)
 
 COUNTER_BYTES = 16384
 """At the begin of an emitted bundle's workspace: counters of as many tiles of C as CTAs usefully share."""
@@ -76,7 +86,7 @@ def emit(
     refuse(name)
     bundle = bundled(served, layout.split)
     check(not (layout.header_only and len(bundle.kernels) > 2), "a header only holds one kernel and the general one")
-    values = _values(bundle, layout, _command(served, name, layout, options))
+    values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {each.source.name for each in bundle.kernels}
     check(name not in taken, f"name must differ from the kernel's, got {name!r}")
@@ -113,7 +123,7 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
     return tuple(files)
 
 
-def _values(bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
+def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
     """What the templates are rendered from, the name left out."""
     return {
         "bundle": bundle,
@@ -140,6 +150,10 @@ def _values(bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
         "packed_bytes": PACKED_BYTES,
         "pack_tile": PACK_TILE,
         "pack_threads": PACK_THREADS,
+        "normwise": served[0].problem.accuracy is Grade.NORMWISE,
+        "normwise_roundings": NORMWISE_ROUNDINGS,
+        "limb_rows": LIMB_ROWS,
+        "limb_threads": LIMB_THREADS,
         "digest": "@file digest@",
     }
 
@@ -170,6 +184,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
         given = {"arch": given["arch"]}
     words = [f"--{option} {value}" for option, values in given.items() for value in dict.fromkeys(values)]
+    words += [f"--accuracy {each}" for each in dict.fromkeys(s.problem.accuracy for s in served) if each != Grade.IEEE]
     words += [options] if options else []
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake")

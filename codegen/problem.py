@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .errors import ArgumentTypeError, ShapeError, check
 
 INT_MAX = 2**31 - 1
+NORMWISE_ROUNDINGS = 256
+"""Units of roundoff that `normwise` allows at least, however short k is: docs/accuracy.md has the sum."""
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 
 
@@ -59,13 +61,37 @@ class DType(enum.Enum):
         raise ArgumentTypeError(f"dtype must be float or double, got {name!r}")
 
 
+class Grade(enum.StrEnum):
+    """How accurate a product has to be, the finest first: docs/accuracy.md has the bounds."""
+
+    IEEE = "ieee"
+    """Every product and every sum is rounded as the type says."""
+    ELEMENTWISE = "elementwise"
+    """The bound of `ieee`, element by element, whatever the arithmetic."""
+    NORMWISE = "normwise"
+    """A bound on each element by the norms of its row of A and its column of B."""
+
+    def keeps(self, asked: "Grade") -> bool:
+        """Whether what is this accurate is accurate enough for who asks for `asked`."""
+        grades = list(Grade)
+        return grades.index(self) <= grades.index(asked)
+
+    @classmethod
+    def parse(cls, name: object) -> "Grade":
+        """The grade called `name`, or the Grade itself. Raises ArgumentTypeError (a TypeError)."""
+        for grade in cls:
+            if isinstance(name, str) and name == grade.value:
+                return grade
+        raise ArgumentTypeError(f"accuracy must be {', '.join(cls)}, got {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`.
     Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
-    negative or above 2^31 - 1.
+    negative or above 2^31 - 1, ConfigError (a ValueError) for a double that need not be `ieee`.
     """
 
     m: int
@@ -80,6 +106,8 @@ class Problem:
     """op(A) is the transpose of A as stored."""
     trans_b: bool = False
     """op(B) is the transpose of B as stored."""
+    accuracy: Grade = Grade.IEEE
+    """How accurate C has to be."""
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -92,24 +120,35 @@ class Problem:
         for name in ("trans_a", "trans_b"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentTypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        object.__setattr__(self, "accuracy", Grade.parse(self.accuracy))
+        known = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
+        check(known, f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}")
 
     @classmethod
-    def parse(cls, shape: str, dtype: object = DType.FLOAT, trans: str = "nn") -> "Problem":
+    def parse(
+        cls, shape: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE
+    ) -> "Problem":
         """The problem a user writes as `1024x768x512` (M x N x K) or `1000` (a cube).
 
-        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError or ArgumentTypeError.
+        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError, ArgumentTypeError or ConfigError.
         """
         match = _SHAPE.fullmatch(shape.strip().lower())
         if match is None:
             raise ShapeError(f"shape must be MxNxK or one number, got {shape!r}")
         m, n, k = (int(group or match[1]) for group in match.groups())
         check(trans in ("nn", "nt", "tn", "tt"), f"trans must be nn, nt, tn or tt, got {trans!r}", ShapeError)
-        return cls(m, n, k, DType.parse(dtype), trans[0] == "t", trans[1] == "t")
+        return cls(m, n, k, DType.parse(dtype), trans[0] == "t", trans[1] == "t", Grade.parse(accuracy))
 
     @property
     def trans(self) -> str:
         """nn, nt, tn or tt."""
         return ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
+
+    @property
+    def kind(self) -> str:
+        """All but the sizes, in words: `float nn`, and the accuracy where it is not `ieee`."""
+        more = "" if self.accuracy is Grade.IEEE else f" {self.accuracy}"
+        return f"{self.dtype.value} {self.trans}{more}"
 
     @property
     def shape(self) -> str:
@@ -137,4 +176,4 @@ class Problem:
         return (self.n, self.k) if self.trans_b else (self.k, self.n)
 
     def __str__(self) -> str:
-        return f"{self.shape} {self.dtype.value} {self.trans}"
+        return f"{self.shape} {self.kind}"

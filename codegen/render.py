@@ -9,7 +9,7 @@ from .errors import ConfigError, check
 from .leaf import Edge
 from .legality import require
 from .problem import DType, Problem
-from .source import PACK_THREADS, PACK_TILE, KernelSource
+from .source import LIMB_ROWS, LIMB_THREADS, PACK_THREADS, PACK_TILE, KernelSource
 
 _DIGEST = "@digest@"
 
@@ -41,9 +41,12 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
             launch=config.launch_config(problem, 1),
             PACK_TILE=PACK_TILE,
             PACK_THREADS=PACK_THREADS,
+            LIMB_ROWS=LIMB_ROWS,
+            LIMB_THREADS=LIMB_THREADS,
         )
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner", ConfigError)
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
     frame = f"{name}_frame" if config.edge is Edge.PAD else None
-    return KernelSource(name, code, frame, f"{name}_pack" if any(config.packs) else None)
+    pack = f"{name}_pack" if any(config.packs) else None
+    return KernelSource(name, code, frame, pack, f"{name}_limbs" if config.limbs else None)

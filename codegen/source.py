@@ -12,6 +12,10 @@ PACK_THREADS = 256
 """Threads of a block of the kernel that packs."""
 PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
+LIMB_THREADS = 256
+"""Threads of a block of the kernel that splits operands into limbs."""
+LIMB_ROWS = 16
+"""Rows of A or columns of B that such a block splits."""
 MOST_LIMITED = 16
 """CTAs of an SM from which on it does not matter where they are."""
 SMEM_STEP = 128
@@ -67,9 +71,9 @@ class KernelSource:
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
     T alpha, T beta; T* workspace and unsigned* counters where the config has them; unsigned stream_ctas, the CTAs that
-    share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap) with TMA. Leading dimensions are in
-    elements. The workspace is aligned to 256 bytes; counters are zero before the first launch, and are left zero by
-    each. Both are used by one launch at a time.
+    share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap) with TMA; const char* limbs where
+    operands are split. Leading dimensions are in elements. The workspace is aligned to 256 bytes; counters are zero
+    before the first launch, and are left zero by each. Both are used by one launch at a time.
     """
 
     name: str
@@ -84,6 +88,11 @@ class KernelSource:
 
     A CTA of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
     const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k."""
+    limbs: str | None = None
+    """Name of the kernel that splits A and B into limbs, None where they are not split.
+
+    A CTA of it has LIMB_THREADS threads along x and splits LIMB_ROWS rows of A or columns of B. Its arguments are
+    const T* A, int lda, const T* B, int ldb, char* limbs, int m, int n, int k; limbs is aligned to 256 bytes."""
 
     @property
     def digest(self) -> str:

@@ -279,7 +279,7 @@ class _Run:
 
     def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
         """All trials, those of earlier runs first."""
-        kernel, size = f"gemm {problem.dtype.value} {problem.trans}", (problem.m, problem.n, problem.k)
+        kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
         return Recording(info.name, kernel, size, self.found.space.dimensions, {**self.earlier, **self.entries})
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..arch import Arch
 from ..leaf import Edge, Mode, option
 from ..legality import Rule
-from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
+from ..mechanisms.blocked import BLOCKED_RULES, CTAS_FIT, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, runs_along_k
 from ..mechanisms.split import Split, split_rules
 from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
@@ -106,11 +106,6 @@ def _interleave_fits(problem: Problem, config: "SimtConfig", arch: Arch) -> bool
     return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
 
 
-def _ctas_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
-    ctas, smem_bytes = config.min_ctas, config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
-    return config.threads * ctas <= arch.max_threads_per_sm and smem_bytes * ctas <= arch.smem_per_sm_bytes
-
-
 def _slice_barriers_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
     tile, pipeline = config.tile, config.pipeline
     if not tile.slice_barriers:
@@ -179,7 +174,7 @@ _RULES: tuple[Rule["SimtConfig"], ...] = (
         lambda problem, config, arch: config.edge is not Edge.PAD or not any(config.packs),
     ),
     *BLOCKED_RULES,
-    Rule("threads and shared memory of {c.min_ctas} CTAs fit on an SM", _ctas_fit),
+    CTAS_FIT,
 )
 
 

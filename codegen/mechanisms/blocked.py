@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch import Arch
 from ..config import Config
 from ..leaf import option
 from ..legality import Rule
+from ..problem import Problem
 from .operands import MOST_COPIES, aligned
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
@@ -33,6 +35,12 @@ def registers_held_to(config: Config) -> int:
     return registers_for(config.threads, config.min_ctas)
 
 
+def _ctas_fit(problem: Problem, config: Any, arch: Arch) -> bool:
+    ctas, smem_bytes = config.min_ctas, config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
+    return bool(config.threads * ctas <= arch.max_threads_per_sm and smem_bytes * ctas <= arch.smem_per_sm_bytes)
+
+
+CTAS_FIT: Rule[Any] = Rule("threads and shared memory of {c.min_ctas} CTAs fit on an SM", _ctas_fit)
 REGISTERS_FIT: Rule[Any] = Rule(
     "registers of {c.min_ctas} CTAs fit on an SM",
     lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),

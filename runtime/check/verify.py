@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import NORMWISE_ROUNDINGS, DType, Grade, Problem
 from ..device.protocol import Device, Operand
 from ..store.record import Accuracy
 
@@ -62,7 +62,9 @@ class Verifier:
     """Inputs and reference of one problem on one device; checks any number of variants against them.
 
     The bound is |C^ - C| <= gamma_{k+2} |alpha| |A||B| + gamma_2 |beta||C| + (k+4) * smallest subnormal, element by
-    element: what summing in any order with one rounding an operation cannot exceed. NaN fails it.
+    element: what summing in any order with one rounding an operation cannot exceed. Where accuracy is `normwise`, the
+    first term is gamma_c |alpha| |a_i||b_j| with the Euclidean norms of a row of op(A) and a column of op(B), and c the
+    larger of k + 2 and NORMWISE_ROUNDINGS. NaN fails it.
     """
 
     SCALARS = ((1.0, 0.0), (-0.5, 2.0))
@@ -133,7 +135,7 @@ class Verifier:
             old = self._c0[pick].astype(xp.float64) if beta else xp.zeros_like(part.high)
             high, low = two_sum(alpha * part.high, beta * old)
             error = abs((got - high) - (low + alpha * part.low))
-            bound = gamma(problem.k + 2, u) * abs(alpha) * part.magnitude + gamma(2, u) * abs(beta * old)
+            bound = abs(alpha) * self._product_bound(part) + gamma(2, u) * abs(beta * old)
             ratio = error / (bound + (problem.k + 4) * problem.dtype.smallest_subnormal)
             # argmax finds a NaN first, so one is never passed over.
             at = int(ratio.argmax())
@@ -142,6 +144,14 @@ class Verifier:
                 row, col = divmod(at, part.high.shape[1])
                 worst = Accuracy(value, int(part.rows[row]), int(part.cols[col]))
         return worst
+
+    def _product_bound(self, part: "_Reference") -> Any:
+        """How far op(A) op(B) may be off where C^ has every other rounding of its own."""
+        k, u = self.problem.k, self.problem.dtype.unit_roundoff
+        if self.problem.accuracy is not Grade.NORMWISE:
+            return gamma(k + 2, u) * part.magnitude
+        norms = part.row_norms[:, None] * part.col_norms[None, :]
+        return gamma(max(k + 2, NORMWISE_ROUNDINGS), u) * norms
 
 
 def _edges(size: int) -> NDArray[np.int64]:
@@ -174,6 +184,10 @@ class _Reference:
     """What the leading part leaves, float64."""
     magnitude: Any
     """|op(A)| |op(B)|, float64: what the error bounds scale with."""
+    row_norms: Any
+    """Euclidean norms of the rows of op(A), float64."""
+    col_norms: Any
+    """The same of the columns of op(B)."""
 
 
 def product(xp: Any, problem: Problem, a: Any, b: Any, rows: Any, cols: Any) -> _Reference:
@@ -186,18 +200,18 @@ def product(xp: Any, problem: Problem, a: Any, b: Any, rows: Any, cols: Any) -> 
     """
     op_a = (a.T if problem.trans_a else a)[rows].astype(xp.float64)
     op_b = (b.T if problem.trans_b else b)[:, cols].astype(xp.float64)
-    magnitude = abs(op_a) @ abs(op_b)
+    scales = abs(op_a) @ abs(op_b), xp.sqrt((op_a * op_a).sum(1)), xp.sqrt((op_b * op_b).sum(0))
     if problem.dtype is DType.FLOAT or problem.k == 0:
         high = op_a @ op_b
-        return _Reference(rows, cols, high, xp.zeros_like(high), magnitude)
+        return _Reference(rows, cols, high, xp.zeros_like(high), *scales)
     bits = (53 - math.ceil(math.log2(problem.k))) // 2
     a1, a2, a3 = _slices(xp, op_a, bits, axis=1)
     b1, b2, b3 = _slices(xp, op_b, bits, axis=0)
-    high, low = a1 @ b1, xp.zeros_like(magnitude)
+    high, low = a1 @ b1, xp.zeros_like(scales[0])
     for term in (a1 @ b2, a2 @ b1, a2 @ b2, a1 @ b3 + a2 @ b3 + a3 @ op_b):
         high, error = two_sum(high, term)
         low += error
-    return _Reference(rows, cols, high, low, magnitude)
+    return _Reference(rows, cols, high, low, *scales)
 
 
 def two_sum(x: Any, y: Any) -> tuple[Any, Any]:

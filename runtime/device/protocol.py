@@ -50,7 +50,7 @@ class DeviceInfo:
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
     def packed(self) -> dict[str, Any]:
-        """The facts as JSON; the arch by name, a UUID where there is one."""
+        """The facts as JSON; the arch by name, and no UUID where it is not known."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if not self.uuid:
             del fields["uuid"]

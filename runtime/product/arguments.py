@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
-from ...codegen.problem import INT_MAX, Problem
+from ...codegen.problem import INT_MAX, Grade, Problem
 from ..device.protocol import Operand
 from .arrays import View, kind_of
 
 
-def asked(a: View, b: View) -> Problem:
+def asked(a: View, b: View, accuracy: object) -> Problem:
     """The product that two arrays ask for, which are used as they lie, transposed or not.
 
-    Raises ShapeError and ArgumentTypeError.
+    Raises ShapeError, ArgumentTypeError and ConfigError.
     """
     for name, view in (("a", a), ("b", b)):
         rank = len(view.shape)
@@ -28,7 +28,7 @@ def asked(a: View, b: View) -> Problem:
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, transposed(a), transposed(b))
+    return Problem(m, n, k, a.dtype, transposed(a), transposed(b), Grade.parse(accuracy))
 
 
 def transposed(view: View) -> bool:

@@ -1,10 +1,11 @@
-"""Operands that a kernel reads from copies: packed to aligned rows of k, or padded to whole tiles."""
+"""Operands that a kernel reads from copies: packed to aligned rows of k, padded to whole tiles, or split into limbs."""
 
 from dataclasses import replace
 
 from ...codegen.config import Config
+from ...codegen.mechanisms.limbs import limb_bytes, limb_ctas
 from ...codegen.problem import Problem
-from ...codegen.source import PACK_THREADS, PACK_TILE, PACKED_BYTES, LaunchConfig, packed_ld
+from ...codegen.source import LIMB_THREADS, PACK_THREADS, PACK_TILE, PACKED_BYTES, LaunchConfig, packed_ld
 from ..device.protocol import Device, Function
 from .program import Step, Value
 
@@ -57,6 +58,29 @@ class Packing:
             read.append((name, ld) if packs else operand)
             values += [*operand, name, ld] if packs else []
         return (self._launch, [*values, *self._sizes]), read
+
+
+class Splitting:
+    """The launch that splits A and B into limbs before the kernel reads those."""
+
+    names: tuple[str, ...] = ("limbs",)
+    """Of what `addresses` gives."""
+
+    def __init__(self, problem: Problem, config: Config, function: Function) -> None:
+        self.nbytes = limb_bytes(config, problem)
+        """Bytes of the limbs."""
+        self._sizes = problem.m, problem.n, problem.k
+        launch = LaunchConfig((limb_ctas(config, problem), 1, 1), (LIMB_THREADS, 1, 1))
+        self._launch = function.bound(launch, "QiQiQiii")
+
+    def addresses(self, memory: int) -> tuple[int, ...]:
+        """Where the limbs lie."""
+        return (memory,)
+
+    def step(self, *operands: Named) -> Step:
+        """The launch that splits A and B."""
+        (a, lda), (b, ldb) = operands
+        return self._launch, [a, lda, b, ldb, *self.names, *self._sizes]
 
 
 class Padding:

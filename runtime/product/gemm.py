@@ -13,10 +13,12 @@ from ...codegen.emitted import Emitted
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
+from ...codegen.render import render
 from ..check.timing import Timer
 from ..check.verify import Launch, Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
+from ..store.record import Record
 from ..store.store import Found, Ranking, Store
 from ..store.versions import versions_of
 from .arguments import lds_of
@@ -124,9 +126,22 @@ def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking, me
     found = store.lookup(device.info, problem, ranking)
     if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
         found = measure(device, problem, store, found)
-    if found.record is not None and found.record.versions != versions_of(device.info, device.compiler):
+    if found.record is not None and not _current(device, found.record):
         found = _rechecked(device, found, store)
     return Gemm(prepare(device, problem, found.config), found)
+
+
+def _current(device: Device, record: Record) -> bool:
+    """Whether the record was made by today's versions: of the generator it is enough that it writes the same text."""
+    today, then = (dict(versions) for versions in (versions_of(device.info, device.compiler), record.versions))
+    if today == then:
+        return True
+    if not record.digest or {**then, "generator": today["generator"]} != today:
+        return False
+    try:
+        return render(record.problem, record.config, device.info.arch).digest == record.digest
+    except TilewrightError:
+        return False
 
 
 def _rechecked(device: Device, found: Found, store: Store) -> Found:
@@ -145,7 +160,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
         warnings.warn(text, stacklevel=4)
         return Found(default_config(record.problem, device.info.arch), "default")
-    fresh = replace(record, versions=versions_of(device.info, device.compiler))
+    fresh = replace(record, versions=versions_of(device.info, device.compiler), digest=kernel.source.digest)
     try:
         if record.removed:
             with device.entered():

@@ -11,7 +11,7 @@ from ...codegen.render import render
 from ...codegen.source import KernelSource
 from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
-from .copied import Packing, Padding
+from .copied import Packing, Padding, Splitting
 from .program import Maps, Program, Step, Value
 from .scratch import Buffers, Scratch
 
@@ -40,12 +40,13 @@ class Kernel:
             return
         self._padding = Padding(device, problem, config, device.load(binary, source.frame)) if source.frame else None
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
+        self._splitting = Splitting(problem, config, device.load(binary, source.limbs)) if source.limbs else None
         inner = self._padding.problem if self._padding else problem
         self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)
         workspace = config.workspace_bytes(problem, sm_count)
         stream_ctas = config.stream_ctas_per_sm * sm_count
-        copies = self._padding or self._packing
+        copies = self._padding or self._packing or self._splitting
         sizes = tuple(size for size in (workspace, copies.nbytes if copies else 0) if size)
         counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
 
@@ -59,7 +60,7 @@ class Kernel:
         self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
         launch = config.launch_config(problem, sm_count)
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
-        more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes)
+        more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes) + "Q" * bool(self._splitting)
         self._main = device.load(binary, source.name).bound(
             launch.limited(device.info.arch, sm_count) if config.pdl else launch, "QiQiQiiii" + scalars + more
         )
@@ -134,12 +135,15 @@ class Kernel:
             stored = self._packing.shapes(*stored)
             step, (a, b) = self._packing.step(a, b)
             steps.append(step)
+        if self._splitting and reads:
+            steps.append(self._splitting.step(a, b))
         for (name, ld), shape, box in zip((a, b), stored, self._boxes if reads else ()):
             rows, cols = shape
             made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=ld, dtype=dtype, box=box)
             maps[f"map of {name}"] = Maps(name, made)
         k = k if reads or not self._padding else 0  # what was not copied is not read, not even to be multiplied by 0
         values = [*a, *b, "c", lds[2], m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
+        values += self._splitting.names if self._splitting else ()
         steps.append((self._main, values))
         return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
 

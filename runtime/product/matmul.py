@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, check, check_path, check_type
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from .. import settings
 from ..device.protocol import Device
 from ..store.store import Found, Ranking, Store
@@ -38,10 +38,14 @@ Measure = Callable[[Device, Problem, Store, Found, float], Found]
 """What measures a shape that was not tuned, for so many seconds."""
 
 
+Differentiable = Callable[[Any, Any, float, str], Any]
+"""Multiplies tensors that autograd tracks: a, b, alpha and accuracy."""
+
+
 class Library:
     """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
 
-    def __init__(self, ranking: Ranking, measure: Measure, differentiable: Callable[[Any, Any, float], Any]) -> None:
+    def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
         self._ranking, self._measure, self._differentiable = ranking, measure, differentiable
         self._kernels: dict[tuple[Problem, str], Kept] = {}
@@ -58,6 +62,7 @@ class Library:
         dtype: object = "float",
         trans_a: bool = False,
         trans_b: bool = False,
+        accuracy: str = "ieee",
         device: str = "auto",
         store: Path | str | None = None,
         first_use: str | None = None,
@@ -77,6 +82,8 @@ class Library:
             dtype: float or double, or a type of that name of NumPy, CuPy or torch (float32, float64).
             trans_a: whether A is stored k x m.
             trans_b: whether B is stored n x k.
+            accuracy: ieee, or for float elementwise or normwise, which allow kernels on the tensor cores
+                (docs/accuracy.md).
             device: auto (the first GPU, else the processor), cuda, cuda:N or host.
             store: folder of records; None for that of the user.
             first_use: `measure` has some likely kernels compiled, verified and timed where the shape was not tuned,
@@ -90,7 +97,7 @@ class Library:
             DeviceError: no such device, or what it needs is missing.
             CompileError, LaunchError, StoreError: compiling, loading or reading the store failed.
         """
-        problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b)
+        problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b, Grade.parse(accuracy))
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
         gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure)
@@ -99,8 +106,8 @@ class Library:
         return gemm
 
     def matmul(
-        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, device: str | None = None,
-        copy: str = "never",
+        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, accuracy: str = "ieee",
+        device: str | None = None, copy: str = "never",
     ) -> Any:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
@@ -114,6 +121,7 @@ class Library:
             out: m x n, written; with beta other than 0 it is C, and has to be given.
             alpha: factor of the product. With 0, a and b are not read.
             beta: factor of C. With 0, what `out` held is not read.
+            accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
             copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
 
@@ -125,27 +133,28 @@ class Library:
         """
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = self._plans.find((device, key))
+        plan = self._plans.find((device, accuracy, key))
         if plan is None:
-            return self.product(a, b, out, alpha, beta, device, copy, track=True)
+            return self.product(a, b, out, alpha, beta, accuracy, device, copy, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
-            return self._tracked(a, b, out, alpha, beta)
+            return self._tracked(a, b, out, alpha, beta, accuracy)
         return plan(a, b, out, alpha, beta)
 
     def product(
-        self, a: Any, b: Any, out: Any, alpha: float, beta: float, device: str | None, copy: str, track: bool = False
-    ) -> Any:
+        self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None, copy: str,
+        track: bool = False,
+    ) -> Any:  # fmt: skip
         """What `matmul` does; without `track` autograd does not see it."""
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
-            return self._tracked(a, b, out, alpha, beta)
-        plan = None if key is None else self._plans.find((device, key))
+            return self._tracked(a, b, out, alpha, beta, accuracy)
+        plan = None if key is None else self._plans.find((device, accuracy, key))
         if plan is not None:
             return plan(a, b, out, alpha, beta)
 
         def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
-            problem = asked(a, b)
+            problem = asked(a, b, accuracy)
             stored_a = turned(a) if problem.trans_a else a
             stored_b = turned(b) if problem.trans_b else b
             lds = lds_of(problem, stored_a, stored_b, out)
@@ -154,7 +163,7 @@ class Library:
             plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
             with self._lock:
                 if key is not None and self._kernels.get((problem, selector)) is kept:  # not gone by now
-                    self._plans.keep((device, key), kept, plan)
+                    self._plans.keep((device, accuracy, key), kept, plan)
             return plan
 
         return first_call(a, b, out, alpha, beta, copy, planned, cupy, transposes=True)
@@ -164,6 +173,7 @@ class Library:
         *shapes: str | tuple[int, int, int] | Problem,
         dtype: object = "float",
         trans: str = "nn",
+        accuracy: str = "ieee",
         device: str = "auto",
         graphs: int = 1,
         measure: bool = False,
@@ -172,9 +182,10 @@ class Library:
         """Make `matmul` of these shapes ready, so that it may be captured: then nothing is compiled or allocated.
 
         Args:
-            shapes: each `"1024x768x512"`, (m, n, k), or a Problem, which has a dtype and transposes of its own.
+            shapes: each `"1024x768x512"`, (m, n, k), or a Problem, which has dtype, transposes and accuracy of its own.
             dtype: as for `load`.
             trans: nn, nt, tn or tt: which of A and B are stored transposed.
+            accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host.
             graphs: how many graphs will be captured with each shape. A kernel that needs memory to work in gets a set
                 for each, held until `clear`.
@@ -190,7 +201,7 @@ class Library:
         opened = device_of(device)
         for shape in shapes:
             if isinstance(shape, str):
-                problem = Problem.parse(shape, dtype, trans)
+                problem = Problem.parse(shape, dtype, trans, accuracy)
             elif isinstance(shape, Problem):
                 problem = shape
             else:
@@ -198,17 +209,17 @@ class Library:
                     isinstance(shape, tuple) and len(shape) == 3,
                     f"a shape must be 'MxNxK', (m, n, k) or a Problem, got {shape!r}", ArgumentTypeError,
                 )  # fmt: skip
-                one = Problem.parse("1", dtype, trans)
+                one = Problem.parse("1", dtype, trans, accuracy)
                 problem = replace(one, m=shape[0], n=shape[1], k=shape[2])
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
                 self._kept(problem, opened.info.selector, None, first_use).kernel.prepare_graphs(graphs)
 
-    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str) -> Any:
         """A product that torch's autograd knows of."""
         text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
         check(out is None and beta == 0, text, ArgumentTypeError)
-        return self._differentiable(a, b, alpha)
+        return self._differentiable(a, b, alpha, accuracy)
 
     def memory(self) -> Memory:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""

@@ -15,7 +15,7 @@ from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
 from ...codegen.legality import serves
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...codegen.removed import same_today, without_removed
 from ...codegen.schema1 import from_schema_1
 from .record import REMOVED, Record
@@ -23,8 +23,8 @@ from .record import REMOVED, Record
 SCHEMA = 3
 """Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
 new field. A field or parameter that is missing takes its default; configs of schema 1 are translated, and what families
-lost since is replaced. A record is written in the first schema that has all of it: 3 is for those that name their GPU,
-2 for all others."""
+lost since is replaced. A record is written in the first schema that has all of it: 3 is for those that name their GPU
+or need not be `ieee`, 2 for all others."""
 
 Versions = tuple[tuple[str, str], ...]
 
@@ -40,7 +40,7 @@ def key_digest(device: str, problem: Problem) -> str:
 
 def dumps(record: Record) -> bytes:
     """The document of a record: schema, key, record and a checksum over all three. Raises StoreError."""
-    schema = SCHEMA if record.gpu else SCHEMA - 1
+    schema = SCHEMA if record.gpu or record.problem.accuracy is not Grade.IEEE else SCHEMA - 1
     document = {"schema": schema, "key": _key(record.device, record.problem), "record": encode(record)}
     return (json.dumps({**document, "checksum": _sha256(document)}, indent=1) + "\n").encode()
 
@@ -81,6 +81,8 @@ def encode(value: object) -> object:
         found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Record) and not value.gpu:
             del found["gpu"]
+        if isinstance(value, Problem) and value.accuracy is Grade.IEEE:
+            del found["accuracy"]  # as before there was another, so that records of that time keep their keys
         return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]

@@ -289,9 +289,9 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
-def _order(record: Record) -> tuple[str, str, str, int, int, int]:
+def _order(record: Record) -> tuple[str, str, int, int, int]:
     problem = record.problem
-    return record.device, problem.dtype.value, problem.trans, problem.m, problem.n, problem.k
+    return record.device, problem.kind, problem.m, problem.n, problem.k
 
 
 def _warn(message: str) -> None:

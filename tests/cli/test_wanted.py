@@ -39,7 +39,7 @@ BAD = [
 
 def asked(**given: Any) -> list[str]:
     nothing: dict[str, Any] = dict.fromkeys(options.ASKED)
-    found = options.asked(**nothing | {"shapes": (), "dtype": "float", "trans": "nn"} | given)
+    found = options.asked(**nothing | {"shapes": (), "dtype": "float", "trans": "nn", "accuracy": "ieee"} | given)
     return [str(problem) for problem in found]
 
 

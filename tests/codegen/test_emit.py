@@ -22,7 +22,8 @@ def emitted(
     text: str = "tiled:16", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn"
 ) -> Emitted:
     dtype = dtype or dtypes(family_named(text.partition(":")[0]))[0].value
-    row = Served(Problem.parse("1024x768x512", dtype, trans), parse(text), ARCHES["sm_90a"])
+    config = parse(text)
+    row = Served(Problem.parse("1024x768x512", dtype, trans, config.accuracy), config, ARCHES["sm_90a"])
     return emit(row, name, Layout(main=main))
 
 
@@ -41,7 +42,8 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 @pytest.mark.parametrize("text", KERNELS)
 def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str) -> None:
     config = parse(text)
-    kernel = render(Problem.parse("1024x768x512", dtypes(type(config))[0]), config, ARCHES["sm_90a"])
+    problem = Problem.parse("1024x768x512", dtypes(type(config))[0], accuracy=config.accuracy)
+    kernel = render(problem, config, ARCHES["sm_90a"])
     code = dict(emitted(text).files)["gemm.cu"]
     body = kernel.code.replace('extern "C" __global__', "static __global__")
     assert body[body.index("namespace {") :] in code
@@ -95,12 +97,13 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
         "tensor_map": bool(config.producer_threads),
         "need.sums": config.has_workspace,
         "pack_a": any(config.packs),
-        "Owned": config.has_workspace or any(config.packs) or config.edge == "pad",
+        "Owned": config.has_workspace or any(config.packs) or config.edge == "pad" or config.limbs > 0,
+        "limb_rows": config.limbs > 0,
         "multiple_m": config.edge == "exact",
         "NEAR": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
-    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a Owned multiple_m NEAR".split()
+    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m NEAR".split()
     for word, present in features.items():
         assert present or word not in asserts, word
         assert present or word not in everywhere or word not in kernel, word

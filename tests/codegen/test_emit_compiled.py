@@ -15,8 +15,9 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.problem import Problem
+from variants import dtypes, edges
 
 NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -46,14 +47,9 @@ def bundle(texts: tuple[tuple[str, str], ...], transes: tuple[str, ...] = ("nn",
         for number, (text, dtype) in zip(count(1), texts):
             config = parse(text)
             m, n, k = config.multiples if config.edge == "exact" else (65, 36, 24)
-            rows.append(
-                Served(Problem(number * m, n, 2 * k, dtype_of(dtype), *(t == "t" for t in trans)), config, ARCHES[arch])
-            )
+            shape = f"{number * m}x{n}x{2 * k}"
+            rows.append(Served(Problem.parse(shape, dtype, trans, config.accuracy), config, ARCHES[arch]))
     return emit(rows, "gemm", Layout(main=True))
-
-
-def dtype_of(name: str) -> object:
-    return Problem.parse("1", name).dtype
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
@@ -86,8 +82,9 @@ def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], te
 @needs_nvcc
 @pytest.mark.parametrize("family", families())
 def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path, family: str) -> None:
-    texts = tuple((text, "double") for text in KERNELS if text.startswith(f"{family}:"))
-    assert len(texts) >= 3
+    dtype = dtypes(family_named(family))[-1].value
+    texts = tuple((text, dtype) for text in KERNELS if text.startswith(f"{family}:"))
+    assert len(texts) >= len(edges(family))
     paths = bundle(texts, ("tt",)).write(tmp_path)
     compiled("nvcc", "-arch=sm_90a", "-O1", *STRICT, "-c", "-o", tmp_path / "gemm.o", paths[0])
 
@@ -99,7 +96,7 @@ def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
     names = []
     for number, text in enumerate([*KERNELS, TMA["nn"]]):
         dtype = "double" if text.startswith("dmma") else "float"
-        problem = Problem.parse("1024x768x512", dtype)
+        problem = Problem.parse("1024x768x512", dtype, accuracy=parse(text).accuracy)
         names.append(emit(Served(problem, parse(text), ARCHES["sm_90a"]), f"gemm_{number}").write(tmp_path)[0].name)
     unit = tmp_path / "all.cu"
     unit.write_text("".join(f'#include "{name}"\n' for name in names))

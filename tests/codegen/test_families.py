@@ -7,7 +7,7 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import default_config, families, parse
 from tilewright.codegen.legality import rejections, require, rules_of, serves
 from tilewright.codegen.problem import DType, Problem
-from variants import combinations
+from variants import coarse, combinations, dtypes
 
 SM_90 = ARCHES["sm_90a"]
 CUBE = Problem.parse("1024")
@@ -20,9 +20,12 @@ def reasons(text: str, problem: Problem = CUBE, arch: str = "sm_90a") -> list[st
 @pytest.mark.parametrize("family", families().values(), ids=families())
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
 def test_defaults_serve_every_device_that_has_the_instructions(family: type[Config], arch: str) -> None:
-    needed = {"simt": "cp.async", "dmma": "dmma.m16n8"}.get(family.family)
+    needed = {"simt": "cp.async", "dmma": "dmma.m16n8", "mma": "mma.m16n8k16", "wgmma": "wgmma.mma_async"}.get(
+        family.family
+    )
     has = needed is None or needed in arch.instructions
-    assert serves(family(), Problem.parse("1x2x3", "double"), arch) == has
+    has &= family().smem_bytes(DType.FLOAT) <= arch.smem_per_block_bytes
+    assert serves(family(), coarse(Problem.parse("1x2x3", dtypes(family)[-1])), arch) == has
 
 
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
@@ -35,7 +38,7 @@ def test_what_runs_where_nothing_was_tuned_has_tiles_and_serves_any_problem(arch
 def test_what_is_allowed_stays_within_the_device(family: type[Config]) -> None:
     for config in combinations(family):
         for dtype in DType:
-            if serves(config, Problem.parse("1024", dtype), SM_90):
+            if serves(config, coarse(Problem.parse("1024", dtype)), SM_90):
                 assert 1 <= config.threads <= SM_90.max_threads_per_block
                 assert config.smem_bytes(dtype) <= SM_90.smem_per_block_bytes
 

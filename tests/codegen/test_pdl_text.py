@@ -13,11 +13,11 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from variants import changed, variant
+from variants import changed, coarse, edges, variant
 
 ARCH = ARCHES["sm_90a"]
 CONFIGS = (
-    *(f"{family}:edge={edge}" for family in families() for edge in ("exact", "bounds", "pad")),
+    *(f"{family}:edge={edge}" for family in families() for edge in edges(family)),
     "simt:load=cp_async,stages=3,split_k=12,slices=2",
     "skinny:split_k=4",
     "skinny:load=cp_async,stages=4",
@@ -33,12 +33,12 @@ CONFIGS = (
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
 TOUCHES = re.compile(
     r"fetch\(shared|put\(shared|        (pipeline\.)?fetch\(|"
-    r"stage_small\(0\)|large\.(load|start)|[=?] \*a|\*a \*|\bX\[|\breturn;"
+    r"tiles\) fetch\(|exponents\[each|split<|stage_small\(0\)|large\.(load|start)|[=?] \*a|\*a \*|\bX\[|\breturn;"
 )
 
 
 def problem_of(config: Config) -> Problem:
-    problem = Problem.parse("1024x768x512")
+    problem = coarse(Problem.parse("1024x768x512"))
     return problem if serves(config, problem, ARCH) else Problem.parse("1024x768x512", "double")
 
 
@@ -46,13 +46,13 @@ def problem_of(config: Config) -> Problem:
 def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str) -> None:
     config = variant(text)
     bodies = BODY.findall(render(problem_of(config), config, ARCH).code)
-    assert len(bodies) == 1 + ("edge=pad" in text)
+    assert len(bodies) == 1 + ("edge=pad" in text) + (config.limbs > 0)
     for body in bodies:
         touch = TOUCHES.search(body)
         assert touch is not None
         assert body.count("griddepcontrol_wait();") == 1
         assert body.index("griddepcontrol_wait();") < touch.start()
-    assert config.pdl == (config.family in ("simt", "skinny", "dmma"))
+    assert config.pdl == (config.family in ("simt", "skinny", "dmma", "mma", "wgmma"))
     assert bodies[0].count("launch_dependents();") == config.pdl
     if config.pdl:
         # Not before it has waited itself: then the next one would come before those that this one waits for end.

@@ -12,28 +12,26 @@ from tilewright.codegen.families import families, parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import kernel_name, render
 from tilewright.codegen.source import KernelSource, identifier
-from variants import dtypes, variant
+from variants import coarse, dtypes, edges, variant
 
 SM_90 = ARCHES["sm_90a"]
-EDGES = ("exact", "bounds", "pad")
 
 
 def source(text: str, shape: str = "1024x768x512", dtype: str = "float", trans: str = "nn") -> KernelSource:
     return render(Problem.parse(shape, dtype, trans), parse(text), SM_90)
 
 
-@pytest.mark.parametrize("family", families())
-@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize(("family", "edge"), [(family, edge) for family in families() for edge in edges(family)])
 def test_text_says_what_it_is_and_how_it_is_launched(family: str, edge: str) -> None:
     config = variant(f"{family}:edge={edge}")
-    problem = Problem.parse("1024x768x512", dtypes(type(config))[0])
+    problem = coarse(Problem.parse("1024x768x512", dtypes(type(config))[0]))
     kernel, launch = render(problem, config, SM_90), config.launch_config(problem, 132)
     assert kernel.name == kernel_name(config, problem.dtype, problem.trans)
     (written,) = re.findall(r'--config "([^"]*)"', kernel.code)
     assert parse(written) == config
     assert f"--dtype {problem.dtype.value} --trans {problem.trans}" in kernel.code
     assert kernel.code.startswith(f"// {kernel.name}\n")
-    assert kernel.code.count('extern "C" __global__') == (2 if edge == "pad" else 1)
+    assert kernel.code.count('extern "C" __global__') == 1 + (edge == "pad") + (config.limbs > 0)
     assert f"({', '.join(map(str, launch.block))}) threads" in kernel.code
     assert re.search(r"digest [0-9a-f]{16}\.", kernel.code)
     assert config.template in kernel.code
@@ -66,7 +64,7 @@ def test_config_that_cannot_serve_is_refused_before_rendering() -> None:
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_constants_are_parameters_with_their_meaning_and_each_is_used(family: type[Config]) -> None:
     config = variant(f"{family.family}:")
-    code = render(Problem.parse("1024x768x512", dtypes(family)[0]), config, SM_90).code
+    code = render(coarse(Problem.parse("1024x768x512", dtypes(family)[0])), config, SM_90).code
     values = {name.upper(): value for name, value in config.values}
     constants = re.findall(r"^constexpr int (\w+) *= (\d+); *// (.+)$", code, re.MULTILINE)
     assert len(set(values) & {name for name, *_ in constants}) >= 2

@@ -31,6 +31,10 @@ KERNELS = {
     "simt_stream_k": "simt:64x64x16,thread=4x4,fragments=single,vec_c=4,stream_k=2",
     "skinny_bounds": "skinny:4x4x4",
     "skinny_l2_prefetch": "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch",
+    "mma_fp16x3": "mma:64x64x32,warp=32x32",
+    "mma_bf16x6": "mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,vec_c=2,evict_first,raster=4",
+    "wgmma_fp16x3": "wgmma:64x64,stages=2",
+    "wgmma_bf16x6": "wgmma:128x96,scheme=bf16x6,stages=2,promote=32,vec_c=2,raster=4",
     "dmma_bounds": "dmma:64x64x16,fragments=single",
     "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
     "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",
@@ -60,7 +64,8 @@ def golden_files() -> dict[str, str]:
     files = {}
     for name, text in KERNELS.items():
         config = parse(text)
-        problem = Problem.parse("1024x768x512", "double" if config.tensor_cores else "float")
+        dtype = "double" if config.tensor_cores and not config.limbs else "float"
+        problem = Problem.parse("1024x768x512", dtype, accuracy=config.accuracy)
         files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
     problem = Problem.parse("1024x768x512", "double", "tt")
     files[f"{golden}/tiled_bounds_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code

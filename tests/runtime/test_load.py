@@ -12,6 +12,7 @@ import tilewright
 from stored import make
 from tilewright.codegen.errors import ConfigError, LaunchError
 from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice, HostLaunch
@@ -157,7 +158,8 @@ class TestOutdatedRecords:
         kernel = load(20, 24, 16)
         assert (kernel.origin, kernel.config) == ("exact", record.config)
         kept = Store().best(record.device, record.problem)
-        assert kept == replace(record, versions=versions_of(kernel.device, HostDevice().compiler))
+        digest = render(record.problem, record.config, kernel.device.arch).digest
+        assert kept == replace(record, versions=versions_of(kernel.device, HostDevice().compiler), digest=digest)
 
     def test_it_is_not_checked_a_second_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD, self.OLD)
@@ -169,6 +171,21 @@ class TestOutdatedRecords:
         stored("20x24x16", PAD)
         monkeypatch.setattr(gemm_module, "Verifier", None)
         assert load(20, 24, 16).origin == "exact"
+
+    def test_nor_is_one_of_another_generator_that_wrote_the_same_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = stored("20x24x16", PAD).problem
+        kernel = load(20, 24, 16)
+        today = versions_of(kernel.device, HostDevice().compiler)
+        older = tuple((name, "old" if name == "generator" else version) for name, version in today)
+        digest = render(problem, kernel.config, kernel.device.arch).digest
+        checked: list[object] = []
+        monkeypatch.setattr(gemm_module, "_rechecked", lambda device, found, store: checked.append(1) or found)
+        for versions, text, checks in ((older, digest, 0), (older, "other", 1), (older, "", 1), (self.OLD, digest, 1)):
+            record = replace(stored("20x24x16", PAD, versions), digest=text)
+            Store().keep(record, replace=True)
+            checked.clear()
+            assert load(20, 24, 16).origin == "exact"
+            assert len(checked) == checks, (versions, text)
 
     def test_one_that_fails_gives_the_default_and_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         record = stored("20x24x16", PAD, self.OLD)

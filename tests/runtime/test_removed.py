@@ -20,6 +20,7 @@ from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.removed import same_today, without_removed
+from tilewright.codegen.render import render
 from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
@@ -138,7 +139,7 @@ def test_listings_tell_no_times_of_another_kernel(
     (line,) = (line for line in lines if "700x700x700" in line)
     assert line.split()[:4] == ["700x700x700", "double", "nn", "dmma:64x64x16,stages=4,vec=2,split_k=2,reduce=cluster"]
     rows = run("show", "--store", str(before.root), "--shape", "700x700x700", "--dtype", "double", "--csv").out
-    assert rows.splitlines()[1].startswith("nvidia-h200,700x700x700,double,nn,,,,,")
+    assert rows.splitlines()[1].startswith("nvidia-h200,700x700x700,double,nn,ieee,,,,,")
     shapes = [loads(document).problem for document in BEFORE.values()]
     assert untuned(shapes, H200, before.root) == [each for each, gone in zip(shapes, TODAY.values()) if gone[0]]
     options = ("--device-key", "nvidia-h200", "--shape", "700x700x700", "--dtype", "double")
@@ -192,7 +193,7 @@ def test_it_is_checked_and_measured_once(values: dict[str, Any], monkeypatch: py
     assert (record.versions, record.removed) == (versions_of(kernel.device, HostDevice().compiler), "")
     assert (record.median_us == 5.0) is same
     assert (record.ratio_vendor, record.ratio_interval) == ((2.0, (1.9, 2.1)) if same else (None, None))
-    assert (record.digest, record.vendor_us) == ("old" if same else "", 10.0)
+    assert (record.digest, record.vendor_us) == (render(PROBLEM, record.config, kernel.device.arch).digest, 10.0)
     aside = path.with_name(path.name + ".removed")
     assert (aside.read_bytes() == document) if not same else not aside.exists()
 

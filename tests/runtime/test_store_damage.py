@@ -9,7 +9,7 @@ import pytest
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship, signed, unranked
 from tilewright.codegen.errors import StoreError, StoreVersionError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.store.codec import dumps
+from tilewright.runtime.store.codec import SCHEMA, dumps
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store, StoreWarning
 
@@ -111,7 +111,7 @@ def test_a_newer_schema_is_left_untouched(store: Store) -> None:
     other = make(1.0, Problem(8, 8, 8))
     store.keep(other)
     path = path_of(store)
-    path.write_bytes(newer := _changed(path.read_bytes(), schema=4, record={"what": "ever"}))
+    path.write_bytes(newer := _changed(path.read_bytes(), schema=SCHEMA + 1, record={"what": "ever"}))
     for action in (
         lambda: store.best(DEVICE, PROBLEM),
         lambda: store.lookup(INFO, PROBLEM, unranked),

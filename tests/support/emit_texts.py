@@ -1,10 +1,9 @@
 """Kernels that emitted files are tested with."""
 
 from tilewright.codegen.families import families, family_named
-from variants import dtypes
+from variants import dtypes, edges
 
-EDGES = ("exact", "bounds", "pad")
-KERNELS = [f"{family}:edge={edge}" for family in families() for edge in EDGES]
+KERNELS = [f"{family}:edge={edge}" for family in families() for edge in edges(family)]
 KERNELS += [
     "simt:64x64x8,thread=4,load=registers,stages=2,fragments=single",
     "simt:split_k=3,l2_prefetch,min_ctas=2",

@@ -16,7 +16,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from variants import most_spilled_bytes
+from variants import coarse, most_spilled_bytes
 
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 
@@ -32,7 +32,7 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
     wrong = []
     for start, part in enumerate(parts):
         for (text, dtype, trans, target), (registers, smem_bytes, local_bytes) in zip(rows[start::workers], part):
-            config, problem = parse(text), Problem.parse("1024", dtype, trans)
+            config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
             predicted = (config.registers(problem.dtype), config.launch_config(problem, 132).static_smem_bytes)
             most_bytes = most_spilled_bytes(config, target, dtype)
             if registers > predicted[0] or smem_bytes != predicted[1] or local_bytes > most_bytes:
@@ -54,7 +54,7 @@ def _compile(text: str, dtype: str, trans: str, target: str) -> tuple[int | None
     """Registers of a thread, static shared bytes of a CTA and bytes of local memory, as the binary says."""
     from tilewright.runtime.device.cuda import NvrtcCompiler
 
-    source = render(Problem.parse("1024", dtype, trans), parse(text), ARCHES[target])
+    source = render(coarse(Problem.parse("1024", dtype, trans)), parse(text), ARCHES[target])
     with tempfile.TemporaryDirectory() as folder:
         binary = NvrtcCompiler(target).build(source, folder)
     return binary.registers, binary.smem_bytes, binary.frame_bytes

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from limbs import scaled_integers, with_infinity
 from products import QuickDevice, exact, integers, run
 from quick import QuickCompiler, numbered, together
 from tilewright.codegen.arch import ARCHES
@@ -85,7 +86,8 @@ class Planted:
 
     def source(self) -> KernelSource:
         """The text with the fault. Fails where it has no place for it."""
-        source = render(Problem.parse("64", self.dtype, self.trans), self.config, ARCHES["host"])
+        problem = Problem.parse("64", self.dtype, self.trans, self.config.accuracy)
+        source = render(problem, self.config, ARCHES["host"])
         for old, new in (self.before, (self.old, self.new)):
             assert old in source.code, f"{self.name}: {old!r} is not in the text"
             source = replace(source, code=source.code.replace(old, new, 1)) if old else source
@@ -166,7 +168,8 @@ def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
 
 @cache
 def _source(config: str, dtype: str, trans: str) -> KernelSource:
-    return render(Problem.parse("64", dtype, trans), parse(config), ARCHES["host"])
+    known = parse(config)
+    return render(Problem.parse("64", dtype, trans, known.accuracy), known, ARCHES["host"])
 
 
 @cache
@@ -185,8 +188,16 @@ def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], sm_count:
     binary = Binary(Path(path).read_bytes(), path)
     for sizes in shapes:
         m, n, k = (-(-size // step) * step for size in sizes)
-        problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans)
+        problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans, config.accuracy)
         kernel = Kernel(device, problem, config, source, binary)
+        if config.limbs:
+            try:
+                right = _limbs_are_right(device, kernel)
+            except (AssertionError, LaunchError) as error:
+                print(f"{problem}: {error}", file=sys.stderr)
+                right = False
+            if not right:
+                return WRONG
         for (alpha, beta), extra in product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step)):
             a, b, c = integers(problem, 1)
             if alpha == 0:
@@ -205,6 +216,20 @@ def _check(text: str, dtype: str, trans: str, shapes: Sequence[Shape], sm_count:
                 print(f"{problem}: C is wrong", file=sys.stderr)
                 return WRONG
     return RIGHT
+
+
+def _limbs_are_right(device: QuickDevice, kernel: Kernel) -> bool:
+    """Whether every limb and power of two counts, and infinities and NaN come out where they belong."""
+    problem = kernel.problem
+    for which, (alpha, beta) in enumerate(((1.0, 0.0), (-2.0, 0.5), (1.0, 1.0))):
+        a, b, c, wide = scaled_integers(problem, which)
+        got = run(device, kernel, a, b, c, alpha, beta, which)
+        if not np.array_equal(got, (alpha * wide + beta * c).astype(np.float32)):
+            print(f"{problem}: C is wrong for whole numbers of more bits", file=sys.stderr)
+            return False
+    a, b, wanted = with_infinity(problem)
+    got = run(device, kernel, a, b, np.zeros_like(wanted, np.float32), 1.0, 0.0)
+    return np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
 
 
 def _main() -> None:

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tilewright.codegen.arch import ARCHES
@@ -12,7 +13,7 @@ from tilewright.codegen.families import family_named
 from tilewright.codegen.leaf import Value
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.mechanisms.blocked import registers_held_to
-from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.text import values_of
 from tilewright.tuner.search.candidates import read_spaces
 from tilewright.tuner.search.legal import legal_configs
@@ -85,16 +86,28 @@ def combinations(family: type[Config], count: int = FEW) -> Iterator[Config]:
 
 def dtypes(family: type[Config]) -> list[DType]:
     """The types that the family computes in where a device has all it asks for."""
-    return [dtype for dtype in DType if not list(rejections(Problem(1, 1, 1, dtype), family(), ARCHES["host"]))]
+    return [
+        dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), ARCHES["sm_90a"]))
+    ]
+
+
+def edges(name: str) -> list[str]:
+    """What a kernel of the family may do at the edges of C."""
+    return [edge for edge in ("exact", "bounds", "pad") if edge != "pad" or not family_named(name)().limbs]
+
+
+def coarse(problem: Problem) -> Problem:
+    """The problem with the coarsest accuracy that it can have, which every family serves."""
+    return replace(problem, accuracy=Grade.NORMWISE) if problem.dtype is DType.FLOAT else problem
 
 
 def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Config]:
     """A sample of what the shipped space holds for a cube of 1024, or for 16 rows where it has nothing for that, in
-    double, which float can hold too."""
+    double, which float can hold too, if the family has it."""
     (chosen,) = (entry for entry in read_spaces() if entry.family == family.family)
     policy = policy_of(family.family)
     for m in (1024, 16):
-        problem = Problem(m, 1024, 1024, DType.DOUBLE)
+        problem = coarse(Problem(m, 1024, 1024, dtypes(family)[-1]))
         configs, _ = legal_configs(problem, ARCHES[arch], family, dict(chosen.parameters), policy.advice, policy.first)
         if configs:
             break
@@ -106,6 +119,10 @@ def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
     if config.family == "skinny" and config.tile.block_short >= 8:
         # Many short rows leave 128 registers, or take all there are: a few words wait in the main loop.
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
+    if config.family == "wgmma":
+        return (
+            8  # of a thread that takes all registers one pair, where k is not innermost in B and limbs cannot hold it
+        )
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":

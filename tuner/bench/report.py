@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ...codegen.problem import Grade
 from ...runtime.check.roofline import LAUNCH_US, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_output
@@ -89,6 +90,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         **{name: getattr(problem, name) for name in "mnk"},
         "dtype": problem.dtype.value,
         "trans": problem.trans,
+        **({} if problem.accuracy is Grade.IEEE else {"accuracy": problem.accuracy.value}),
         "status": row.status.value,
         "reason": row.reason or None,
         **{name: getattr(row, name) for name in _AS_THEY_ARE},

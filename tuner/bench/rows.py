@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
 
@@ -143,13 +143,15 @@ class BenchResult:
 
     @property
     def dtypes(self) -> str:
-        """The element types of the rows, in words."""
-        return " and ".join(dict.fromkeys(row.problem.dtype.value for row in self.rows))
+        """The element types of the rows, in words, and their accuracy where it is not `ieee`."""
+        problems = [row.problem for row in self.rows]
+        told = (p.dtype.value + ("" if p.accuracy is Grade.IEEE else f" ({p.accuracy})") for p in problems)
+        return " and ".join(dict.fromkeys(told))
 
     @property
     def names(self) -> list[str]:
-        """What tells the rows apart: shapes, with dtype and transposes where these differ."""
-        kinds = {(row.problem.dtype, row.problem.trans) for row in self.rows}
+        """What tells the rows apart: shapes, with dtype, transposes and accuracy where these differ."""
+        kinds = {row.problem.kind for row in self.rows}
         return [row.problem.shape if len(kinds) == 1 else str(row.problem) for row in self.rows]
 
     def compared(self, key: str) -> tuple[Rival, ...]:

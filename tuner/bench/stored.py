@@ -74,7 +74,8 @@ def _row(row: dict[str, Any]) -> BenchRow:
     given |= {name: str(row[name] or "") for name in _WORDS}
     spread = _number(row, "aa_spread")
     rivals = (_rival(row, key) for key in TITLES if row.get(f"{key}_us") is not None)
-    problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
+    shape, accuracy = f"{row['m']}x{row['n']}x{row['k']}", row.get("accuracy", "ieee")
+    problem = Problem.parse(shape, row["dtype"], row["trans"], accuracy)
     return BenchRow(
         problem=problem,
         status=Status(row["status"]),

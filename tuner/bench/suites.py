@@ -12,14 +12,14 @@ from reprlib import repr as short
 from typing import Any
 
 from ...codegen.errors import ConfigError, TilewrightError, check
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from ...runtime.files import read_named
 
 MAX_PROBLEMS = 10_000
 """More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""
 _MAX_BYTES = 1 << 20
 _SIZES = ("m", "n", "k")
-_KNOWN = (*_SIZES, "dtype", "trans")
+_KNOWN = (*_SIZES, "dtype", "trans", "accuracy")
 
 
 def _folder() -> Traversable:
@@ -31,12 +31,14 @@ def suite_names() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")))
 
 
-def suite_problems(name: str, dtype: object = DType.FLOAT, trans: str = "nn") -> tuple[Problem, ...]:
+def suite_problems(
+    name: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE
+) -> tuple[Problem, ...]:
     """The problems of a suite in order, each once: of the one called `name`, or of the file `name`, which ends in
     `.toml`, `.json` or `.csv`.
 
-    An entry is `MxNxK` or has m, n and k, and perhaps a dtype and a trans of its own, else those given here. Raises
-    ConfigError listing the known suites, or naming the file and the entry that will not do.
+    An entry is `MxNxK` or has m, n and k, and perhaps a dtype, a trans and an accuracy of its own, else those given
+    here. Raises ConfigError listing the known suites, or naming the file and the entry that will not do.
     """
     file: Traversable = Path(name)
     entries = _READERS.get(Path(name).suffix.lower())
@@ -50,7 +52,7 @@ def suite_problems(name: str, dtype: object = DType.FLOAT, trans: str = "nn") ->
         data = read_named("suite", file, _MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
         for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
-            found[_problem(entry, dtype, trans)] = None
+            found[_problem(entry, dtype, trans, accuracy)] = None
             place = ""
         check(bool(found), 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
         check(len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most")
@@ -59,7 +61,7 @@ def suite_problems(name: str, dtype: object = DType.FLOAT, trans: str = "nn") ->
     return tuple(found)
 
 
-def _problem(entry: object, dtype: object, trans: str) -> Problem:
+def _problem(entry: object, dtype: object, trans: str, accuracy: object) -> Problem:
     if isinstance(entry, dict):
         for key in entry:
             check(key in _KNOWN, f"an entry has {', '.join(_KNOWN)}, got {short(key)}")
@@ -70,10 +72,11 @@ def _problem(entry: object, dtype: object, trans: str) -> Problem:
             )
             check(whole, f"{name} must be a whole number, got {short(size)}")
         text, dtype, trans = "x".join(map(str, sizes)), entry.get("dtype", dtype), entry.get("trans", trans)
+        accuracy = entry.get("accuracy", accuracy)
     else:
         check(isinstance(entry, str), f"an entry is MxNxK or has m, n and k, got {short(entry)}")
         text = str(entry)
-    problem = Problem.parse(text, dtype, trans)
+    problem = Problem.parse(text, dtype, trans, accuracy)
     check(min(problem.m, problem.n, problem.k) > 0, f"a dimension is 0 in {problem}")
     return problem
 
@@ -97,7 +100,7 @@ def _csv(text: str) -> Iterator[tuple[str, object]]:
     rows = csv.reader(io.StringIO(text), strict=True)
     header = [cell.strip().lower() for cell in next(rows, [])]
     good = {*_SIZES} <= {*header} <= {*_KNOWN} and len(header) == len(set(header))
-    check(good, f"its first line must be m,n,k and perhaps ,dtype and ,trans, got {short(','.join(header))}")
+    check(good, f"its first line must be m,n,k and perhaps ,dtype, ,trans and ,accuracy, got {short(','.join(header))}")
     for row in rows:
         cells = [cell.strip() for cell in row]
         if any(cells):

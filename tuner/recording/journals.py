@@ -53,12 +53,12 @@ def read_journal(path: Path) -> Recording:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
-        shape, dtype, trans = str(header["study"]).split(" ")[0].split("-")
+        shape, *kind = str(header["study"]).split(" ")[0].split("-")
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
         size = Problem.parse(shape)
         return Recording(
             device_name=str(header["study"]).split(" ")[1],
-            kernel_name=f"gemm {dtype} {trans}",
+            kernel_name=" ".join(["gemm", *kind]),
             problem_size=(size.m, size.n, size.k),
             dimensions=dimensions,
             entries=dict(_entries(lines, dimensions)),

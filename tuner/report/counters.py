@@ -31,7 +31,7 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
     sections = [word for section in _SECTIONS for word in ("--section", section)]
     name = ["--kernel-name", "regex:^gemm_", "--launch-skip", "1", "--launch-count", "1"]
     program = [sys.executable, "-m", __name__, here.selector, str(config)]
-    program += [problem.shape, problem.dtype.value, problem.trans]
+    program += [problem.shape, problem.dtype.value, problem.trans, problem.accuracy]
     command = [str(ncu), "--csv", "--page", "details", *sections, *name, *program]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -53,9 +53,9 @@ def _read(lines: Sequence[str]) -> tuple[Counter, ...]:
     return tuple(dict.fromkeys((name, value, unit) for name, value, unit in named if name and value))
 
 
-def _launch(selector: str, config: str, shape: str, dtype: str, trans: str) -> None:
+def _launch(selector: str, config: str, *asked: str) -> None:
     """Launch a variant again and again for some moments: what Nsight Compute looks at, in a process of its own."""
-    device, problem = open_device(choose(selector).info), Problem.parse(shape, dtype, trans)
+    device, problem = open_device(choose(selector).info), Problem.parse(*asked)
     with device.entered():
         kernel = prepare(device, problem, parse(config))
         Timer(device, problem).warm(kernel.launch)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
+from ...codegen.problem import Grade
 from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
 from ..bench.report import figure
@@ -22,7 +23,7 @@ from .charts import Chart, check_charts
 from .drawn import roofline, search
 from .importance import importances
 from .tables import contenders_table, importance_table, trials_table, why
-from .tuning import Tuning, shortened
+from .tuning import Tuning, asked_of, shortened
 from .variant import roof_of
 
 
@@ -128,7 +129,7 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
 
 def _commands(tuning: Tuning, config: Config | None) -> list[str]:
     problem, gpu = tuning.problem, tuning.gpu
-    asked = f"--shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
+    asked = asked_of(problem)
     trials = len(tuning.trials) or EFFORTS["normal"].trials
     effort = "--effort full " if trials > EFFORTS["normal"].trials else ""
     commands = [f"tilewright tune {asked} {effort}--trials {trials}"]
@@ -136,6 +137,7 @@ def _commands(tuning: Tuning, config: Config | None) -> list[str]:
         commands.append(f"tilewright emit {asked} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
     arguments = f"{problem.m}, {problem.n}, {problem.k}, dtype={json.dumps(problem.dtype.value)}"
     arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
+    arguments += "" if problem.accuracy is Grade.IEEE else f", accuracy={json.dumps(problem.accuracy)}"
     commands.append(f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}")
     return commands
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, StoreError, TilewrightError, check
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
@@ -26,7 +26,7 @@ from ..search.candidates import ABSENT, FAMILY, config_of
 
 _SHORTEST_US, _LONGEST_US = 1e-6, 1e12
 _LETTERS = 400
-_KERNEL = re.compile(r"gemm (\w+) (\w\w)")
+_KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,16 @@ def tuning_of(
     if unknown := sum(trial.config is None for trial in trials):
         sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
-        command = f"tilewright tune --shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}"
+        command = f"tilewright tune {asked_of(problem)}"
         raise ConfigError(f"nothing is stored of {problem} on {device_key}: {command} tunes it")
     name = info.name if info else told.device_name if told else device_key
     return Tuning(problem, name, info, trials, record, contenders, tuple(sources))
+
+
+def asked_of(problem: Problem) -> str:
+    """The options of a command that ask for a problem."""
+    accuracy = "" if problem.accuracy is Grade.IEEE else f" --accuracy {problem.accuracy}"
+    return f"--shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}{accuracy}"
 
 
 def shortened(text: str) -> str:
@@ -137,7 +143,7 @@ def _problem_of(recording: Recording) -> Problem:
     match, size = _KERNEL.fullmatch(recording.kernel_name), recording.problem_size
     if match is None or len(size) != 3:
         raise ConfigError(f"--recording must be one of tilewright's, got one of the kernel {recording.kernel_name!r}")
-    return Problem.parse("x".join(map(str, size)), match[1], match[2])
+    return Problem.parse("x".join(map(str, size)), match[1], match[2], match[3] or Grade.IEEE)
 
 
 def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
@@ -154,7 +160,8 @@ def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contend
         raise StoreError(f"--results {path}: not what tune --json writes: {error}") from error
     wanted = [each for each in found if problem in (None, each[0].problem)]
     shapes = ", ".join(str(record.problem) for record, _ in found)
-    check(len(wanted) == 1, f"--results {path} is of {shapes}: name one of them by --shape, --dtype and --trans")
+    asked = "name one of them by --shape, --dtype, --trans and --accuracy"
+    check(len(wanted) == 1, f"--results {path} is of {shapes}: {asked}")
     return wanted[0]
 
 

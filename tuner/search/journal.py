@@ -146,7 +146,7 @@ class Journal:
 
 def study_of(problem: Problem) -> str:
     """The first word of a study's name: what is multiplied."""
-    return f"{problem.shape}-{problem.dtype.value}-{problem.trans}"
+    return f"{problem.shape} {problem.kind}".replace(" ", "-")
 
 
 def _line(entry: dict[str, Any]) -> bytes:

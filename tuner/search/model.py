@@ -70,6 +70,9 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     if any(config.packs):
         sizes = (m * k * config.packs[0] + k * n * config.packs[1]) * dtype.size_bytes
         copies_us = 2 * sizes / (info.bandwidth_gbs * 1e3) + _PACK_CYCLES / info.clock_mhz
+    if config.limbs:  # read twice, written and read once at half the size or more
+        sizes = (m * k + k * n) * (2 * dtype.size_bytes + 2 * config.limbs)
+        copies_us = sizes / (info.bandwidth_gbs * 1e3) + _PACK_CYCLES / info.clock_mhz
     if cost.in_flight:
         # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
         per_sm = concurrent * config.threads * cost.in_flight * dtype.size_bytes
@@ -96,7 +99,7 @@ def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> 
 def _fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
     """Multiply-adds of an SM in one clock, at best."""
     if config.tensor_cores:
-        return arch.dmma_per_cycle
+        return arch.dmma_per_cycle if dtype is DType.DOUBLE else max(1, arch.mma_per_cycle // config.products)
     return arch.fma_per_cycle_float if dtype is DType.FLOAT else arch.fma_per_cycle_double
 
 

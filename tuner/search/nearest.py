@@ -29,9 +29,12 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     near = [
         record
         for record in records
-        if record.device == info.key and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        if record.device == info.key
+        and (record.problem.dtype, record.problem.trans) == (problem.dtype, problem.trans)
+        and record.problem.accuracy.keeps(problem.accuracy)
     ]
-    near.sort(key=lambda record: distance(record.problem, problem))
+    # Of one shape's the record that was free to be as coarse as this product may be.
+    near.sort(key=lambda r: (distance(r.problem, problem), r.problem.accuracy != problem.accuracy))
     if not (near and distance(near[0].problem, problem) <= _NEAR):
         for each in predictions(problem, info, 1):
             return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
@@ -72,8 +75,11 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
         if not may_hold(problem, arch, kind, policy.advice, {name: config.get(name)}):
             reset[name] = kind.leaf(name).default
     choices = [kind.leaf(name).choices for name in kind.vectors]
+    widths = sorted(itertools.product(*choices), key=math.prod, reverse=True)
     for edge in dict.fromkeys(edges):
-        for chosen in sorted(itertools.product(*choices), key=math.prod, reverse=True):
+        if not serves(config.changed(**{**reset, "edge": edge}).scalar(), problem, arch):
+            continue  # nor with vectors
+        for chosen in widths:
             fit = config.changed(**{**reset, "edge": edge}, **dict(zip(kind.vectors, chosen)))
             if serves(fit, problem, arch):
                 return fit

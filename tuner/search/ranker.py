@@ -175,9 +175,13 @@ class Trees:
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""
-        answers = features[:, self.questions] > self.borders
-        leaf = answers @ (1 << np.arange(self.questions.shape[1]))
-        found: Floats = self.leaves[np.arange(len(self.leaves)), leaf].sum(axis=1) + self.bias
+        count, depth = self.questions.shape
+        asked = np.ascontiguousarray(features.T)[self.questions.ravel()]  # whole rows: several times as fast
+        answers = (asked > self.borders.reshape(-1, 1)).reshape(count, depth, -1)
+        leaf = np.arange(count)[:, None] << depth
+        for bit in range(depth):
+            leaf = leaf + (answers[:, bit] << bit)
+        found: Floats = self.leaves.ravel()[leaf].sum(axis=0) + self.bias
         return found
 
 

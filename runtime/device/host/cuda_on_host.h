@@ -15,6 +15,7 @@
 #include "copies.h"
 #include "fibers.h"
 #include "launch.h"
+#include "tensor_cores.h"
 
 // ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host.py rewrites that line. -----
 
@@ -54,6 +55,17 @@ TILEWRIGHT_VECTOR(long long, longlong)
 constexpr int warpSize = 32;
 
 inline void __syncthreads(int line = __builtin_LINE()) { tilewright_host::sync_block(line); }
+inline int __syncthreads_or(int mine, int line = __builtin_LINE())
+{
+    unsigned& found = tilewright_host::block->found;
+    found |= mine != 0;
+    tilewright_host::sync_block(line);
+    const int any = int(found);
+    tilewright_host::sync_block(line);
+    found = 0;
+    tilewright_host::sync_block(line);  // before the next vote
+    return any;
+}
 inline void __syncwarp(unsigned mask = ~0u) { tilewright_host::sync_warp(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -115,6 +115,7 @@ struct Block {
     unsigned left;                   // of those returned, the ones that no barrier waits for
     unsigned arrived, generation;    // at the block's barrier; how often it has opened
     int arrived_line;                // where
+    unsigned found;                  // whether any of them brought a yes
     unsigned named_arrived[NAMED];   // at each of its barriers by number, of which the first is never used
     unsigned named_opened[NAMED];    // how often each of them has opened
     unsigned lanes_arrived[MAX_THREADS / WARP];

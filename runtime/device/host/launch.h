@@ -118,7 +118,7 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
         if (turn < cluster) {
             block->index = blockIdx = {x + rank, y, z};
             block->first = fibers_used;
-            block->used = block->started = block->returned = block->left = 0;
+            block->used = block->started = block->returned = block->left = block->found = 0;
             poison_block();
             forget_boxes();
             begin();

@@ -97,6 +97,18 @@ inline void copy_box(void* to, const void* map_at, int col, int row, void* barri
         {static_cast<char*>(to), map, col, row, static_cast<Mbarrier*>(barrier)};
 }
 
+// Starts to copy a run of memory.
+inline void copy_bulk(void* to, const void* from, unsigned bytes, void* barrier)
+{
+    const size_t target = reinterpret_cast<size_t>(to), source = reinterpret_cast<size_t>(from);
+    if (!bytes || bytes % 16 || target % 16 || source % 16) abort();
+    unsigned& count = box_count[block - blocks];
+    if (count == MAX_BOXES) abort();
+    memset(to, 0xFF, bytes);
+    const TensorMap run = {static_cast<const char*>(from), bytes, 1, 1, 1, 1, bytes, 0, {}};  // of one large element
+    box_copies[block - blocks][count++] = {static_cast<char*>(to), run, 0, 0, static_cast<Mbarrier*>(barrier)};
+}
+
 // Lets all copies of the block arrive; false where none is under way.
 inline bool deliver_all()
 {

@@ -1,0 +1,195 @@
+"""Float on tensor cores, on an NVIDIA GPU: whether results keep their grade, and how fast they are beside SGEMM.
+
+    python benchmarks/limbs.py
+    python benchmarks/limbs.py --sizes 1024 4096
+
+Variants of `mma` and `wgmma` are compiled side by side, checked, compared with SGEMM on kinds of data that are hard to
+multiply, run on infinities, NaN and zero rows, and timed from CUDA graphs: both launches, and each by itself. Needs
+CuPy.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.product.kernel import prepare
+
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "support"))
+from kinds import KINDS
+
+FIRST = (
+    "wgmma:128x128",
+    "mma:128x128x32",
+    "wgmma:128x128,scheme=bf16x6,stages=2",
+    "mma:128x128x32,scheme=bf16x6,promote=32",
+)
+"""Checked with all transposes, and shown."""
+OTHERS = (
+    "wgmma:128x128,raster=8", "wgmma:128x192,stages=2", "wgmma:192x128,stages=2", "wgmma:128x64,stages=4",
+    "wgmma:64x192", "wgmma:128x128,promote=32", "mma:128x128x64", "mma:128x128x32,stages=4,raster=8",
+    "mma:128x64x32,warp=32x32,min_ctas=2", "mma:64x64x32,warp=32x32,min_ctas=3",
+    "wgmma:128x128,scheme=bf16x6,stages=2,raster=8", "wgmma:128x64,scheme=bf16x6,stages=3",
+    "mma:128x128x32,scheme=bf16x6,promote=32,stages=4,raster=8",
+)  # fmt: skip
+CHECKED = (128, 128, 512), (257, 130, 999), (1, 1, 300), (1000, 33, 4096), (4097, 515, 1031)
+TRANS = "nn", "nt", "tn", "tt"
+REPEATS = 100
+
+
+def problem_of(config: Config, shape: tuple[int, int, int], trans: str = "nn") -> Problem:
+    """The product that a config is checked and timed with: of the grade that it keeps."""
+    return Problem.parse("x".join(map(str, shape)), "float", trans, config.accuracy)
+
+
+def operand(array: Any) -> Operand:
+    """A matrix as it lies."""
+    return Operand(array.data.ptr, *array.shape, array.shape[1], False, array)
+
+
+def compile_all(device: Device) -> None:
+    """Fill the cache."""
+    wanted = [(parse(text), "nn") for text in (*FIRST, *OTHERS)]
+    wanted += [(parse(text), trans) for text in FIRST for trans in TRANS[1:]]
+
+    def compiled(config: Config, trans: str) -> None:
+        source = render(problem_of(config, (1024, 1024, 1024), trans), config, device.info.arch)
+        compile_cached(device.compiler, source)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda each: compiled(*each), wanted))
+
+
+def check(device: Device) -> None:
+    """Whole numbers exactly, random ones within the bound of the grade."""
+    wrong = 0
+    for text in (*FIRST, *OTHERS):
+        for trans in TRANS if text in FIRST else ("nn",):
+            for shape in CHECKED:
+                config = parse(text)
+                problem = problem_of(config, shape, trans)
+                reason = Verifier(device, problem).check(prepare(device, problem, config).launch).reason
+                if reason:
+                    wrong += 1
+                    print(f"WRONG {text} {problem}: {reason}")
+    print(f"{wrong} wrong")
+
+
+def errors(a: Any, b: Any, c: Any) -> tuple[float, float]:
+    """The largest error in units of u |a||b| by elements, and by norms of row and column."""
+    x, y, u = a.astype(cp.float64), b.astype(cp.float64), 2.0**-24
+    off = abs(c - x @ y)
+    norms = cp.linalg.norm(x, axis=1)[:, None] * cp.linalg.norm(y, axis=0)[None, :]
+    return float((off / (u * (abs(x) @ abs(y)))).max()), float((off / (u * norms)).max())
+
+
+def compare(device: Device) -> None:
+    """Errors beside SGEMM's on each kind of data."""
+    names = "SGEMM", *FIRST
+    print("errors in units of u |a||b|, elementwise and normwise")
+    for k in (512, 4096, 16384):
+        for kind, make in KINDS.items():
+            a, b = map(cp.asarray, make(np.random.default_rng(1), 256, 256, k))
+            found = [errors(a, b, a @ b)]
+            for text in FIRST:
+                c, config = cp.full((256, 256), cp.nan, cp.float32), parse(text)
+                prepare(device, problem_of(config, (256, 256, k)), config).launch(operand(a), operand(b), operand(c))
+                found.append(errors(a, b, c))
+            cells = "; ".join(f"{name.partition(',')[0]} {e:.2f} {w:.3f}" for name, (e, w) in zip(names, found))
+            print(f"{kind:<11} {k:>6}: {cells}")
+
+
+def specials(device: Device) -> None:
+    """Infinities, NaN, a zero row and the largest numbers; the same bits each time."""
+    for text in FIRST:
+        config = parse(text)
+        a, b = cp.random.standard_normal((300, 700), cp.float32), cp.random.standard_normal((700, 260), cp.float32)
+        a[7, 3], b[5, 9], a[200], a[201, 4] = cp.inf, cp.nan, 0, 3e38
+        c, kernel = cp.empty((300, 260), cp.float32), prepare(device, problem_of(config, (300, 260, 700)), config)
+        given = operand(a), operand(b), operand(c)
+        kernel.launch(*given)
+        first, wanted = c.copy(), a @ b
+        alike = all(bool((test(wanted) == test(c)).all()) for test in (cp.isnan, cp.isposinf, cp.isneginf))
+        same = 0
+        for _ in range(REPEATS):
+            kernel.launch(*given)
+            same += int((c.view(cp.uint32) == first.view(cp.uint32)).all())
+        print(f"{text}: special values {'right' if alike and bool((c[200, :9] == 0).all()) else 'WRONG'}, same {same}")
+
+
+def timed(device: Device, run: Callable[[], None], flops: float) -> float:
+    """Microseconds of one of many launches of a graph."""
+    count = max(2, min(40, int(1e12 / flops)))
+    replay = device.capture(lambda: [run() for _ in range(count)], run)
+    replay()
+    found = []
+    for _ in range(5):
+        begin, end = cp.cuda.Event(), cp.cuda.Event()
+        begin.record()
+        replay()
+        end.record()
+        end.synchronize()
+        found.append(cp.cuda.get_elapsed_time(begin, end) / count * 1e3)
+    return statistics.median(found)
+
+
+def speed(device: Device, size: int) -> None:
+    """All variants at one square size."""
+    a, b = (cp.random.standard_normal((size, size), cp.float32) for _ in range(2))
+    c, flops = cp.empty((size, size), cp.float32), 2.0 * size**3
+    given = operand(a), operand(b), operand(c)
+    vendor, begin = device.vendor(Problem(size, size, size)), time.monotonic()
+    while time.monotonic() - begin < 0.4:
+        vendor(*given, 1.0, 0.0)
+        cp.cuda.get_current_stream().synchronize()
+    base = timed(device, lambda: vendor(*given, 1.0, 0.0), flops)
+    print(f"{size}^3: SGEMM {base:.1f} us, {flops / base / 1e6:.1f} TFLOP/s")
+    for text in (*FIRST, *OTHERS):
+        config = parse(text)
+        kernel = prepare(device, problem_of(config, (size, size, size)), config)
+        kernel.launch(*given)
+        kernel.prepare_graphs(1)
+        whole = timed(device, lambda kernel=kernel: kernel.launch(*given), flops)
+        program = kernel.laid(size, size, size).program
+        own, alone = program.addresses(device.stream(), False), []
+        values = (a.data.ptr, b.data.ptr, c.data.ptr, 1.0, 0.0, *own, *program.constants)
+        for launch, _, pick in program.steps:
+            arguments = pick(values)
+            run = lambda launch=launch, arguments=arguments: launch(device.stream(), *arguments)  # noqa: E731
+            alone.append(timed(device, run, flops))
+        parts = f"split {alone[0]:.1f}, product {alone[1]:.1f} us"
+        print(f"  {text:<58} {whole:8.1f} us {flops / whole / 1e6:6.1f} TFLOP/s {base / whole:5.2f} x SGEMM; {parts}")
+
+
+def main() -> None:
+    """All of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
+    options = parser.parse_args()
+    device = open_device(choose("cuda").info)
+    with device.entered():
+        for step in (compile_all, check, compare, specials):
+            begin = time.monotonic()
+            step(device)
+            print(f"{step.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+        for size in options.sizes:
+            speed(device, size)
+
+
+if __name__ == "__main__":
+    main()

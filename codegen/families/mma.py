@@ -1,0 +1,175 @@
+"""The `mma` family: float on the tensor cores, by products of limbs of half the bits."""
+
+from dataclasses import dataclass
+
+from ..config import Config
+from ..leaf import Edge, option
+from ..legality import Rule
+from ..mechanisms.blocked import CTAS_FIT, registers_for
+from ..mechanisms.limbs import LIMB_RULES, MMA_K, Scheme
+from ..mechanisms.operands import aligned
+from ..problem import DType, Grade
+
+MOST_ACCUMULATORS = 64
+"""Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
+_LEAST_INTERVALS = 4
+"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+_CHUNK = 8
+"""Elements of a limb that one copy moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTile:
+    """Sizes of the block tile and the warp tile."""
+
+    block_m: int = option(128, 32, 64, 256, meaning="rows of C a CTA computes")
+    block_n: int = option(128, 32, 64, 256, meaning="columns of C a CTA computes")
+    block_k: int = option(32, 16, 64, meaning="steps of k that a tile covers")
+    warp_m: int = option(64, 16, 32, meaning="rows of C a warp computes")
+    warp_n: int = option(32, 16, 64, meaning="columns of C a warp computes")
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA, rounded down where the block tile is no multiple of a warp tile."""
+        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread holds."""
+        return self.warp_m * self.warp_n // 32
+
+
+@dataclass(frozen=True, slots=True)
+class MmaPipeline:
+    """How elements are split, and how tiles of their limbs pass along k."""
+
+    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
+    promote: int = option(64, 16, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
+    stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class MmaEpilogue:
+    """How sums come to C."""
+
+    evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
+    vec_c: int = option(1, 2, meaning="elements of C that one store moves")
+
+
+@dataclass(frozen=True, slots=True)
+class MmaLaunch:
+    """Order of tiles and occupancy."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+    min_ctas: int = option(1, 2, 3, 4, meaning="CTAs that the registers must allow on an SM")
+
+
+def _even(config: "MmaConfig") -> bool:
+    """Whether all threads copy equally often, whole groups of 8 rows apart."""
+    chunks, tile = config.tile.block_k // _CHUNK, config.tile
+    rows = config.threads // chunks
+    return config.threads % (8 * chunks) == 0 and tile.block_m % rows == 0 and tile.block_n % rows == 0
+
+
+_RULES: tuple[Rule["MmaConfig"], ...] = (
+    *LIMB_RULES,
+    Rule(
+        "the device multiplies halves and bfloat16s by mma.m16n8k16",
+        lambda problem, config, arch: "mma.m16n8k16" in arch.instructions,
+    ),
+    Rule(
+        "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
+        lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
+    ),
+    Rule(
+        "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
+        lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
+    ),
+    Rule(
+        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
+        lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
+    ),
+    Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, arch: _even(config)),
+    Rule(
+        "operands are padded as they are split, not before",
+        lambda problem, config, arch: config.edge is not Edge.PAD,
+    ),
+    aligned("c", lambda config: config.epilogue.vec_c),
+    CTAS_FIT,
+    Rule(
+        "registers of {c.min_ctas} CTAs fit on an SM",
+        lambda problem, config, arch: config.least_registers <= registers_for(config.threads, config.min_ctas),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MmaConfig(Config):
+    """A variant of the family."""
+
+    family = "mma"
+    title = "float by products of half-precision limbs on the tensor cores, mma.sync"
+    template = "mma.cu.jinja"
+    order = 5
+    rules = _RULES
+    tensor_cores = True
+    vectors = ("vec_c",)
+    pdl = True
+    joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
+
+    tile: MmaTile = MmaTile()
+    pipeline: MmaPipeline = MmaPipeline()
+    epilogue: MmaEpilogue = MmaEpilogue()
+    launch: MmaLaunch = MmaLaunch()
+    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def accuracy(self) -> Grade:
+        return self.pipeline.scheme.accuracy
+
+    @property
+    def limbs(self) -> int:
+        return self.pipeline.scheme.limbs
+
+    @property
+    def least_k(self) -> int:
+        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
+        return _LEAST_INTERVALS * self.pipeline.promote if self.accuracy is Grade.ELEMENTWISE else 0
+
+    @property
+    def products(self) -> int:
+        return self.pipeline.scheme.products
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return 32 * self.tile.warps, 1, 1
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        return self.tile.block_m, self.tile.block_n, self.tile.block_k
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        return 1, 1, self.epilogue.vec_c
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """The limbs of both operands' tiles in each stage."""
+        tile = self.tile
+        return 2 * self.limbs * self.pipeline.stages * tile.block_k * (tile.block_m + tile.block_n)
+
+    @property
+    def _fragment_registers(self) -> int:
+        return self.limbs * (self.tile.warp_m + self.tile.warp_n) * MMA_K // 64
+
+    @property
+    def min_ctas(self) -> int:
+        return self.launch.min_ctas
+
+    @property
+    def least_registers(self) -> int:
+        """Registers that a thread can do with; with fewer some spill."""
+        return 2 * self.tile.accumulators + self._fragment_registers + 32
+
+    def registers(self, dtype: DType) -> int:
+        bound = registers_for(self.threads, self.min_ctas)
+        return min(bound, self.least_registers + self._fragment_registers + 16)

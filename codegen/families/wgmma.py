@@ -1,0 +1,153 @@
+"""The `wgmma` family: float on Hopper's tensor cores, by products of limbs that both lie in shared memory."""
+
+from dataclasses import dataclass
+
+from ..config import Config
+from ..leaf import Edge, option
+from ..legality import Rule
+from ..mechanisms.limbs import LIMB_RULES, Scheme
+from ..mechanisms.operands import aligned
+from ..problem import DType, Grade
+
+WARPGROUP = 128
+"""Threads that execute an instruction together."""
+ROWS = 64
+"""Rows of C of an instruction."""
+_LEAST_INTERVALS = 2
+"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+_REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
+"""By warpgroups that multiply: registers that a thread of the producer keeps, and that one of the others takes; 0 where
+all have as many as they can use."""
+_MOST_ACCUMULATORS = {1: 96, 2: 96, 3: 64}
+"""Elements of C that a thread can hold in them twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaTile:
+    """Sizes of the block tile. It covers 64 steps of k, 128 bytes of a limb."""
+
+    block_m: int = option(128, 64, 192, meaning="rows of C a CTA computes, 64 of them a warpgroup")
+    block_n: int = option(128, 64, 96, 192, meaning="columns of C a CTA computes")
+
+    @property
+    def block_k(self) -> int:
+        """Steps of k that a tile covers."""
+        return 64
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that multiply."""
+        return self.block_m // ROWS
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread holds."""
+        return self.block_n // 2
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaPipeline:
+    """How elements are split, and how tiles of their limbs pass along k."""
+
+    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
+    promote: int = option(64, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
+    stages: int = option(3, 2, 4, 5, 6, meaning="tiles that shared memory holds at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaEpilogue:
+    """How sums come to C."""
+
+    evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
+    vec_c: int = option(1, 2, meaning="elements of C that one store moves")
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaLaunch:
+    """Order of tiles."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+
+
+_RULES: tuple[Rule["WgmmaConfig"], ...] = (
+    *LIMB_RULES,
+    Rule("the device has wgmma", lambda problem, config, arch: "wgmma.mma_async" in arch.instructions),
+    Rule(
+        "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
+        lambda problem, config, arch: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],
+    ),
+    Rule(
+        "operands are padded as they are split, not before",
+        lambda problem, config, arch: config.edge is not Edge.PAD,
+    ),
+    aligned("c", lambda config: config.epilogue.vec_c),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaConfig(Config):
+    """A variant of the family."""
+
+    family = "wgmma"
+    title = "float by products of half-precision limbs on the tensor cores, wgmma"
+    template = "wgmma.cu.jinja"
+    order = 6
+    rules = _RULES
+    tensor_cores = True
+    vectors = ("vec_c",)
+    pdl = True
+    joined = (("", ("block_m", "block_n")),)
+
+    tile: WgmmaTile = WgmmaTile()
+    pipeline: WgmmaPipeline = WgmmaPipeline()
+    epilogue: WgmmaEpilogue = WgmmaEpilogue()
+    launch: WgmmaLaunch = WgmmaLaunch()
+    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def accuracy(self) -> Grade:
+        return self.pipeline.scheme.accuracy
+
+    @property
+    def limbs(self) -> int:
+        return self.pipeline.scheme.limbs
+
+    @property
+    def least_k(self) -> int:
+        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
+        return _LEAST_INTERVALS * self.pipeline.promote if self.accuracy is Grade.ELEMENTWISE else 0
+
+    @property
+    def products(self) -> int:
+        return self.pipeline.scheme.products
+
+    @property
+    def producer_threads(self) -> int:
+        return WARPGROUP
+
+    @property
+    def reallocated(self) -> tuple[int, int]:
+        """Registers that a thread of the producer keeps, and that one of the other warpgroups takes; 0 for neither."""
+        return _REGISTERS[self.tile.warpgroups]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return WARPGROUP * (self.tile.warpgroups + 1), 1, 1
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        return self.tile.block_m, self.tile.block_n, self.tile.block_k
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        return 1, 1, self.epilogue.vec_c
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """The limbs of both operands' tiles in each stage, and two barriers for each."""
+        tile = self.tile
+        limbs = 2 * self.limbs * tile.block_k * (tile.block_m + tile.block_n)
+        return self.pipeline.stages * (limbs + 16)
+
+    def registers(self, dtype: DType) -> int:
+        # What a thread has on average when it starts.
+        return min(255, 65536 // self.threads // 8 * 8)

@@ -1,0 +1,74 @@
+"""Operands that are split first: each float into limbs of half the bits, which the tensor cores multiply."""
+
+import enum
+from typing import Any
+
+from ..legality import Rule
+from ..problem import DType, Grade, Problem
+from ..source import LIMB_ROWS
+
+MMA_K = 16
+"""Steps of k of one instruction."""
+
+
+class Scheme(enum.StrEnum):
+    """Into which limbs A and B are split, and which products of theirs count."""
+
+    FP16X3 = "fp16x3"
+    """Two halves each, three products: all but that of the low limbs."""
+    BF16X6 = "bf16x6"
+    """Three bfloat16s each, six products: those of at least 2^-16 of the largest."""
+
+    @property
+    def limbs(self) -> int:
+        """Limbs of an element."""
+        return 2 if self is Scheme.FP16X3 else 3
+
+    @property
+    def products(self) -> int:
+        """Products of limbs for one product of elements."""
+        return self.limbs * (self.limbs + 1) // 2
+
+    @property
+    def accuracy(self) -> Grade:
+        """What it keeps where its sums are promoted often enough."""
+        return Grade.NORMWISE if self is Scheme.FP16X3 else Grade.ELEMENTWISE
+
+
+def limb_sizes(config: Any, problem: Problem) -> tuple[int, int, int]:
+    """m, n and k rounded up to whole tiles: what the limbs cover, zero past the matrix."""
+    sizes = problem.m, problem.n, problem.k
+    m, n, k = (-(-size // each) * each for size, each in zip(sizes, config.cta_tile))
+    return m, n, k
+
+
+def limb_bytes(config: Any, problem: Problem) -> int:
+    """Device memory of the limbs of A, those of B, and an exponent of 4 bytes for each row and column."""
+    m, n, k = limb_sizes(config, problem)
+    return (m + n) * (2 * int(config.limbs) * k + 4)
+
+
+def limb_ctas(config: Any, problem: Problem) -> int:
+    """CTAs of the kernel that splits."""
+    m, n, _ = limb_sizes(config, problem)
+    return -(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)
+
+
+LIMB_RULES: tuple[Rule[Any], ...] = (
+    Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
+    Rule(
+        "results need not be more accurate than {c.pipeline.scheme} is",
+        lambda problem, config, arch: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
+    ),
+    Rule(
+        "where each element is promised, k is at least {c.least_k}",
+        lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
+    ),
+    Rule(
+        "of block_k {c.tile.block_k} and the promotion interval {c.pipeline.promote} one divides the other",
+        lambda problem, config, arch: (
+            max(config.tile.block_k, config.pipeline.promote) % min(config.tile.block_k, config.pipeline.promote) == 0
+        ),
+    ),
+)
+"""The rules for a family of products of limbs."""

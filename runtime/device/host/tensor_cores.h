@@ -1,0 +1,200 @@
+// Twins of what tensor cores do with halves and bfloat16s: conversions, and mma.m16n8k16 with sums in float.
+//
+// Their sums are not those of IEEE arithmetic. The 16 products, which are exact, and the number that they are added to
+// are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off once more to
+// the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "fibers.h"
+
+inline unsigned __float_as_uint(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+inline float __uint_as_float(unsigned bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+namespace tilewright_host {
+
+// x / 2^fraction to the nearest whole number, ties to even, as conversions round.
+inline unsigned rounded(unsigned x, int fraction)
+{
+    const unsigned whole = x >> fraction, rest = x & ((1u << fraction) - 1), tie = 1u << (fraction - 1);
+    return whole + (rest > tie || (rest == tie && whole % 2));
+}
+
+inline unsigned short to_bfloat(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    if (isnan(x)) return 0x7fff;
+    return (unsigned short)((bits >> 31 << 15) | rounded(bits & 0x7fffffffu, 16));
+}
+
+inline float from_bfloat(unsigned short bits) { return __uint_as_float(unsigned(bits) << 16); }
+
+inline unsigned short to_half(float x)
+{
+    const unsigned bits = __float_as_uint(x), sign = bits >> 31 << 15, magnitude = bits & 0x7fffffffu;
+    if (isnan(x)) return 0x7fff;
+    const int exponent = int(magnitude >> 23) - 127;
+    if (exponent > 15) return (unsigned short)(sign | 0x7c00);
+    // Its exponent and 10 fraction bits in one number, into which rounding may carry; below 2^-14 there is no exponent.
+    const unsigned kept = exponent >= -14 ? rounded(magnitude - (112u << 23), 13)
+                          : exponent > -32 ? rounded((magnitude & 0x7fffffu) | 0x800000u, -1 - exponent)
+                                           : 0;
+    return (unsigned short)(sign | kept);
+}
+
+inline float from_half(unsigned short bits)
+{
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const float magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
+                            : exponent     ? ldexpf(float(1024 + fraction), exponent - 25)
+                                           : ldexpf(float(fraction), -24);
+    return bits >> 15 ? -magnitude : magnitude;
+}
+
+// A finite number as significand * 2^exponent, the significand from 1 to 2, or 0.
+struct Scaled {
+    float significand;
+    int exponent;
+};
+constexpr int ZERO_EXPONENT = -10000;
+
+inline Scaled scaled(float x)
+{
+    if (x == 0) return {0, ZERO_EXPONENT};
+    const unsigned bits = __float_as_uint(x), biased = bits >> 23 & 255;
+    if (biased) return {__uint_as_float((bits & 0x807fffffu) | 127u << 23), int(biased) - 127};
+    int exponent;
+    const float significand = frexpf(x, &exponent);
+    return {2 * significand, exponent - 1};
+}
+
+// start + the sum of a[i] * b[i], as tensor cores add.
+inline float cut_off_sum(float start, const Scaled* a, const Scaled* b)
+{
+    const Scaled first = scaled(start);
+    int most = first.exponent;
+    for (int i = 0; i < 16; ++i) {
+        const int exponent = a[i].exponent + b[i].exponent;
+        if (a[i].significand != 0 && b[i].significand != 0 && exponent > most) most = exponent;
+    }
+    if (most == ZERO_EXPONENT) return 0;
+    const auto cut = [most](double x, int exponent) {
+        const int places = exponent - most + 25;
+        return places < -2 ? int64_t(0) : int64_t(places < 0 ? x / (1 << -places) : x * (int64_t(1) << places));
+    };
+    int64_t sum = cut(first.significand, first.exponent);
+    for (int i = 0; i < 16; ++i) {
+        if (a[i].significand == 0 || b[i].significand == 0) continue;
+        sum += cut(double(a[i].significand) * b[i].significand, a[i].exponent + b[i].exponent);
+    }
+    const double whole = ldexp(double(sum), most - 25);
+    const float near = float(whole);
+    return fabs(double(near)) > fabs(whole) ? nextafterf(near, 0) : near;
+}
+
+// A limb as it counts in a sum.
+template <bool HALF>
+Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
+
+struct OfTile {
+    float x[4];
+};
+
+// What mma.m16n8k16 leaves a lane: rows g and g + 8 of the 16 x 8 sums, columns 2t and 2t + 1. HALF, else bfloat16.
+template <bool HALF>
+OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* upper, const float* lower)
+{
+    struct Fragment {
+        unsigned a[4], b[2];
+    };
+    const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const int g = int(lane()) / 4, t = int(lane()) % 4;
+    return warp_collective(~0u, mine, [=](auto of) {
+        const auto part = [](unsigned two, int which) {
+            return limb<HALF>((unsigned short)(two >> 16 * which));
+        };
+        Scaled rows[2][16], cols[2][16];
+        for (int p = 0; p < 16; ++p) {
+            const int pair = p % 8 / 2, which = p % 2, later = p / 8;
+            for (int each = 0; each < 2; ++each) {
+                rows[each][p] = part(of(4 * g + pair).a[2 * later + each], which);
+                cols[each][p] = part(of(4 * (2 * t + each) + pair).b[later], which);
+            }
+        }
+        return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
+                       cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
+    });
+}
+
+// ---- wgmma: a thread's part of what its warpgroup has started is done when it waits ----------------------------
+
+struct Started {
+    void (*finish)(const Started&);
+    float* sums;
+    const char *a, *b;
+    bool fresh;
+};
+
+constexpr unsigned MAX_STARTED = 32;  // of a thread
+static Started started_wgmma[MAX_THREADS * MAX_CLUSTER][MAX_STARTED];
+static unsigned started_count[MAX_THREADS * MAX_CLUSTER];
+
+inline unsigned own_place() { return (block - blocks) * threads + fibers[current].rank; }
+
+// Step p of row `row` of rows of 128 bytes, 8 of them before the next 1024, with their pieces swapped by address.
+inline unsigned short element(const char* rows, int row, int p)
+{
+    size_t at = reinterpret_cast<size_t>(rows) + row / 8 * 1024 + row % 8 * 128 + p * 2;
+    at ^= (at >> 7 & 7) << 4;
+    unsigned short bits;
+    memcpy(&bits, reinterpret_cast<const char*>(at), 2);
+    return bits;
+}
+
+// 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
+template <bool HALF, int COLUMNS>
+void finish_wgmma(const Started& one)
+{
+    const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
+    Scaled rows[2][16], col[16];
+    for (int p = 0; p < 16; ++p)
+        for (int each = 0; each < 2; ++each) rows[each][p] = limb<HALF>(element(one.a, row + 8 * each, p));
+    for (int j = 0; j < COLUMNS / 4; ++j) {
+        for (int p = 0; p < 16; ++p) col[p] = limb<HALF>(element(one.b, j / 2 * 8 + 2 * t + j % 2, p));
+        for (int each = 0; each < 2; ++each) {
+            float& sum = one.sums[each * (COLUMNS / 4) + j];
+            sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);
+        }
+    }
+}
+
+template <bool HALF, int COLUMNS>
+void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
+{
+    unsigned& count = started_count[own_place()];
+    if (count == MAX_STARTED) abort();
+    started_wgmma[own_place()][count++] =
+        {finish_wgmma<HALF, COLUMNS>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
+}
+
+inline void wgmma_wait()
+{
+    unsigned& count = started_count[own_place()];
+    for (unsigned i = 0; i < count; ++i) started_wgmma[own_place()][i].finish(started_wgmma[own_place()][i]);
+    count = 0;
+}
+
+}  // namespace tilewright_host

@@ -1,0 +1,586 @@
+// gemm_mma_f32_nn_64x64x32_ba1d59bd
+// Float by products of half-precision limbs on the tensor cores, mma.sync.
+//
+//   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
+//
+//   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
+//   accuracy   elementwise
+//   limbs      the kernel gemm_mma_f32_nn_64x64x32_ba1d59bd_limbs comes first: it writes each element of A and B
+//              as a sum of 3 numbers of 16 bits to memory that this one is given, 6 bytes an element with m, n
+//              and k rounded up to 64, 64, 32, and 4 bytes for each row of op(A) and column of op(B)
+//   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 2 elements
+//   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
+//              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
+//
+// Written by tilewright from templates/mma.cu.jinja, digest e946681332fed7bc. To write it again:
+//   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,vec_c=2,raster=4"
+// SPDX-License-Identifier: MIT
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "mma on halves and bfloat16s needs sm_80 or newer"
+#endif
+
+//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, by
+//                 +---------+        instructions that multiply 16 x 16 by 16 x 8 limbs.
+//         BLOCK_K |         | op(B)
+//                 +---------+        Tiles of the limbs of op(A) and op(B) pass along k through STAGES buffers in
+//       BLOCK_K        v             shared memory, copied by cp.async while others are multiplied. Each limb of
+//       +-----+   +----+----+        a tile is used for all its products, the smallest first.
+// BLOCK |     | > |warp|warp|  C
+//    _M |     |   +----+----+        Every PROMOTE steps of k what the tensor cores have added up is added to sums
+//       |     |   |warp|warp|        in float: they cut their own sums off, which grows with the sum.
+//       +-----+   +----+----+
+//        op(A)                       A row or column that limbs cannot hold is multiplied in float, as it is.
+
+namespace {
+
+using T = float;
+using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
+
+constexpr int BLOCK_M    = 64;     // rows of C that a CTA computes
+constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
+constexpr int BLOCK_K    = 32;     // steps of k that a tile covers
+constexpr int WARP_M     = 32;     // rows of C that a warp computes
+constexpr int WARP_N     = 32;     // columns of C that a warp computes
+constexpr int LIMBS      = 3;      // limbs of an element: bfloat16s
+constexpr int PROMOTE    = 32;     // steps of k that the tensor cores add up
+constexpr int LEAST_K    = 128;    // steps of k with fewer of which products are in float, to keep the bound
+constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
+constexpr int VEC_C      = 2;      // elements of C that one store moves
+constexpr int RASTER     = 4;      // rows of tiles of a rasterisation group
+constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
+constexpr int SMEM_BYTES = 73728;  // shared memory of a CTA
+
+constexpr int WARPS_M  = BLOCK_M / WARP_M;        // warps along the rows of C
+constexpr int WARPS_N  = BLOCK_N / WARP_N;        // warps along the columns of C
+constexpr int THREADS  = 32 * WARPS_M * WARPS_N;  // threads that multiply
+constexpr int THREAD_M = WARP_M / 8;              // rows of C that a thread holds: one of every 8
+constexpr int THREAD_N = WARP_N / 4;              // columns of C that a thread holds: two of every 8
+constexpr int MMAS_M   = WARP_M / 16;             // instructions of a warp along the rows of C
+constexpr int MMAS_N   = WARP_N / 8;              // and along its columns
+constexpr int STEPS    = BLOCK_K / 16;            // steps of an instruction in a tile
+constexpr int ACC      = THREAD_M * THREAD_N;     // elements of C that a thread holds
+
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp tile is made of whole instructions, two by two along B");
+static_assert(BLOCK_K % PROMOTE == 0 && PROMOTE % 16 == 0, "sums are promoted after whole steps");
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
+#endif
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+
+// Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
+// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
+// its groups but the last PENDING. Other threads see what arrived after a barrier.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
+#else
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                     ::"r"(address), "l"(from), "r"(bytes));
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+    }
+#endif
+}
+
+__device__ __forceinline__ void commit_copies()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::commit_copies();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::wait_copies(PENDING);
+#else
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). All
+// of row i of op(A), or of column j of op(B), lie side by side along k, all of one limb before those of the next;
+// exponents of the rows, then of the columns, follow them. All sizes are whole tiles: past the matrix limbs are 0.
+using Limb = unsigned short;  // the bits of a half or bfloat16
+constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that limbs cannot hold
+
+struct Limbs {
+    Index rows, cols, depth;  // m, n and k rounded up
+    char* memory;
+
+    __device__ __forceinline__ Limbs(char* memory, int m, int n, int k)
+        : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
+          depth((Index(k) + BLOCK_K - 1) / BLOCK_K * BLOCK_K), memory(memory)
+    {
+    }
+
+    // Where step p of row i lies, of `rows` rows of `depth` steps.
+    static __device__ __forceinline__ Index place(Index i, int p, Index rows, Index depth)
+    {
+        return i * depth + p;
+    }
+
+    __device__ __forceinline__ Limb* a() const { return reinterpret_cast<Limb*>(memory); }
+    __device__ __forceinline__ Limb* b() const { return a() + LIMBS * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + LIMBS * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+};
+
+// Where piece `piece` of 16 bytes lies in row `row` of a tile: pieces are swapped, differently from row to row, so that
+// the 8 rows that ldmatrix reads at a time, and those that neighbouring threads write, meet in no bank.
+constexpr int PIECES = BLOCK_K / 8;  // of a row
+__device__ __forceinline__ int swapped(int row, int piece) { return piece ^ (row / (8 / PIECES) % PIECES); }
+
+// A tile of one operand: EXTENT rows of op(A) or columns of op(B), BLOCK_K steps of k of each, limb after limb.
+template <int EXTENT>
+struct Operand {
+    static constexpr int ROWS = THREADS / PIECES;       // that all threads copy at once
+    static constexpr int LIMB_SIZE = EXTENT * BLOCK_K;  // elements of a limb of a tile
+    static constexpr int SIZE = LIMBS * LIMB_SIZE;
+    static_assert(EXTENT % ROWS == 0 && ROWS % 8 == 0, "threads copy equally often, rows that are swapped alike");
+
+    const Limb* source;  // what this thread copies first of the next tile
+    Index limb_size;     // elements of a limb of the whole operand
+    Index depth;         // from row to row
+    int place;           // where its first copy goes
+
+    __device__ __forceinline__ Operand(const Limb* limbs, Index rows, Index depth, Index first)
+        : limb_size(rows * depth), depth(depth)
+    {
+        const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        source = limbs + (first + row) * depth + piece * 8;
+        place = row * BLOCK_K + swapped(row, piece) * 8;
+    }
+
+    // Starts to copy the next tile.
+    __device__ __forceinline__ void start(Limb* tile)
+    {
+        #pragma unroll
+        for (int limb = 0; limb < LIMBS; ++limb) {
+            #pragma unroll
+            for (int row = 0; row < EXTENT; row += ROWS) {
+                copy_async<16>(
+                    tile + limb * LIMB_SIZE + place + row * BLOCK_K, source + limb * limb_size + row * depth, true);
+            }
+        }
+        source += BLOCK_K;
+    }
+};
+
+// Reads four 8 x 8 matrices of limbs, of which lanes 8 apart name the rows: lane 4g + t gets elements 2t and 2t + 1 of
+// row g of each.
+__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const Limb* row)
+{
+#ifdef TILEWRIGHT_HOST
+    struct Four {
+        unsigned x[4];
+    };
+    const int lane = int(tilewright_host::lane());
+    const Four found = tilewright_host::warp_collective(~0u, row, [=](auto of) {
+        Four read;
+        for (int each = 0; each < 4; ++each) memcpy(&read.x[each], of(8 * each + lane / 4) + lane % 4 * 2, 4);
+        return read;
+    });
+    for (int each = 0; each < 4; ++each) x[each] = found.x[each];
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(unsigned(__cvta_generic_to_shared(row))));
+#endif
+}
+
+using TileA = Operand<BLOCK_M>;
+using TileB = Operand<BLOCK_N>;
+constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(STAGES * STAGE * sizeof(Limb) <= SMEM_BYTES, "the stages fit");
+
+// Adds to a 16 x 8 tile of sums, which begins with `upper` and `lower`, the product of 16 rows of op(A) and 8 columns
+// of op(B) over 16 steps of k. A warp does it together: lane 4g + t holds of C (g, 2t), (g, 2t + 1) and the same of row
+// g + 8. The tensor cores do not round their sums, they cut off: hence promote().
+__device__ __forceinline__ void mma(T* upper, T* lower, const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+#ifdef TILEWRIGHT_HOST
+    const auto product = tilewright_host::mma_16816<false>(a, b0, b1, upper, lower);
+    upper[0] = product.x[0];
+    upper[1] = product.x[1];
+    lower[0] = product.x[2];
+    lower[1] = product.x[3];
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// Which lane of a warp a lane is along the rows of C.
+__device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
+
+// Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
+__device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
+__device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
+
+// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
+// hold. Slow, and rare.
+__device__ __forceinline__ void multiply_plainly(
+    T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
+{
+    const T* a[THREAD_M];
+    #pragma unroll
+    for (int i = 0; i < THREAD_M; ++i) {
+        const Index at = min(row + row_of(i, lane_m(lane)), Index(m - 1));  // what lies outside is not stored
+        a[i] = A + at * lda;
+    }
+    const int last = int(min(n - 1 - col, Index(WARP_N - 1)));  // column of the warp tile; negative where it has none
+    const T* b = B + col;
+    #pragma unroll 1
+    for (int p = 0; p < depth; ++p) {
+        T x[THREAD_M];
+        #pragma unroll
+        for (int i = 0; i < THREAD_M; ++i) {
+            x[i] = *a[i];
+            a[i] += 1;
+        }
+        #pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) {
+            const T y = b[min(col_of(j, lane), last)];
+            #pragma unroll
+            for (int i = 0; i < THREAD_M; ++i) sums[i * THREAD_N + j] += x[i] * y;
+        }
+        b += ldb;
+    }
+}
+
+// Takes the powers of two off that rows of op(A) and columns of op(B) were scaled by: exact, or rounded once where the
+// result is subnormal.
+__device__ __forceinline__ void unscale(T (&sums)[ACC], const int* row_exponents, const int* col_exponents, int lane)
+{
+    #pragma unroll
+    for (int i = 0; i < THREAD_M; ++i) {
+        const int of_row = row_exponents[row_of(i, lane_m(lane))];
+        #pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) {
+            const int e = -(of_row + col_exponents[col_of(j, lane)]);
+            T& sum = sums[i * THREAD_N + j];
+            if (-126 <= e && e <= 127) sum *= __uint_as_float(unsigned(e + 127) << 23);
+            else sum = ldexpf(sum, e);
+        }
+    }
+}
+
+// Writes a vector evict-first: nothing reads C soon.
+template <int N>
+__device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector<N>& value)
+{
+#ifdef TILEWRIGHT_HOST
+    *place = value;
+#else
+    if constexpr (sizeof(value) == 16) {
+        __stcs(reinterpret_cast<float4*>(place), reinterpret_cast<const float4&>(value));
+    } else if constexpr (sizeof(value) == 8) {
+        __stcs(reinterpret_cast<float2*>(place), reinterpret_cast<const float2&>(value));
+    } else {
+        __stcs(reinterpret_cast<float*>(place), reinterpret_cast<const float&>(value));
+    }
+#endif
+}
+
+// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+__device__ __forceinline__ void store(
+    T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+{
+    // Where the vector belongs that begins with out[e]; null outside of C.
+    const auto place_of = [&](int e) -> Vector<VEC_C>* {
+        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
+        const int col = col_of((first + e) % THREAD_N, lane);
+        if (row >= rows || col >= cols) return nullptr;
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    };
+    #pragma unroll
+    for (int e = 0; e < ACC; ++e) out[e] *= alpha;
+    // All is read before any of it is written, else each read would wait for the write before it; but not all at a
+    // time, which would take as many registers again.
+    if (beta != T(0)) {
+        #pragma unroll
+        for (int e = 0; e < ACC; e += VEC_C) {
+            if (const Vector<VEC_C>* place = place_of(e)) {
+                const Vector<VEC_C> old = *place;
+                #pragma unroll
+                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
+            }
+            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
+        }
+    }
+    #pragma unroll
+    for (int e = 0; e < ACC; e += VEC_C) {
+        if (Vector<VEC_C>* place = place_of(e)) {
+            Vector<VEC_C> value;
+            #pragma unroll
+            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            store_evict_first(place, value);
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_64x64x32_ba1d59bd(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
+    int m, int n, int k, T alpha, T beta, char* limbs)
+{
+    extern __shared__ __align__(16) T shared[];
+    Limb* const stages = reinterpret_cast<Limb*>(shared);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
+    // Tiles of C are counted down RASTER rows of them, then one to the right: CTAs that run at the same time share
+    // more of A and B in the L2 cache than along a row of tiles.
+    const unsigned tiles_m = unsigned(m - 1) / BLOCK_M + 1;
+    const unsigned top = blockIdx.x / (RASTER * tiles_n) * RASTER;  // first row of tiles of the group
+    const unsigned height = min(unsigned(RASTER), tiles_m - top);
+    const unsigned tile_m = top + blockIdx.x % (RASTER * tiles_n) % height;
+    const unsigned tile_n = blockIdx.x % (RASTER * tiles_n) / height;
+    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
+    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
+    const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
+
+    const Limbs from(limbs, m, n, k);
+    TileA a(from.a(), from.rows, from.depth, row0);
+    TileB b(from.b(), from.cols, from.depth, col0);
+    const int *const row_exponents = from.row_exponents() + row0, *const col_exponents = from.col_exponents() + col0;
+    griddepcontrol_wait();
+    launch_dependents();
+
+    const auto fetch = [&](int stage) {
+        a.start(stages + stage * STAGE);
+        b.start(stages + stage * STAGE + TileA::SIZE);
+    };
+    #pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < tiles) fetch(stage);
+        commit_copies();  // an empty group counts too
+    }
+
+    // Meanwhile: do limbs hold all rows and columns of the tile?
+    bool special = depth < LEAST_K;
+    for (int each = threadIdx.x; depth > 0 && each < BLOCK_M + BLOCK_N; each += THREADS) {
+        special |= (each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M]) == SPECIAL;
+    }
+    T sums[ACC] = {};
+    if (__syncthreads_or(special)) {
+        wait_copies<0>();
+        multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0 + warp_n, m, n, depth, lane);
+    } else {
+        const int a_row = warp_m + lane % 16, a_piece = swapped(a_row, lane / 16);
+        const int b_row = warp_n + lane / 16 * 8 + lane % 8, b_piece = swapped(b_row, lane / 8 % 2);
+        T acc[ACC] = {};
+        const auto promote = [&] {
+            #pragma unroll
+            for (int e = 0; e < ACC; ++e) {
+                sums[e] += acc[e];
+                acc[e] = 0;
+            }
+        };
+        int reading = 0, writing = STAGES - 1;  // stages
+        #pragma unroll 1
+        for (int each = 0; each < tiles; ++each) {
+            // The oldest tile on its way has come, and no thread reads the one before it any more.
+            wait_copies<STAGES - 2>();
+            __syncthreads();
+            if (each + STAGES - 1 < tiles) fetch(writing);
+            commit_copies();
+            const Limb* const a_tile = stages + reading * STAGE + a_row * BLOCK_K;
+            const Limb* const b_tile = stages + reading * STAGE + TileA::SIZE + b_row * BLOCK_K;
+            #pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                unsigned a_limbs[LIMBS][MMAS_M][4], b_limbs[LIMBS][MMAS_N / 2][4];
+                #pragma unroll
+                for (int limb = 0; limb < LIMBS; ++limb) {
+                    const int a_at = limb * TileA::LIMB_SIZE + (a_piece ^ 2 * step) * 8;
+                    const int b_at = limb * TileB::LIMB_SIZE + (b_piece ^ 2 * step) * 8;
+                    #pragma unroll
+                    for (int i = 0; i < MMAS_M; ++i) {
+                        load_matrices(a_limbs[limb][i], a_tile + a_at + i * 16 * BLOCK_K);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < MMAS_N / 2; ++j) {
+                        load_matrices(b_limbs[limb][j], b_tile + b_at + j * 16 * BLOCK_K);
+                    }
+                }
+                // The smallest products first: what they add would be cut off beside the largest.
+                #pragma unroll
+                for (int order = LIMBS - 1; order >= 0; --order) {
+                    #pragma unroll
+                    for (int limb = 0; limb <= order; ++limb) {
+                        #pragma unroll
+                        for (int i = 0; i < MMAS_M; ++i) {
+                            #pragma unroll
+                            for (int j = 0; j < MMAS_N; ++j) {
+                                T* const upper = acc + 2 * i * THREAD_N + 2 * j;
+                                const auto& of_b = b_limbs[order - limb][j / 2];
+                                mma(upper, upper + THREAD_N, a_limbs[limb][i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
+                            }
+                        }
+                    }
+                }
+                if ((step + 1) % (PROMOTE / 16) == 0) promote();
+            }
+            reading = reading == STAGES - 1 ? 0 : reading + 1;
+            writing = writing == STAGES - 1 ? 0 : writing + 1;
+        }
+        if (depth > 0) unscale(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
+    }
+
+    const Index row = row0 + warp_m, col = col0 + warp_n;
+    const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
+    store(sums, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+}
+
+namespace {
+
+constexpr int LIMB_ROWS    = 16;   // rows of op(A) or columns of op(B) that a CTA splits
+constexpr int LIMB_THREADS = 256;  // threads of such a CTA
+constexpr int LIMB_K       = 128;  // steps of k that it splits at a time
+constexpr int LIMB_GROUP   = LIMB_THREADS / LIMB_ROWS;  // threads of a row
+
+// The nearest number of the limb's type, and back.
+__device__ __forceinline__ Limb to_limb(T x)
+{
+#ifdef TILEWRIGHT_HOST
+    return tilewright_host::to_bfloat(x);
+#else
+    Limb bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+#endif
+}
+__device__ __forceinline__ T from_limb(Limb bits)
+{
+    return __uint_as_float(unsigned(bits) << 16);
+}
+
+// 2^e, a normal number.
+__device__ __forceinline__ T power_of_two(int e) { return __uint_as_float(unsigned(e + 127) << 23); }
+
+// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`. ALONG_K: stored rows run along k.
+template <bool ALONG_K>
+__device__ __forceinline__ void split(
+    const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
+    unsigned (*most)[LIMB_GROUP + 1], unsigned (*least)[LIMB_GROUP + 1], T (*tile)[LIMB_ROWS + 1])
+{
+    // Neighbouring threads read neighbours in a stored row.
+    const int row = ALONG_K ? threadIdx.x / LIMB_GROUP : threadIdx.x % LIMB_ROWS;
+    const int p0 = ALONG_K ? threadIdx.x % LIMB_GROUP : threadIdx.x / LIMB_ROWS;
+    const Index step = ALONG_K ? 1 : ld;
+    const bool inside = first + row < extent;
+    const T* const source = X + (ALONG_K ? (first + row) * ld : first + row);
+
+    // The largest and the smallest magnitude of each row, as bits, which are ordered like the numbers; zeros aside.
+    unsigned high = 0, low = ~0u;
+    if (inside) {
+        #pragma unroll 8
+        for (int p = p0; p < k; p += LIMB_GROUP) {
+            const unsigned bits = __float_as_uint(source[p * step]) & 0x7fffffffu;
+            high = max(high, bits);
+            low = min(low, bits - 1);
+        }
+    }
+    most[row][p0] = high;
+    least[row][p0] = low;
+    __syncthreads();
+    const int r = threadIdx.x / LIMB_GROUP, lane = threadIdx.x % LIMB_GROUP;  // from here on rows lie as limbs do
+    high = 0;
+    low = ~0u;
+    #pragma unroll
+    for (int each = 0; each < LIMB_GROUP; ++each) {
+        high = max(high, most[r][each]);
+        low = min(low, least[r][each]);
+    }
+    // Products of the largest numbers stay far below overflow over any k, and limbs of the smallest are normal.
+    constexpr int TOP = 40;
+    const int exponent = high == 0 || high >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(high));
+    // A number that is 2^80 times smaller than the largest may have a limb that no bfloat16 holds.
+    const bool special = high >= 0x7f800000u || (high > 0 && ilogbf(__uint_as_float(low + 1)) + exponent < -TOP);
+    if (lane == 0) exponents[first + r] = special ? SPECIAL : exponent;
+    const T scale = power_of_two(exponent / 2), scale_more = power_of_two(exponent - exponent / 2);
+
+    // Blocks of k: read, turned in shared memory, scaled, split and written.
+    constexpr int READS = LIMB_K / LIMB_GROUP;
+    T next[READS];
+    const auto read = [&](int begin) {
+        #pragma unroll
+        for (int e = 0; e < READS; ++e) {
+            const int p = begin + p0 + e * LIMB_GROUP;
+            next[e] = inside && p < k ? source[p * step] : T(0);
+        }
+    };
+    read(0);
+    for (int begin = 0; begin < depth; begin += LIMB_K) {
+        #pragma unroll
+        for (int e = 0; e < READS; ++e) tile[p0 + e * LIMB_GROUP][row] = next[e];
+        __syncthreads();
+        if (begin + LIMB_K < depth) read(begin + LIMB_K);
+        #pragma unroll
+        for (int p = 4 * lane; p < LIMB_K; p += 4 * LIMB_GROUP) {
+            struct alignas(8) Four { Limb x[4]; };
+            Four found[LIMBS];
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                T rest = tile[p + e][r] * scale * scale_more;
+                #pragma unroll
+                for (int limb = 0; limb < LIMBS; ++limb) {
+                    found[limb].x[e] = to_limb(rest);
+                    rest -= from_limb(found[limb].x[e]);
+                }
+            }
+            if (begin + p < depth) {
+                #pragma unroll
+                for (int limb = 0; limb < LIMBS; ++limb) {
+                    Limb* const to = limbs + limb * rows * depth + Limbs::place(first + r, begin + p, rows, depth);
+                    *reinterpret_cast<Four*>(to) = found[limb];
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace
+
+// Splits A and B into limbs, as the kernel above reads them.
+extern "C" __global__ void __launch_bounds__(LIMB_THREADS) gemm_mma_f32_nn_64x64x32_ba1d59bd_limbs(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
+{
+    __shared__ unsigned most[LIMB_ROWS][LIMB_GROUP + 1], least[LIMB_ROWS][LIMB_GROUP + 1];
+    __shared__ T tile[LIMB_K][LIMB_ROWS + 1];
+    griddepcontrol_wait();
+    launch_dependents();
+    const Limbs to(limbs, m, n, k);
+    const Index first = Index(blockIdx.x) * LIMB_ROWS;
+    if (first < to.rows) {
+        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, least, tile);
+    } else {
+        split<false>(
+            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, least, tile);
+    }
+}

@@ -1,0 +1,141 @@
+"""Accuracy asked for by name: the problem, its record, its bound, and which kernels may serve it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewright
+from stored import make
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import emit
+from tilewright.codegen.errors import ArgumentTypeError, ConfigError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.store.codec import dumps, key_digest, loads
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.search.nearest import nearest
+
+SHAPE = Problem(48, 40, 300)
+
+
+def graded(grade: str, problem: Problem = SHAPE) -> Problem:
+    return replace(problem, accuracy=Grade.parse(grade))
+
+
+class TestProblem:
+    """What is asked."""
+
+    def test_it_is_ieee_unless_asked_otherwise_and_says_so_only_then(self) -> None:
+        assert str(SHAPE) == "48x40x300 float nn"
+        assert str(graded("normwise")) == "48x40x300 float nn normwise"
+        assert Problem.parse("48x40x300", accuracy="normwise") == graded("normwise")
+
+    def test_a_grade_keeps_what_coarser_ones_promise(self) -> None:
+        ieee, elementwise, normwise = Grade
+        assert all(ieee.keeps(grade) for grade in Grade)
+        assert elementwise.keeps(normwise)
+        assert not normwise.keeps(elementwise)
+        assert not elementwise.keeps(ieee)
+
+    def test_what_will_not_do_is_named(self) -> None:
+        with pytest.raises(ArgumentTypeError, match=r"ieee, elementwise, normwise, got 'tf32'"):
+            Problem.parse("8", accuracy="tf32")
+        with pytest.raises(ConfigError, match="accuracy normwise is for float; double is always ieee"):
+            Problem.parse("8", "double", accuracy="normwise")
+
+
+class TestStore:
+    """Records of several grades."""
+
+    def test_the_key_of_ieee_is_that_of_records_before_there_were_grades(self) -> None:
+        wanted = "c05052ba"
+        assert key_digest("nvidia-h200", Problem(1024, 768, 512))[:8] == wanted
+        assert key_digest("nvidia-h200", graded("normwise")) != key_digest("nvidia-h200", SHAPE)
+
+    def test_a_record_is_written_in_the_first_schema_that_has_all_of_it(self) -> None:
+        for grade, schema in (("ieee", 2), ("elementwise", 3), ("normwise", 3)):
+            record = make(5.0, graded(grade))
+            assert json.loads(dumps(record))["schema"] == schema
+            assert loads(dumps(record)) == record
+
+    def test_a_finer_record_serves_a_coarser_product_and_never_the_reverse(self, tmp_path: Path) -> None:
+        info, store = choose("host").info, Store(tmp_path)
+        for grade, serves in (("elementwise", ("elementwise", "normwise")), ("ieee", ("ieee",))):
+            store.keep(replace(make(5.0, graded(grade)), device=info.key))
+            for asked in serves:
+                found = store.lookup(info, graded(asked), nearest)
+                assert found.record is not None
+                assert found.record.problem == graded(grade)
+                assert found.origin == ("exact" if asked == grade else "nearest 48x40x300")
+        finer = [store.lookup(info, graded(grade), nearest).record for grade in ("ieee", "elementwise")]
+        assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
+
+
+def launch_of(grade: str, error: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> tuple[Verifier, Launch]:
+    """A verifier and what computes the product with an error beside the exact one."""
+    device = open_device(choose("host").info)
+    vendor = device.vendor(graded(grade))
+
+    def launch(a: object, b: object, c: object, alpha: float, beta: float) -> None:
+        vendor(a, b, c, alpha, beta)  # type: ignore[arg-type]
+        x, y, out = (verifier_view(each) for each in (a, b, c))
+        out += (alpha * error(x, y)).astype(np.float32)
+
+    return Verifier(device, graded(grade)), launch
+
+
+def verifier_view(operand: object) -> np.ndarray:
+    import ctypes
+
+    from tilewright.runtime.device.protocol import Operand
+
+    assert isinstance(operand, Operand)
+    raw = (ctypes.c_char * (4 * operand.rows * operand.ld)).from_address(operand.pointer)
+    return np.frombuffer(raw, np.float32).reshape(operand.rows, operand.ld)
+
+
+@pytest.mark.parametrize(("grade", "right"), [("ieee", False), ("elementwise", False), ("normwise", True)])
+def test_each_grade_has_its_own_bound(grade: str, right: bool) -> None:
+    # Between the two bounds: |a_i| |b_j| by norms is about 4/3 of |A| |B| for uniform data.
+    def error(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=0)[None, :]
+        return 0.97 * 302 * 2.0**-24 * norms
+
+    verifier, launch = launch_of(grade, error)
+    assert (verifier.check(launch).reason == "") is right
+
+
+def test_a_lost_term_breaks_every_bound() -> None:
+    for grade in Grade:
+        verifier, launch = launch_of(grade, lambda a, b: -np.outer(a[:, 7], b[7]))
+        assert "times its bound" in verifier.check(launch).reason
+
+
+class TestUse:
+    """The library and emitted files."""
+
+    def test_matmul_and_load_take_it(self) -> None:
+        a, b = np.ones((8, 5), np.float32), np.ones((5, 7), np.float32)
+        for grade in Grade:
+            assert (tilewright.matmul(a, b, accuracy=grade, device="host") == 5).all()
+        loaded = tilewright.load(8, 7, 5, accuracy="normwise", device="host")
+        assert loaded.problem.accuracy is Grade.NORMWISE
+        with pytest.raises(ArgumentTypeError, match="'half'"):
+            tilewright.matmul(a, b, accuracy="half", device="host")
+        with pytest.raises(ConfigError, match="is for float"):
+            tilewright.matmul(a.astype(float), b.astype(float), accuracy="normwise", device="host")
+
+    def test_a_bundle_has_one_and_tells_it_in_its_command(self) -> None:
+        from tilewright.codegen.arch import arch_named
+
+        arch, config = arch_named("sm_80"), parse("tiled:16")
+        both = [Served(graded("normwise"), config, arch), Served(Problem(5, 5, 5), config, arch)]
+        with pytest.raises(ConfigError, match="one accuracy for all shapes, got normwise and ieee"):
+            emit(both)
+        assert "--accuracy normwise" in dict(emit(both[:1]).files)["gemm.cu"]
+        assert "--accuracy" not in dict(emit(both[1:]).files)["gemm.cu"]

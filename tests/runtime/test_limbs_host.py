@@ -1,0 +1,259 @@
+"""Families of products of limbs on the host device: edges, special values, errors of schemes, planted faults."""
+
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kinds import KINDS, errors
+from limbs import scaled_integers, with_infinity
+from planted import Planted, assert_caught
+from products import TRANS, QuickDevice, bits, check, check_sizes, integers, prepared, run, sized
+from quick import compile_together
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product.kernel import Kernel, prepare
+
+CONFIGS = {
+    "halves": "mma:64x64x32,warp=32x32",
+    "halves, grouped, five stages": "mma:64x64x16,warp=32x32,promote=32,stages=5,raster=4",
+    "halves, promoted within tiles": "mma:32x64x64,warp=16x32,promote=16,stages=2",
+    "halves, narrow warps": "mma:32x32x32,warp=16x16,promote=32,evict_first",
+    "bfloat16s": "mma:64x32x32,warp=32x16,scheme=bf16x6,promote=16",
+    "wgmma, halves": "wgmma:64x64,stages=2",
+    "wgmma, halves, promoted within tiles": "wgmma:64x96,stages=2,promote=32,raster=4",
+    "wgmma, bfloat16s": "wgmma:64x64,stages=2,scheme=bf16x6,promote=32,evict_first",
+    "bfloat16s, two stages": "mma:64x64x16,warp=32x32,scheme=bf16x6,promote=16,stages=2",
+}
+
+
+SOME = "halves", "bfloat16s", "wgmma, halves", "wgmma, bfloat16s"
+
+
+def problem_for(config: Config, shape: str, trans: str = "nn") -> Problem:
+    return Problem.parse(shape, "float", trans, config.accuracy)
+
+
+def kernel_for(text: str, shape: str = "64x64x64", trans: str = "nn") -> Kernel:
+    config = parse(text)
+    return prepare(QuickDevice(), problem_for(config, shape, trans), config)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_edge_grid(name: str) -> None:
+    config = parse(CONFIGS[name])
+    tile_m, tile_n, tile_k = config.cta_tile
+    whole = [problem_for(config, "64x64x64", trans) for trans in TRANS]
+    vectors = replace(config, epilogue=replace(config.epilogue, vec_c=2))
+    compile_together([(problem, each) for problem in whole for each in (config, vectors)])
+    kernels = [prepare(QuickDevice(), problem, config) for problem in whole]
+    check_sizes(kernels, product((1, tile_m - 1, tile_m + 1, 2 * tile_m + 3), (1, tile_n, tile_n + 3), (0, 1, 2, 67)))
+    for kernel, which in product(kernels, range(3)):
+        sizes = tile_m + 5, tile_n + 7, (59, 64 + tile_k, 77)[which]
+        wide = prepared(kernel, sized(kernel.problem, *sizes))
+        a, b, c, wanted = scaled_integers(wide.problem, which)
+        assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
+        assert np.array_equal(run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
+    for problem in whole:
+        kernel = prepared(prepare(QuickDevice(), problem, vectors), sized(problem, tile_m + 4, tile_n - 2, 66))
+        for extra in (0, 2, 1):
+            check(kernel, -0.5, 2.0, extra)
+
+
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize("name", SOME)
+def test_special_values_come_out_where_ieee_arithmetic_puts_them(name: str, trans: str) -> None:
+    kernel = kernel_for(CONFIGS[name], "150x70x70", trans)
+    a, b, wanted = with_infinity(kernel.problem)
+    got = run(kernel.device, kernel, a, b, np.zeros((150, 70), np.float32), 1.0, 0.0, 3)
+    assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
+    assert np.isfinite(got).any(axis=1).sum() == 149  # what has none of them is exact
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (2.0**-149, 2.0**20), (2.0**-149, 2.0**-20), (-(2.0**-140), 2.0**127), (3.0e38, 2.0**-60), (3.4028235e38, 1.0),
+        (2.0**-126, 2.0**-10), (3.0e38, 3.0e38), (2.0**-126, 2.0**-23), (2.0**-100, 2.0**-100), (0.0, 3.4028235e38),
+    ],
+)  # fmt: skip
+def test_the_smallest_and_largest_numbers(name: str, one: float, other: float) -> None:
+    kernel = kernel_for(CONFIGS[name], "33x20x70")
+    a, b = np.zeros((33, 70), np.float32), np.zeros((70, 20), np.float32)
+    a[:, 5], b[5], b[6] = one, other, other
+    a[7] = 0
+    got = run(kernel.device, kernel, a, b, np.zeros((33, 20), np.float32), 1.0, 0.0)
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = np.float32(one) * np.float32(other)
+    assert (got[7] == 0).all()
+    assert (np.delete(got, 7, axis=0) == wanted).all()
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_operands_are_not_read_where_alpha_or_k_is_zero(name: str) -> None:
+    for shape, alpha in (("40x30x70", 0.0), ("40x30x0", 1.0)):
+        kernel = prepared(kernel_for(CONFIGS[name]), replace(kernel_for(CONFIGS[name]).problem, **_sizes(shape)))
+        a, b, c = integers(kernel.problem, 5)
+        a[...], b[...] = np.nan, np.nan
+        assert np.array_equal(run(kernel.device, kernel, a, b, c, alpha, 1.5), 1.5 * c)
+        assert np.array_equal(run(kernel.device, kernel, a, b, c, alpha, 0.0), 0 * c)
+
+
+def _sizes(shape: str) -> dict[str, int]:
+    return dict(zip("mnk", map(int, shape.split("x"))))
+
+
+def test_results_repeat_bit_by_bit() -> None:
+    kernel = kernel_for(CONFIGS["halves"], "70x66x150")
+    assert len({bits(kernel) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_meets_the_bound_of_its_grade(name: str) -> None:
+    config = parse(CONFIGS[name])
+    problem = problem_for(config, "65x70x300", "tn")
+    verdict = Verifier(HostDevice(), problem).check(prepare(HostDevice(), problem, config).launch)
+    assert verdict.reason == ""
+    assert 0 < verdict.accuracy.worst < 0.1
+
+
+ERRORS = {
+    Grade.NORMWISE: ("mma:32x32x32,warp=16x16", KINDS.keys() - {"graded"}),
+    Grade.ELEMENTWISE: ("mma:32x32x32,warp=16x16,scheme=bf16x6", KINDS.keys()),
+}
+"""A config of each grade, and the kinds of data on which it is at least as near as IEEE arithmetic."""
+
+
+@pytest.mark.parametrize("k", [512, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("grade", ERRORS)
+def test_the_error_is_at_most_that_of_ieee_arithmetic(grade: Grade, k: int) -> None:
+    text, better = ERRORS[grade]
+    shape = f"32x32x{k}"
+    plain, ours = kernel_for("tiled:16", shape), kernel_for(text, shape)
+    for kind, make in KINDS.items():
+        a, b = make(np.random.default_rng(1), 32, 32, k)
+        nothing = np.zeros((32, 32), np.float32)
+        theirs = errors(a, b, run(plain.device, plain, a, b, nothing, 1.0, 0.0))
+        found = errors(a, b, run(ours.device, ours, a, b, nothing, 1.0, 0.0))
+        assert found[1] <= 256, kind  # the promise of `normwise`, in units of roundoff
+        if grade is Grade.ELEMENTWISE:
+            assert found[0] <= k + 2, kind
+        if kind in better:
+            assert found[0] <= theirs[0], kind
+
+
+def test_without_promotion_the_error_is_several_times_as_large() -> None:
+    """The twin cuts sums off as tensor cores do: what the scheme is for can be seen without any."""
+    kernel, device = kernel_for("mma:32x32x32,warp=16x16", "32x32x1024"), QuickDevice()
+    rare = re.sub(r"PROMOTE( *)= 64;", r"PROMOTE\1= 1024;", kernel.source.code)
+    assert rare != kernel.source.code
+    source = replace(kernel.source, code=rare)
+    other = Kernel(device, kernel.problem, kernel.config, source, _built(device, source))
+    a, b = KINDS["uniform"](np.random.default_rng(1), 32, 32, 1024)
+    nothing = np.zeros((32, 32), np.float32)
+    often, never = (errors(a, b, run(device, each, a, b, nothing, 1.0, 0.0))[2] for each in (kernel, other))
+    assert never > 5 * often
+
+
+def _built(device: QuickDevice, source: object) -> object:
+    from tilewright.runtime.device.cache import compile_cached
+
+    return compile_cached(device.compiler, source)  # type: ignore[arg-type]
+
+
+# One text for the faults of both schemes but where a line is there for one alone.
+FAULTS = {
+    "promotion lost": ("sums[e] += acc[e];", ""),
+    "sums promoted twice": ("acc[e] = 0;", ""),
+    "last promotion lost": ("        promote();\n        if (depth > 0)", "        if (depth > 0)"),
+    "places of A not swapped alike": ("(a_piece ^ 2 * step)", "(a_piece + 2 * step)"),
+    "places of B not swapped alike": ("(b_piece ^ 2 * step)", "(b_piece + 2 * step)"),
+    "pieces written where they are not read": ("+ swapped(row, piece) * 8", "+ piece * 8"),
+    "wrong limbs multiplied": ("b_limbs[order - limb]", "b_limbs[limb]"),
+    "a product of limbs dropped": ("limb <= order", "limb < order || (limb == 0 && order == 0)"),
+    "lanes of A name other rows": ("a_row = warp_m + lane % 16", "a_row = warp_m + lane % 8"),
+    "lanes of B name other rows": ("lane / 16 * 8 + lane % 8", "lane % 16"),
+    "fragments of B mixed up": ("of_b[j % 2 * 2], of_b", "of_b[j % 2], of_b"),
+    "barrier lost": ("wait_copies<STAGES - 2>();\n            __syncthreads();", "wait_copies<STAGES - 2>();"),
+    "copies not waited for": ("wait_copies<STAGES - 2>", "wait_copies<STAGES - 1>"),
+    "stage filled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
+    "low limbs lost": ("rest -= from_limb(found[limb].x[e]);", "rest = 0;"),
+    "half of the scale lost": ("* scale * scale_more", "* scale"),
+    "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
+    "exponents of rows taken for columns": ("+ col_exponents[col_of(j, lane)]", "+ row_exponents[col_of(j, lane)]"),
+    "magnitude of some": ("each < LIMB_GROUP; ++each) {\n        high", "each < 3; ++each) {\n        high"),
+    "barrier of the splitting kernel lost": ("__syncthreads();\n        if (begin + LIMB_K", "if (begin + LIMB_K"),
+    "guard along k lost": ("inside && p < k ?", "inside ?"),
+    "guard of rows lost": ("inside = first + row < extent", "inside = true"),
+    "guard of stored rows off by one": ("row >= rows ||", "row > rows ||"),
+    "guard of stored columns lost": ("|| col >= cols", ""),
+    "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
+    "beyond A where limbs cannot hold it": ("Index(m - 1)", "Index(m + 60)"),
+    "other columns where limbs cannot hold them": (
+        "min(col_of(j, lane), last)",
+        "min(col_of(j, lane) + 1, last)",
+    ),
+}
+FAULTS_OF_WGMMA = {
+    "promotion lost": ("sums[e] += acc[e];", ";"),
+    "sums not begun afresh": ("fresh = order", "fresh = each == 0 && order"),
+    "sums begun afresh for each limb": ("&& limb == 0 && p == begin", "&& p == begin"),
+    "instructions not waited for": ("wait_wgmma(acc);\n", "\n"),
+    "producer's phase stays": ("stage = 0;\n            parity ^= 1;", "stage = 0;"),
+    "phase of the others stays": ("stage = 0;\n                    parity ^= 1;", "stage = 0;"),
+    "stages never given back": ("emptied[stage].arrive();", ";"),
+    "stages given back by one lane too many": ("&& lane == 0) emptied", "&& lane <= 1) emptied"),
+    "tile not waited for": ("filled[stage].wait(parity);", ""),
+    "too few bytes announced": ("expect(STAGE * sizeof(Limb))", "expect((STAGE - 64) * sizeof(Limb))"),
+    "descriptor of op(B) too far along k": ("* SIZE_B + p, fresh", "* SIZE_B + 2 * p, fresh"),
+    "descriptor of op(A) not moved along k": ("a + limb * SIZE_A + p,", "a + limb * SIZE_A + begin,"),
+    "wrong limbs multiplied": ("(order - limb) * SIZE_B", "limb * SIZE_B"),
+    "pieces not swapped in memory": ("(p % 64 / 8 ^ int(i % 8)) * 8", "p % 64 / 8 * 8"),
+    "rows of the first warpgroup for all": ("first_row = warp / 4 * 64", "first_row = 0 * warp"),
+    "first tile of rows for all": ("Limbs::place(row0, each", "Limbs::place(0 * row0, each"),
+    "limbs of op(B) counted in rows of op(A)": ("limb * from.cols * from.depth", "limb * from.rows * from.depth"),
+    "last products of limbs dropped": ("order >= 0; --order", "order >= 1; --order"),
+    "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
+    "rows of other warps": ("warp_m = warp * WARP_M", "warp_m = warp / 2 * WARP_M"),
+    "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
+}
+SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 1))
+PLANTED = {
+    "fp16x3": "mma:32x32x32,warp=16x16",
+    "bf16x6": "mma:32x32x32,warp=16x16,scheme=bf16x6,promote=16",
+}
+
+
+@pytest.mark.parametrize("scheme", PLANTED)
+def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_path: Path) -> None:
+    config = parse(PLANTED[scheme])
+    planted = []
+    for number, (name, (old, new)) in enumerate(FAULTS.items()):
+        if scheme == "bf16x6" and name == "last promotion lost":  # tiles are promoted whole
+            continue
+        planted.append(Planted(name, config, old, new, "float", TRANS[number % 4], SHAPES))
+    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, SHAPES) for trans in TRANS]
+    assert len(planted) >= 12
+    assert_caught(planted, tmp_path)
+
+
+WGMMA = {"fp16x3": "wgmma:128x64,stages=2", "bf16x6": "wgmma:64x64,scheme=bf16x6,stages=2,promote=32"}
+
+
+@pytest.mark.parametrize("scheme", WGMMA)
+def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_path: Path) -> None:
+    config, shapes = parse(WGMMA[scheme]), ((130 if scheme == "fp16x3" else 66, 20, 130), (1, 1, 1))
+    one = "rows of the first warpgroup for all"
+    faults = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if scheme == "fp16x3" or name != one}
+    planted = [
+        Planted(name, config, old, new, "float", TRANS[number % 4], shapes)
+        for number, (name, (old, new)) in enumerate(faults.items())
+    ]
+    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, shapes) for trans in TRANS]
+    assert_caught(planted, tmp_path)

@@ -1,0 +1,35 @@
+"""Advice that families of products of limbs share."""
+
+from typing import Any
+
+from ....codegen.leaf import Edge
+from ....codegen.legality import Rule
+from ....codegen.mechanisms.operands import widest
+
+ADVICE: tuple[Rule[Any], ...] = (
+    Rule(
+        "of schemes that are accurate enough the one with fewer products",
+        lambda problem, config, arch: config.accuracy is problem.accuracy,
+    ),
+    Rule(
+        "C is stored in vectors as wide as its rows and a lane's columns allow",
+        lambda problem, config, arch: config.epilogue.vec_c == min(2, widest(problem, "c")),
+    ),
+    Rule(
+        "edges are exact where the tiles divide C, and guarded elsewhere",
+        lambda problem, config, arch: (
+            (config.edge is Edge.EXACT)
+            is all(size % side == 0 for size, side in zip((problem.m, problem.n, problem.k), config.multiples))
+        ),
+    ),
+    Rule(
+        "block tiles are not much larger than C",
+        lambda problem, config, arch: (
+            config.tile.block_m < 2 * max(32, problem.m) and config.tile.block_n < 2 * max(32, problem.n)
+        ),
+    ),
+    Rule(
+        "tiles are counted down where there are several of them on each SM",
+        lambda problem, config, arch: config.launch.raster == 1 or config.tiles(problem) >= 256,
+    ),
+)

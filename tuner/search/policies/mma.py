@@ -1,0 +1,50 @@
+"""What searches try of the `mma` family, and what the model has to know of it."""
+
+from typing import Any
+
+from ....codegen.families.mma import MmaConfig
+from ....codegen.legality import Rule
+from ....codegen.problem import Problem
+from . import limbs
+from .policy import Cost, Policy
+
+_ADVICE: tuple[Rule[MmaConfig], ...] = (
+    *limbs.ADVICE,
+    Rule(
+        "a CTA has 64 to 256 threads",
+        lambda problem, config, arch: 64 <= config.threads <= 256,
+    ),
+    Rule(
+        "a warp tile is at most twice as long as wide",
+        lambda problem, config, arch: (
+            max(config.tile.warp_m, config.tile.warp_n) <= 2 * min(config.tile.warp_m, config.tile.warp_n)
+        ),
+    ),
+    Rule(
+        "large block tiles have large warp tiles, which read less for each product",
+        lambda problem, config, arch: (
+            config.tile.block_m * config.tile.block_n < 128 * 64 or config.tile.accumulators >= 32
+        ),
+    ),
+    Rule(
+        "sums are promoted no more often than the promise asks for",
+        lambda problem, config, arch: config.pipeline.promote >= 32 or problem.k < 256,
+    ),
+)
+
+
+class _Mma(Policy):
+    advice = _ADVICE
+    first = ("scheme", "promote", "block_m", "block_n", "block_k", "warp_m", "warp_n", "stages", "min_ctas")
+
+    def cost(self, problem: Problem, config: Any) -> Cost:
+        tile = config.tile
+        # Limbs have half a float's bytes, and are read once for all products.
+        each = 0.5 * config.limbs / config.products
+        return Cost(
+            smem_loads=each * (1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n),
+            ahead=config.pipeline.stages - 1,
+        )
+
+
+POLICY = _Mma()
