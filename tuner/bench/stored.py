@@ -64,6 +64,7 @@ def _device(document: dict[str, Any]) -> DeviceInfo:
     counts = {name: int(facts[name]) for name in ("sm_count", "memory_bytes", "l2_bytes")}
     check(all(numbers.values()) and counts["sm_count"] > 0, "device_facts needs clock_mhz, bandwidth_gbs and sm_count")
     words = {name: str(facts[name]) for name in ("name", "selector", "driver")}
+    words["uuid"] = str(facts.get("uuid", ""))
     rest: dict[str, Any] = numbers | counts | words
     return DeviceInfo(arch=arch_named(facts["arch"]), **rest)
 
