@@ -62,7 +62,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
         chance.choice(here.workers()).kill()
         status, _, err = ended(process)
         assert (status, err) == (0, "")
-        assert here.twice() <= 1
+        assert here.twice() <= 2  # the one under way, and the one before it where it had just ended
         assert here.complete()
         until(lambda: not list(here.processes()), 10)
 
@@ -109,7 +109,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert here.twice() <= 6  # of each worker what is in flight, and what the scheduler did not pass on
+        assert here.twice() <= 9  # of each worker those two, and what the scheduler had not passed on
         assert here.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)
