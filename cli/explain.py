@@ -94,7 +94,7 @@ def show_explained(console: Console, told: Explained) -> None:
 
 
 def _bound(told: Explained) -> list[str]:
-    rates = rates_of(told.device)
+    rates = rates_of(told.device, told.problem.accuracy)
     if rates is None:
         return [ON_PROCESSOR]
     first, *others = told.bounds

@@ -1,8 +1,8 @@
 """What a device cannot pass: the least time of a product."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from ..device.protocol import DeviceInfo
 
 LAUNCH_US = 1.5
@@ -35,14 +35,26 @@ _MEASURED = {
 }
 
 
-def rates_of(info: DeviceInfo) -> Rates | None:
-    """The rates of a GPU, measured where they are known, else by clock and cores; None for the processor."""
+_PRODUCTS = {Grade.ELEMENTWISE: 6, Grade.NORMWISE: 3}
+"""Products of halves for one of float, by the cheapest scheme of a grade."""
+_WGMMA_PER_CYCLE = 2048
+"""Multiply-adds of halves of an SM in one clock by instructions of a warpgroup."""
+
+
+def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
+    """The rates of a GPU, measured where they are known, else by clock and cores; None for the processor. That of float
+    is of products that keep `accuracy`."""
     if info.arch.is_host:
         return None
-    if info.key in _MEASURED:
-        return _MEASURED[info.key]
     float_gflops, double_gflops = info.peak_gflops(DType.FLOAT), info.peak_gflops(DType.DOUBLE)
-    return Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
+    clocked = Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
+    rates = _MEASURED.get(info.key, clocked)
+    if accuracy is Grade.IEEE or not info.arch.mma_per_cycle:
+        return rates
+    halves = _WGMMA_PER_CYCLE if "wgmma.mma_async" in info.arch.instructions else info.arch.mma_per_cycle
+    split = 2 * halves * info.sm_count * info.clock_mhz / 1e3 / _PRODUCTS[accuracy]
+    text = f"float by {_PRODUCTS[accuracy]} products of halves, tensor cores by clock; else {rates.source}"
+    return replace(rates, float_gflops=max(split, rates.float_gflops), source=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ class Bound:
 
 def bounds_of(info: DeviceInfo, problem: Problem) -> tuple[Bound, ...]:
     """What bounds a product on a GPU, the longest first; nothing for the processor."""
-    rates = rates_of(info)
+    rates = rates_of(info, problem.accuracy)
     if rates is None:
         return ()
     bounds = (

@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ...codegen.problem import Grade
-from ...runtime.check.roofline import LAUNCH_US, rates_of
+from ...runtime.check.roofline import LAUNCH_US, Rates, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_output
 from .contest import ROUNDS
@@ -54,9 +54,14 @@ def save(path: Path, text: str) -> None:
     write_output(path, text.encode())
 
 
+def _rates(result: BenchResult) -> Rates | None:
+    """Those of the device; rows of one bench have one accuracy."""
+    return rates_of(result.device, *(row.problem.accuracy for row in result.rows[:1]))
+
+
 def bench_json(result: BenchResult) -> str:
     """The whole run; what was not measured is null. cuBLAS and cuBLASLt are always named, others where they ran."""
-    rates = rates_of(result.device)
+    rates = _rates(result)
     keys = ("cublas", "cublaslt", *(key for key in result.setting.rivals if key not in ("cublas", "cublaslt")))
     document = {
         "device": result.device.name,
@@ -214,7 +219,7 @@ def bench_closing(result: BenchResult) -> list[str]:
     if held:
         whose = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
         lines.append(f"clocks held back for power or heat, {whose}: {', '.join(held)}")
-    rates = rates_of(result.device)
+    rates = _rates(result)
     if rates and result.rows:
         dtypes = dict.fromkeys(row.problem.dtype for row in result.rows)
         highs = " and ".join(f"{rates.gflops(dtype) / 1e3:.1f}" for dtype in dtypes)

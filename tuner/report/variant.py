@@ -104,7 +104,7 @@ class Roof:
 
 def roof_of(problem: Problem, gpu: DeviceInfo) -> Roof:
     """The roofline of a GPU."""
-    rates = rates_of(gpu)
+    rates = rates_of(gpu, problem.accuracy)
     assert rates is not None
     gflops = rates.float_gflops if problem.dtype is DType.FLOAT else rates.double_gflops
     l2_gbs = L2_BYTES_PER_CYCLE * gpu.sm_count * gpu.clock_mhz / 1e3
