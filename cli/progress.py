@@ -23,6 +23,7 @@ from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
 from ..tuner.cluster.messages import Tells, Told
 from ..tuner.measure.evaluate import Tried
+from ..tuner.recording.entry import Entry
 from ..tuner.result import Budget, Progress, Result
 from ..tuner.search.candidates import Candidates
 from .result import result_json
@@ -86,10 +87,10 @@ class TuneShown(Shown, Progress):
         text = f"{problem} on {device.name}: {len(found.configs)} variants{again}; {limits}"
         say(self.console, text, style="bold")
 
-    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, time_us: float | None) -> None:
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         """A row of the file of trials."""
         if self._trials:
-            self._trials.resumed(problem, device.key, config, time_us)
+            self._trials.told(problem, device.key, config, entry, "tried by an earlier run")
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """One more; a line every few seconds."""

@@ -31,11 +31,6 @@ class TrialsFile:
         self._failed = False
         _append(path, "w", [*_FACTS, *_PARAMETERS])
 
-    def resumed(self, problem: Problem, device_key: str, config: Config, time_us: float | None) -> None:
-        """One of an earlier run, of which the journal has the time alone."""
-        status = "failed" if time_us is None else "ok"
-        self._add(problem, device_key, config, (status, time_us, None, "tried by an earlier run", None, None, None))
-
     def tried(self, tried: Tried) -> None:
         """One of this run."""
         record, phases = tried.record, tried.phases
@@ -45,10 +40,10 @@ class TrialsFile:
         outcome = (record.status.value, time_us, error, record.reason, *costs)
         self._add(record.problem, record.device, record.config, outcome)
 
-    def told(self, problem: Problem, device_key: str, config: Config, entry: Entry) -> None:
-        """One that a worker told of."""
+    def told(self, problem: Problem, device_key: str, config: Config, entry: Entry, note: str = "") -> None:
+        """One that a worker or an earlier run told of; `note` is the reason where it has none."""
         costs = entry.compile_s, entry.verify_s, entry.bench_s
-        outcome = (entry.status, entry.time_us, entry.error, entry.reason, *costs)
+        outcome = (entry.status, entry.time_us, entry.error, entry.reason or note, *costs)
         self._add(problem, device_key, config, outcome)
 
     def _add(self, problem: Problem, device_key: str, config: Config, outcome: tuple[str | float | None, ...]) -> None:

@@ -13,6 +13,7 @@ from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record, Status
 from .measure.evaluate import Tried
 from .measure.pipeline import TRY_LIMIT_S
+from .recording.entry import Entry
 from .result import Budget, Progress
 from .search.candidates import Candidates
 
@@ -64,9 +65,9 @@ class Watched(Progress):
         with self._heard():
             self._told.started(problem, device, found, budget, resumed)
 
-    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, time_us: float | None) -> None:
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         with self._heard():
-            self._told.resumed(problem, device, config, time_us)
+            self._told.resumed(problem, device, config, entry)
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         with self._heard():

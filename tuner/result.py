@@ -8,6 +8,7 @@ from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record
 from .measure.decide import Contender
 from .measure.evaluate import Phases, Tried
+from .recording.entry import Entry
 from .search.candidates import Candidates
 
 
@@ -79,8 +80,8 @@ class Progress:
     def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
         """Once, before the first variant."""
 
-    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, time_us: float | None) -> None:
-        """After that, for each variant that an earlier run tried; its time is None where it failed."""
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
+        """After that, for each variant that an earlier run tried, with what came of it."""
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """After each variant."""

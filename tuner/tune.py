@@ -115,7 +115,7 @@ def tune(
             ending.callback(lambda: write_both(file, run.recording(problem, info)))
         run.progress.started(problem, info, found, budget, run.resumed)
         for point, entry in plan.earlier.items():
-            run.progress.resumed(problem, info, found.config_at(point), entry.time_us)
+            run.progress.resumed(problem, info, found.config_at(point), entry)
         evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
         ending.callback(evaluator.close)
         with noting_signals(interrupted):

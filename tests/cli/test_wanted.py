@@ -124,7 +124,12 @@ class TestSuites:
         assert "8x9x7" not in ran.out
         again = run("tune", *QUICK, "--suite", str(tmp_path / "s.csv"), "--csv", str(tmp_path / "t.csv"))
         assert again.status == 0, again.err
-        rows = rows_of(tmp_path / "t.csv")
+        before, rows = rows, rows_of(tmp_path / "t.csv")
+        for old, new in zip(before, rows):
+            for name in ("status", "config", "error_over_bound"):
+                assert new[name] == old[name] != ""
+            assert float(new["us"]) == pytest.approx(float(old["us"]))
+            assert float(new["time_s"]) > 0
         assert [(row["m"], row["status"], row["reason"]) for row in rows] == [
             ("8", "ok", "tried by an earlier run"),
             ("6", "ok", "tried by an earlier run"),
