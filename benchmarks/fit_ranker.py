@@ -10,6 +10,7 @@ shapes that were left out, whole: a twelfth at a time, portfolio and trees of th
 import argparse
 import json
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,10 +86,10 @@ def fit(tuned: Sequence[Tuned]) -> catboost.CatBoostRegressor:
 
 def exported(model: catboost.CatBoostRegressor, portfolio: Sequence[Config], regret: float) -> dict[str, Any]:
     """What ships for a type."""
-    path = Path("/tmp/ranker-trees.json")
-    model.save_model(str(path), format="json")
-    document = json.loads(path.read_text())
-    path.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trees.json"
+        model.save_model(str(path), format="json")
+        document = json.loads(path.read_text())
     scale, bias = document["scale_and_bias"]
     trees = []
     for tree in document["oblivious_trees"]:
