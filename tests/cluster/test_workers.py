@@ -33,6 +33,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
     with place(tmp_path, shapes=5) as here:
         process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))

@@ -32,6 +32,7 @@ CONFIGS = {
 }
 
 
+SLOW = pytest.mark.slow
 SOME = "halves", "bfloat16s", "wgmma, halves", "wgmma, bfloat16s"
 
 
@@ -44,7 +45,7 @@ def kernel_for(text: str, shape: str = "64x64x64", trans: str = "nn") -> Kernel:
     return prepare(QuickDevice(), problem_for(config, shape, trans), config)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name if name in SOME else pytest.param(name, marks=SLOW) for name in CONFIGS])
 def test_edge_grid(name: str) -> None:
     config = parse(CONFIGS[name])
     tile_m, tile_n, tile_k = config.cta_tile
@@ -230,7 +231,8 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["fp16x3", pytest.param("bf16x6", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", PLANTED)
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_path: Path) -> None:
     config = parse(PLANTED[scheme])
     planted = []
