@@ -103,6 +103,7 @@ def exported(model: catboost.CatBoostRegressor, portfolio: Sequence[Config], reg
         )
     return {
         "portfolio": [str(config) for config in portfolio],
+        "device": INFO.key,
         "regret": round(regret, 3),
         "bias": round(bias[0] if isinstance(bias, list) else bias, 4),
         "trees": trees,

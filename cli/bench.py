@@ -59,7 +59,7 @@ def bench_command(
     tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
 
     Without shapes it is the suite `public`, on the processor `small`. Ours is the kernel that the store holds for the
-    shape, else that of the nearest one, else the default; or the variant that --config names. Every
+    shape, else that of a near one, else what is predicted; or the variant that --config names. Every
     result is checked before it is timed. A ratio above 1 is ours faster. Ctrl-C ends with the shapes that are done.
     """
     if plot_file:

@@ -70,10 +70,10 @@ class Library:
     ) -> Gemm:
         """The kernel that the store holds for a shape, ready to be called.
 
-        Its config is the one tuned for just this shape, else for the nearest one, else estimated from what was tuned
-        for other devices and transposes, else the default; `.origin` says which. A record made by another version of
-        generator, driver or compiler is checked against the reference first. A CUDA graph in which the kernel was
-        captured needs it: keep it as long.
+        Its config is the one tuned for just this shape, else for a near one, else on a GPU predicted by what was
+        measured for other shapes, else that of the nearest, else the default; `.origin` says which. A record of another
+        driver or compiler, or whose text the generator writes otherwise now, is checked against the reference first. A
+        CUDA graph in which the kernel was captured needs it: keep it as long.
 
         Args:
             m: rows of C.

@@ -51,7 +51,8 @@ class Found:
     expected_us: float | None = None
     """Microseconds that are expected of it, where it was predicted."""
     regret: float | None = None
-    """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see."""
+    """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see;
+    None on a device that was not measured."""
 
     def served(self, problem: Problem, info: DeviceInfo) -> Served:
         """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""

@@ -85,7 +85,9 @@ class TestLookUp:
     def test_of_another_device(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")
         assert lookup["origin"] == "predicted"
-        assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", lookup["why"])
+        assert re.search(r"about [\d.]+ us; how good that is was not measured on such a device", lookup["why"])
+        why = self.told(run, "--shape", "1024", "--trans", "tt", *ON_H200)["why"]
+        assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", why)
 
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")

@@ -110,9 +110,11 @@ def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[
             f"{away:.2f} doublings of m, n and k away"
         )
     if found.expected_us is not None:
+        text = f"{begin} on {info.key}, nor one near it; by what was measured for other shapes this takes about"
+        if found.regret is None:
+            return f"{text} {found.expected_us:.4g} us; how good that is was not measured on such a device"
         return (
-            f"{begin} on {info.key}, nor one near it; by what was measured for other shapes this takes about "
-            f"{found.expected_us:.4g} us, and at most {found.regret:.3g} times the best for nine of ten shapes"
+            f"{text} {found.expected_us:.4g} us, and at most {found.regret:.3g} times the best for nine of ten shapes"
         )
     return f"{begin} on {info.key}, and none of another that would help"
 

@@ -19,7 +19,7 @@ from .policies import policy_of
 from .ranker import Predicted, ranker_of
 
 _NEAR = 1.0
-"""A record is better than what was learned from others up to so many doublings of m, n and k away."""
+"""A record up to so many doublings of m, n and k away is taken before what was learned from others."""
 
 
 def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:

@@ -193,8 +193,9 @@ class Predicted:
     """As the portfolio has it: vectors and edge are those of no problem in particular."""
     us: float
     """Expected microseconds."""
-    regret: float
-    """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit."""
+    regret: float | None
+    """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit; None
+    on another device than that which was measured."""
 
 
 class Ranker:
@@ -204,6 +205,8 @@ class Ranker:
         self.dtype = dtype
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
+        self.device_key = str(values["device"])
+        """The device that was measured."""
         self.regret = float(values["regret"])
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
         trees = values["trees"]
@@ -231,7 +234,8 @@ class Ranker:
         expected = self.trees(table.features(problem, rows))
         first = np.argsort(expected, kind="stable")[:_LOOKED_AT]
         least = floor_us(info, problem) or 1.0
-        found = [Predicted(table.configs[rows[i]], math.exp(expected[i]) * least, self.regret) for i in first]
+        regret = self.regret if info.key == self.device_key else None
+        found = [Predicted(table.configs[rows[i]], math.exp(expected[i]) * least, regret) for i in first]
         configs = [each.config for each in found]
         model = [estimate_us(problem, one, info) * policy_of(one.family).factor(one) for one in configs]
         limit = _BELIEVED * min(model, default=0.0)
