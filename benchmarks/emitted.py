@@ -4,9 +4,9 @@
     python benchmarks/emitted.py --output emitted.json --arch sm_90a
 
 A bundle of tuned kernels of every kind is emitted, built by nvcc and run: its self-test checks each kernel and times
-it from a graph over rotated inputs, from event to event of a call, and by the processor's time a call. The library
-times the same kernels in between. --output is benchmarks/results/<device>/emitted.json where it is not given. Needs
-CuPy and nvcc.
+it from a graph over rotated inputs, in eager calls that follow each other, from event to event of a single call, and by
+the processor's time a call. The library times the same kernels in between. --output is
+benchmarks/results/<device>/emitted.json where it is not given. Needs CuPy and nvcc.
 """
 
 import argparse
@@ -40,20 +40,23 @@ SHAPES = (
 PADDED = ("300x200x100", "simt:64x64x16,edge=pad")
 """No tuned kernel pads: one that does, and its shape."""
 ROUNDS = 3
+TIMES = "run_us", "eager_us", "single_us", "host_us"
 AT_MOST = {"run over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
 LINE = re.compile(
     r"^(?P<function>\w+) +(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) +(?P<right>ok|WRONG|-) +(?P<run_us>[\d.]+) "
-    r"+(?P<eager_us>[\d.]+) +(?P<host_us>[\d.]+) +(?:[\d.]+|-) +(?:[\d.]+|-)(?: SLOWER)? +(?P<config>\S+)$",
+    r"+(?P<eager_us>[\d.]+) +(?P<single_us>[\d.]+) +(?P<host_us>[\d.]+) "
+    r"+(?:[\d.]+|-) +(?:[\d.]+|-)(?: SLOWER)? +(?P<config>\S+)$",
     re.MULTILINE,
 )
 """A kernel's line of the self-test."""
-EMPTY = re.compile(r"an empty kernel takes ([\d.]+)$", re.MULTILINE)
+EMPTY = re.compile(r"a call of an empty kernel: single ([\d.]+), host ([\d.]+)$", re.MULTILINE)
 METHOD = (
     f"Medians of {ROUNDS} runs of the self-test and of the library in turn, one after the other on one GPU. "
     "run_us and library_us: a product within a replayed graph of products over rotated inputs, 2.5 times the L2 cache; "
-    "products over 500 us without a graph. eager_us: from event to event of one call on an idle device, median; "
-    "empty_us is that of a kernel that does nothing. host_us: the processor's time until a call returns, minimum of 5 "
-    "batches of 200. The first run checks all results"
+    "products over 500 us without a graph. eager_us: one of 200 calls that follow each other, over the same inputs. "
+    "single_us: from event to event of one call on an idle device, median. host_us: the processor's time until a call "
+    "returns, minimum of 5 batches of 200. empty: the last two of a kernel that does nothing. The first run checks all "
+    "results"
 )
 
 
@@ -121,29 +124,30 @@ def main() -> None:
             if done.returncode:
                 raise SystemExit(f"the self-test ends with {done.returncode}:\n{done.stdout}")
             runs.append(parsed(done.stdout))
-            empties.append(float(EMPTY.findall(done.stdout)[0]))
+            empties.append([float(us) for us in EMPTY.findall(done.stdout)[0]])
             times.append(library_us(timers))
     rows = []
     for i, each in enumerate(served):
         problem, run = (
             each.problem,
-            {name: median(r[i][name] for r in runs) for name in ("run_us", "eager_us", "host_us")},
+            {name: median(r[i][name] for r in runs) for name in TIMES},
         )
         row: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
         row |= {"config": str(each.config), "kinds": kinds_of(each.config, problem)}
         rows.append(row | {"library_us": median(t[i] for t in times)} | run)
     ratios = [row["run_us"] / row["library_us"] for row in rows]
-    empty_us = median(empties)
+    empty = dict(zip(("single_us", "host_us"), map(median, zip(*empties))))
+    singles = [row["single_us"] - row["run_us"] - empty["single_us"] for row in rows]
     over, hosts = [row["eager_us"] - row["run_us"] for row in rows], [row["host_us"] for row in rows]
     summary = {
         "run over library": {"mean": geometric_mean(ratios), "worst": max(ratios)},
         "eager over kernel, us": {"mean": fmean(over), "worst": max(over)},
-        "eager over kernel and an empty call, us": {"mean": fmean(over) - empty_us, "worst": max(over) - empty_us},
+        "single over kernel and an empty call, us": {"mean": fmean(singles), "worst": max(singles)},
         "host_us": {"mean": fmean(hosts), "worst": max(hosts)},
     }
     for row, ratio in zip(rows, ratios):
         shape = f"{row['m']}x{row['n']}x{row['k']}"
-        times_us = f"{row['library_us']:10.2f} {row['run_us']:10.2f} {row['eager_us']:10.2f} {row['host_us']:6.2f}"
+        times_us = " ".join(f"{row[name]:10.2f}" for name in ("library_us", *TIMES))
         print(f"{shape:<18}{row['dtype']:<7}{times_us} {ratio:6.3f}  {'+'.join(row['kinds'])}")
     for name, found in summary.items():
         print(f"{name}: mean {found['mean']:.3f}, worst {found['worst']:.3f}, at most {AT_MOST.get(name, '-')}")
@@ -153,7 +157,7 @@ def main() -> None:
         "versions": dict(versions_of(info, device.compiler)),
     }
     document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
-    document |= {"empty_us": empty_us, "nvcc_s": round(seconds, 1), "summary": summary, "rows": rows}
+    document |= {"empty": empty, "nvcc_s": round(seconds, 1), "summary": summary, "rows": rows}
     path = options.output or Path(__file__).parent / "results" / info.key / "emitted.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")

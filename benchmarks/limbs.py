@@ -1,7 +1,7 @@
 """Float on tensor cores, on an NVIDIA GPU: whether results keep their grade, and how fast they are beside SGEMM.
 
     python benchmarks/limbs.py
-    python benchmarks/limbs.py --sizes 1024 4096
+    python benchmarks/limbs.py --family wgmma --sizes 1024 4096
 
 Variants of `mma` and `wgmma` are compiled side by side, checked, compared with SGEMM on kinds of data that are hard to
 multiply, run on infinities, NaN and zero rows, and timed from CUDA graphs: both launches, and each by itself. Needs
@@ -11,11 +11,9 @@ CuPy.
 import argparse
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import cupy as cp
@@ -24,31 +22,36 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
+from tilewright.runtime.check.kinds import KINDS, Exact
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.product.kernel import prepare
 
-sys.path.append(str(Path(__file__).parent.parent / "tests" / "support"))
-from kinds import KINDS
-
 FIRST = (
-    "wgmma:128x128",
+    "wgmma:128x128x64",
     "mma:128x128x32",
-    "wgmma:128x128,scheme=bf16x6,stages=2",
+    "wgmma:128x128x64,scheme=bf16x6,stages=2",
     "mma:128x128x32,scheme=bf16x6,promote=32",
 )
 """Checked with all transposes, and shown."""
 OTHERS = (
-    "wgmma:128x128,raster=8", "wgmma:128x192,stages=2", "wgmma:192x128,stages=2", "wgmma:128x64,stages=4",
-    "wgmma:64x192", "wgmma:128x128,promote=32", "mma:128x128x64", "mma:128x128x32,stages=4,raster=8",
-    "mma:128x64x32,warp=32x32,min_ctas=2", "mma:64x64x32,warp=32x32,min_ctas=3",
-    "wgmma:128x128,scheme=bf16x6,stages=2,raster=8", "wgmma:128x64,scheme=bf16x6,stages=3",
+    "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered",
+    "wgmma:128x128x32,stages=6,ordered",
+    "wgmma:128x192x32,stages=5,ordered", "wgmma:128x192x32,stages=5,ordered,raster=8",
+    "wgmma:128x192x32,stages=5,raster=8",
+    "wgmma:128x192x64,stages=2,ordered,raster=8", "wgmma:192x128x64,stages=2,raster=8",
+    "wgmma:128x64x64,stages=4,ordered", "wgmma:128x64x64,stages=4", "wgmma:64x192x64", "wgmma:128x128x64,promote=32",
+    "mma:128x128x64", "mma:128x64x32,warp=32x32,min_ctas=2",
+    "wgmma:128x128x64,scheme=bf16x6,stages=2,ordered", "wgmma:128x128x32,scheme=bf16x6,stages=4,ordered,raster=8",
+    "wgmma:128x192x32,scheme=bf16x6,stages=3,ordered,raster=8", "wgmma:128x64x64,scheme=bf16x6,stages=3",
     "mma:128x128x32,scheme=bf16x6,promote=32,stages=4,raster=8",
 )  # fmt: skip
 CHECKED = (128, 128, 512), (257, 130, 999), (1, 1, 300), (1000, 33, 4096), (4097, 515, 1031)
 TRANS = "nn", "nt", "tn", "tt"
+IN_ORDER = "tiled:16"
+"""Float arithmetic as it is written: what errors of grades are measured against."""
 REPEATS = 100
 
 
@@ -62,10 +65,10 @@ def operand(array: Any) -> Operand:
     return Operand(array.data.ptr, *array.shape, array.shape[1], False, array)
 
 
-def compile_all(device: Device) -> None:
+def compile_all(device: Device, first: Sequence[str], others: Sequence[str]) -> None:
     """Fill the cache."""
-    wanted = [(parse(text), "nn") for text in (*FIRST, *OTHERS)]
-    wanted += [(parse(text), trans) for text in FIRST for trans in TRANS[1:]]
+    wanted = [(parse(text), "nn") for text in (*first, *others)]
+    wanted += [(parse(text), trans) for text in first for trans in TRANS[1:]]
 
     def compiled(config: Config, trans: str) -> None:
         source = render(problem_of(config, (1024, 1024, 1024), trans), config, device.info.arch)
@@ -75,11 +78,11 @@ def compile_all(device: Device) -> None:
         list(pool.map(lambda each: compiled(*each), wanted))
 
 
-def check(device: Device) -> None:
+def check(device: Device, first: Sequence[str], others: Sequence[str]) -> None:
     """Whole numbers exactly, random ones within the bound of the grade."""
     wrong = 0
-    for text in (*FIRST, *OTHERS):
-        for trans in TRANS if text in FIRST else ("nn",):
+    for text in (*first, *others):
+        for trans in TRANS if text in first else ("nn",):
             for shape in CHECKED:
                 config = parse(text)
                 problem = problem_of(config, shape, trans)
@@ -90,33 +93,27 @@ def check(device: Device) -> None:
     print(f"{wrong} wrong")
 
 
-def errors(a: Any, b: Any, c: Any) -> tuple[float, float]:
-    """The largest error in units of u |a||b| by elements, and by norms of row and column."""
-    x, y, u = a.astype(cp.float64), b.astype(cp.float64), 2.0**-24
-    off = abs(c - x @ y)
-    norms = cp.linalg.norm(x, axis=1)[:, None] * cp.linalg.norm(y, axis=0)[None, :]
-    return float((off / (u * (abs(x) @ abs(y)))).max()), float((off / (u * norms)).max())
-
-
-def compare(device: Device) -> None:
-    """Errors beside SGEMM's on each kind of data."""
-    names = "SGEMM", *FIRST
+def compare(device: Device, first: Sequence[str]) -> None:
+    """Errors beside SGEMM's, and those of a kernel that adds along k in order, on each kind of data."""
+    shown = IN_ORDER, *first
+    names = "SGEMM", *shown
     print("errors in units of u |a||b|, elementwise and normwise")
     for k in (512, 4096, 16384):
         for kind, make in KINDS.items():
             a, b = map(cp.asarray, make(np.random.default_rng(1), 256, 256, k))
-            found = [errors(a, b, a @ b)]
-            for text in FIRST:
+            exact = Exact(a, b)
+            found = [exact.errors(a @ b)]
+            for text in shown:
                 c, config = cp.full((256, 256), cp.nan, cp.float32), parse(text)
                 prepare(device, problem_of(config, (256, 256, k)), config).launch(operand(a), operand(b), operand(c))
-                found.append(errors(a, b, c))
+                found.append(exact.errors(c))
             cells = "; ".join(f"{name.partition(',')[0]} {e:.2f} {w:.3f}" for name, (e, w) in zip(names, found))
             print(f"{kind:<11} {k:>6}: {cells}")
 
 
-def specials(device: Device) -> None:
+def specials(device: Device, first: Sequence[str]) -> None:
     """Infinities, NaN, a zero row and the largest numbers; the same bits each time."""
-    for text in FIRST:
+    for text in first:
         config = parse(text)
         a, b = cp.random.standard_normal((300, 700), cp.float32), cp.random.standard_normal((700, 260), cp.float32)
         a[7, 3], b[5, 9], a[200], a[201, 4] = cp.inf, cp.nan, 0, 3e38
@@ -148,7 +145,7 @@ def timed(device: Device, run: Callable[[], None], flops: float) -> float:
     return statistics.median(found)
 
 
-def speed(device: Device, size: int) -> None:
+def speed(device: Device, size: int, texts: Sequence[str]) -> None:
     """All variants at one square size."""
     a, b = (cp.random.standard_normal((size, size), cp.float32) for _ in range(2))
     c, flops = cp.empty((size, size), cp.float32), 2.0 * size**3
@@ -159,7 +156,7 @@ def speed(device: Device, size: int) -> None:
         cp.cuda.get_current_stream().synchronize()
     base = timed(device, lambda: vendor(*given, 1.0, 0.0), flops)
     print(f"{size}^3: SGEMM {base:.1f} us, {flops / base / 1e6:.1f} TFLOP/s")
-    for text in (*FIRST, *OTHERS):
+    for text in texts:
         config = parse(text)
         kernel = prepare(device, problem_of(config, (size, size, size)), config)
         kernel.launch(*given)
@@ -180,15 +177,21 @@ def main() -> None:
     """All of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
+    parser.add_argument("--family", choices=("mma", "wgmma"), help="of one family alone")
     options = parser.parse_args()
+    first, others = ([text for text in texts if text.startswith(options.family or "")] for texts in (FIRST, OTHERS))
     device = open_device(choose("cuda").info)
     with device.entered():
-        for step in (compile_all, check, compare, specials):
+        for name, step in (
+            ("compile", lambda: compile_all(device, first, others)),
+            ("check", lambda: check(device, first, others)),
+            ("errors", lambda: compare(device, first)),
+            ("special values", lambda: specials(device, first)),
+            ("speed", lambda: [speed(device, size, (*first, *others)) for size in options.sizes]),
+        ):
             begin = time.monotonic()
-            step(device)
-            print(f"{step.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-        for size in options.sizes:
-            speed(device, size)
+            step()
+            print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,19 @@ class Config:
 
     def changed(self, **values: Any) -> Self:
         """The config with other typed values of some parameters."""
-        return self.build({leaf.name: self._typed(leaf) for leaf in self.leaves()} | values)
+        kind: Any = type(self)
+        fields = {}
+        for name, names in _fields(kind):
+            group: Any = getattr(self, name)
+            fields[name] = group
+            if names is None:
+                fields[name] = values.get(name, group)
+            elif any(each in values for each in names):
+                given = [(each, values[each] if each in values else getattr(group, each)) for each in names]
+                of: Any = type(group)
+                fields[name] = _group(of, tuple(given))
+        changed: Self = kind(**fields)
+        return changed
 
     @property
     def canonical(self) -> tuple[Any, ...]:
@@ -197,6 +209,16 @@ class Config:
         return 0
 
     @property
+    def limb_k(self) -> int:
+        """What k is rounded up to multiples of where elements are split."""
+        return self.cta_tile[2]
+
+    @property
+    def limb_ctas(self) -> int:
+        """CTAs, a cluster of them, that share the k of the rows that they split."""
+        return 1
+
+    @property
     def products(self) -> int:
         """Products that its instructions compute for one product of elements."""
         return 1
@@ -275,6 +297,14 @@ class Config:
 @cache
 def _names(group: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(group))
+
+
+@cache
+def _fields(config: Any) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+    """The fields of a family, with the parameters of those that are groups."""
+    kinds: list[tuple[str, Any]] = [(each.name, each.type) for each in dataclasses.fields(config)]
+    groups = {name for name, kind in kinds if dataclasses.is_dataclass(kind)}
+    return tuple((name, _names(kind) if name in groups else None) for name, kind in kinds)
 
 
 @cache

@@ -14,7 +14,7 @@ PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
 LIMB_THREADS = 256
 """Threads of a block of the kernel that splits operands into limbs."""
-LIMB_ROWS = 16
+LIMB_ROWS = 32
 """Rows of A or columns of B that such a block splits."""
 MOST_LIMITED = 16
 """CTAs of an SM from which on it does not matter where they are."""

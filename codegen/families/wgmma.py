@@ -13,6 +13,8 @@ WARPGROUP = 128
 """Threads that execute an instruction together."""
 ROWS = 64
 """Rows of C of an instruction."""
+_LIMB_CTAS = 8
+"""CTAs of a cluster that splits some rows: each reads its part of k twice, the second time from the L2 cache."""
 _LEAST_INTERVALS = 2
 """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
@@ -24,15 +26,11 @@ _MOST_ACCUMULATORS = {1: 96, 2: 96, 3: 64}
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTile:
-    """Sizes of the block tile. It covers 64 steps of k, 128 bytes of a limb."""
+    """Sizes of the block tile."""
 
     block_m: int = option(128, 64, 192, meaning="rows of C a CTA computes, 64 of them a warpgroup")
     block_n: int = option(128, 64, 96, 192, meaning="columns of C a CTA computes")
-
-    @property
-    def block_k(self) -> int:
-        """Steps of k that a tile covers."""
-        return 64
+    block_k: int = option(64, 32, meaning="steps of k that a tile covers")
 
     @property
     def warpgroups(self) -> int:
@@ -52,6 +50,7 @@ class WgmmaPipeline:
     scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
     promote: int = option(64, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, 6, meaning="tiles that shared memory holds at a time")
+    ordered: bool = option(False, meaning="warpgroups start their products in turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,14 @@ class WgmmaLaunch:
 
 _RULES: tuple[Rule["WgmmaConfig"], ...] = (
     *LIMB_RULES,
+    Rule(
+        "a stage is filled while an interval of {c.limb_k} steps of k is multiplied",
+        lambda problem, config, arch: config.limb_k < config.pipeline.stages * config.tile.block_k,
+    ),
+    Rule(
+        "two warpgroups or more take turns",
+        lambda problem, config, arch: config.tile.warpgroups > 1 or not config.pipeline.ordered,
+    ),
     Rule("the device has wgmma", lambda problem, config, arch: "wgmma.mma_async" in arch.instructions),
     Rule(
         "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
@@ -96,7 +103,7 @@ class WgmmaConfig(Config):
     tensor_cores = True
     vectors = ("vec_c",)
     pdl = True
-    joined = (("", ("block_m", "block_n")),)
+    joined = (("", ("block_m", "block_n", "block_k")),)
 
     tile: WgmmaTile = WgmmaTile()
     pipeline: WgmmaPipeline = WgmmaPipeline()
@@ -111,6 +118,14 @@ class WgmmaConfig(Config):
     @property
     def limbs(self) -> int:
         return self.pipeline.scheme.limbs
+
+    @property
+    def limb_k(self) -> int:
+        return max(self.tile.block_k, self.pipeline.promote)
+
+    @property
+    def limb_ctas(self) -> int:
+        return _LIMB_CTAS
 
     @property
     def least_k(self) -> int:

@@ -38,7 +38,8 @@ class Scheme(enum.StrEnum):
 def limb_sizes(config: Any, problem: Problem) -> tuple[int, int, int]:
     """m, n and k rounded up to whole tiles: what the limbs cover, zero past the matrix."""
     sizes = problem.m, problem.n, problem.k
-    m, n, k = (-(-size // each) * each for size, each in zip(sizes, config.cta_tile))
+    multiples = (*config.cta_tile[:2], config.limb_k)
+    m, n, k = (-(-size // each) * each for size, each in zip(sizes, multiples))
     return m, n, k
 
 
@@ -51,7 +52,7 @@ def limb_bytes(config: Any, problem: Problem) -> int:
 def limb_ctas(config: Any, problem: Problem) -> int:
     """CTAs of the kernel that splits."""
     m, n, _ = limb_sizes(config, problem)
-    return -(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)
+    return (-(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)) * int(config.limb_ctas)
 
 
 LIMB_RULES: tuple[Rule[Any], ...] = (

@@ -1,5 +1,6 @@
 """Device memory that launches of a kernel work in: partial sums, counters, copies of operands."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,10 +29,12 @@ class Scratch:
     as graphs may run at once. Not safe between threads: who asks holds a lock."""
 
     def __init__(
-        self, device: Device, sizes: tuple[int, ...], zeroed: int, addresses: Callable[[Buffers], tuple[int, ...]]
-    ) -> None:
+        self, device: Device, sizes: tuple[int, ...], zeroed: int, addresses: Callable[[Buffers], tuple[int, ...]],
+        graphs: float = math.inf,
+    ) -> None:  # fmt: skip
         """`sizes` are bytes of each buffer; of the first, `zeroed` bytes are 0 before its first use. `addresses` gives
-        what kernels are told of a set."""
+        what kernels are told of a set. For more than so many `graphs` sets are aside only where that is asked for."""
+        self._most_graphs = graphs
         self._device, self._sizes, self._zeroed, self._addresses = device, sizes, zeroed, addresses
         self._streams: OrderedDict[int, Held] = OrderedDict()
         self._graphs: dict[tuple[int, int], Held] = {}
@@ -47,7 +50,7 @@ class Scratch:
                     raise CaptureError(f"{text} in use: call tilewright.prepare(shape, graphs=...) before capturing")
                 self._graphs[key] = self._aside.pop()
             return self._graphs[key].addresses
-        if not self._aside and not self._device.info.arch.is_host:
+        if not self._aside and len(self._graphs) < self._most_graphs and not self._device.info.arch.is_host:
             self.set_aside(1)
         found = self._streams.get(key[1])
         if found is None:

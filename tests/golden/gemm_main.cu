@@ -1,6 +1,6 @@
 // gemm_main.cu: tests every kernel of gemm on the GPU against plain loops on the processor, then times it.
 //
-// Written by tilewright, file digest 96575fe1f9b0927d. To write it again:
+// Written by tilewright, file digest 7cb6b618438f7a61. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16" --main
 // SPDX-License-Identifier: MIT
 //
@@ -372,7 +372,7 @@ struct Inputs {
 };
 
 struct Times {
-    double graph_us, eager_us, host_us;
+    double graph_us, eager_us, single_us, host_us;
 };
 
 __global__ void empty_kernel() {}
@@ -404,23 +404,33 @@ struct Stopwatch {
     }
 };
 
-// What one call on an idle device takes at least: that of a kernel that does nothing.
-double empty_us()
+// What a call takes at least, of a kernel that does nothing: from event to event of one on an idle device, and of the
+// processor's time.
+struct Least {
+    double single_us, host_us;
+};
+
+Least empty_call()
 {
     const Stopwatch elapsed_us(nullptr);
-    std::vector<double> samples;
-    for (int i = 0; i < 100; ++i) {
-        samples.push_back(elapsed_us([] {
-            cudaLaunchConfig_t config = {};
-            config.gridDim = config.blockDim = dim3(1, 1, 1);
-            require(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(empty_kernel), nullptr), "empty kernel");
-        }));
+    const auto call = [] {
+        cudaLaunchConfig_t config = {};
+        config.gridDim = config.blockDim = dim3(1, 1, 1);
+        require(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(empty_kernel), nullptr), "empty kernel");
+    };
+    std::vector<double> samples, batches;
+    for (int i = 0; i < 100; ++i) samples.push_back(elapsed_us(call));
+    for (int batch = 0; batch < 5; ++batch) {
+        const auto begin = Clock::now();
+        for (int i = 0; i < 200; ++i) call();
+        batches.push_back(1e6 * seconds_since(begin) / 200);
+        require(cudaStreamSynchronize(nullptr), "timing");
     }
-    return median(samples);
+    return {median(samples), *std::min_element(batches.begin(), batches.end())};
 }
 
 // Microseconds of one product: of those that follow each other in a replayed graph (by themselves, if they are long),
-// from event to event of a single call, and of the processor's time a call.
+// of eager calls that follow each other, from event to event of a single call, and of the processor's time a call.
 template <typename T, typename Product>
 Times timed(Inputs<T>& inputs, cudaStream_t stream, const Product& product)
 {
@@ -435,22 +445,26 @@ Times timed(Inputs<T>& inputs, cudaStream_t stream, const Product& product)
     Times times = {};
     std::vector<double> samples;
     for (int i = 0; i < 50 && (i < 5 || seconds_since(warm_since) < 0.3); ++i) samples.push_back(elapsed_us(once));
-    times.eager_us = median(samples);
+    times.single_us = median(samples);
 
     double least = INFINITY;
-    const int calls = times.eager_us < GRAPH_US ? 200 : 4;
+    const int calls = times.single_us < GRAPH_US ? 200 : 4;
+    samples.clear();
     for (int batch = 0; batch < 5; ++batch) {
-        const auto begin = Clock::now();
-        for (int i = 0; i < calls; ++i) once();
-        least = std::min(least, 1e6 * seconds_since(begin) / calls);
-        require(cudaStreamSynchronize(stream), "timing");
+        const double batch_us = elapsed_us([&] {
+            const auto begin = Clock::now();
+            for (int i = 0; i < calls; ++i) once();
+            least = std::min(least, 1e6 * seconds_since(begin) / calls);
+        });
+        samples.push_back(batch_us / calls);
     }
+    times.eager_us = median(samples);
     times.host_us = least;
 
     const int launches = inputs.sets * ((20 + inputs.sets - 1) / inputs.sets);
     samples.clear();
     const auto since = Clock::now();
-    if (times.eager_us < GRAPH_US) {
+    if (times.single_us < GRAPH_US) {
         cudaGraph_t graph;
         cudaGraphExec_t ready;
         require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -540,7 +554,8 @@ bool test_shape(const Functions<T>& functions, const Sizes& sizes, const Options
                 workspace.bytes, stream);
             if (status != GEMM_SUCCESS) require_done(status, functions.name);
         });
-        std::printf(" %10.2f %10.2f %8.2f", times.graph_us, times.eager_us, times.host_us);
+        std::printf(
+            " %10.2f %10.2f %10.2f %8.2f", times.graph_us, times.eager_us, times.single_us, times.host_us);
         if (description.recorded_us > 0) {
             const double ratio = times.graph_us / description.recorded_us;
             fast = ratio <= 1 + options.tolerance;
@@ -607,9 +622,14 @@ int main(int argc, char** argv)
     require_done(gemm_init(), "gemm_init");
     options.l2_bytes = device.l2CacheSize;
     std::printf("%s, CUDA %d.%d; microseconds\n", device.name, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    if (options.times) std::printf("eager calls on an idle device: an empty kernel takes %.2f\n", empty_us());
+    if (options.times) {
+        const Least least = empty_call();
+        std::printf("a call of an empty kernel: single %.2f, host %.2f\n", least.single_us, least.host_us);
+    }
     std::printf("%-12s %-18s %-5s", "function", "shape", "");
-    if (options.times) std::printf(" %10s %10s %8s %10s %6s", "graph", "eager", "host", "recorded", "ratio");
+    if (options.times) {
+        std::printf(" %10s %10s %10s %8s %10s %6s", "graph", "eager", "single", "host", "recorded", "ratio");
+    }
 #ifdef WITH_CUBLAS
     if (options.times) std::printf(" %10s", "cuBLAS");
 #endif

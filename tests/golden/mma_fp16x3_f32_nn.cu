@@ -11,7 +11,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 25a8bbeec8b7b713. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest 1cc4f7e1d8d08d95. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "mma:64x64x32,warp=32"
 // SPDX-License-Identifier: MIT
 
@@ -126,7 +126,7 @@ struct Limbs {
 
     __device__ __forceinline__ Limbs(char* memory, int m, int n, int k)
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
-          depth((Index(k) + BLOCK_K - 1) / BLOCK_K * BLOCK_K), memory(memory)
+          depth((Index(k) + 31) / 32 * 32), memory(memory)
     {
     }
 
@@ -433,10 +433,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
 
 namespace {
 
-constexpr int LIMB_ROWS    = 16;   // rows of op(A) or columns of op(B) that a CTA splits
-constexpr int LIMB_THREADS = 256;  // threads of such a CTA
-constexpr int LIMB_K       = 128;  // steps of k that it splits at a time
-constexpr int LIMB_GROUP   = LIMB_THREADS / LIMB_ROWS;  // threads of a row
+constexpr int LIMB_ROWS  = 32;   // rows of op(A) or columns of op(B) that a CTA splits
+constexpr int LIMB_WARPS = 8;    // warps of such a CTA
+constexpr int LIMB_K     = 64;   // steps of k that a warp splits at a time
+static_assert(LIMB_ROWS == 32, "what a warp splits is turned in shared memory by 32 lanes");
 
 // The nearest number of the limb's type, and back.
 __device__ __forceinline__ Limb to_limb(T x)
@@ -463,104 +463,163 @@ __device__ __forceinline__ T from_limb(Limb bits)
 // 2^e, a normal number.
 __device__ __forceinline__ T power_of_two(int e) { return __uint_as_float(unsigned(e + 127) << 23); }
 
-// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`. ALONG_K: stored rows run along k.
+// What a lane has of 32 rows over LIMB_K steps of k: of row 8i + lane / 4, steps 32h + lane % 4 * 8 and the 7 after it.
+using Block = T[2][4][8];
+
+// Reads it from step `begin` on, zeros outside the matrix. ALONG_K: stored rows run along k.
+template <bool ALONG_K>
+__device__ __forceinline__ void read(
+    Block& x, const T* X, int ld, Index first, int extent, int begin, int k, T (&turned)[LIMB_ROWS][33])
+{
+    const int lane = threadIdx.x % 32, p0 = ALONG_K ? begin + lane % 4 * 8 : begin;
+    const bool aligned = (reinterpret_cast<unsigned long long>(X) | Index(ld) * sizeof(T)) % 16 == 0;
+    const T* const source = ALONG_K ? X + (first + lane / 4) * ld + p0 : X + Index(p0) * ld + first + lane;
+    #pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        if constexpr (ALONG_K) {
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Index row = first + 8 * i + lane / 4;
+                const int p = p0 + 32 * h;
+                const T* const from = source + Index(8 * i) * ld + 32 * h;
+                if (aligned && row < extent && p + 8 <= k) {
+                    #pragma unroll
+                    for (int e = 0; e < 8; e += 4) {
+                        const auto four = *reinterpret_cast<const Vector<4>*>(from + e);
+                        #pragma unroll
+                        for (int each = 0; each < 4; ++each) x[h][i][e + each] = four.x[each];
+                    }
+                } else {
+                    #pragma unroll
+                    for (int e = 0; e < 8; ++e) x[h][i][e] = row < extent && p + e < k ? from[e] : T(0);
+                }
+            }
+        } else {  // neighbouring lanes read neighbours in a stored row
+            T column[32];
+            #pragma unroll
+            for (int j = 0; j < 32; ++j) {
+                const bool inside = first + lane < extent && p0 + 32 * h + j < k;
+                column[j] = inside ? source[Index(32 * h + j) * ld] : T(0);
+            }
+            __syncwarp();
+            #pragma unroll
+            for (int j = 0; j < 32; ++j) turned[lane][j] = column[j];
+            __syncwarp();
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                #pragma unroll
+                for (int e = 0; e < 8; ++e) x[h][i][e] = turned[8 * i + lane / 4][lane % 4 * 8 + e];
+            }
+        }
+    }
+}
+
+// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`.
 template <bool ALONG_K>
 __device__ __forceinline__ void split(
     const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
-    unsigned (*most)[LIMB_GROUP + 1], unsigned (*least)[LIMB_GROUP + 1], T (*tile)[LIMB_ROWS + 1])
+    unsigned (&most)[LIMB_WARPS + 1][LIMB_ROWS], T (&turned)[LIMB_WARPS][LIMB_ROWS][33])
 {
-    // Neighbouring threads read neighbours in a stored row.
-    const int row = ALONG_K ? threadIdx.x / LIMB_GROUP : threadIdx.x % LIMB_ROWS;
-    const int p0 = ALONG_K ? threadIdx.x % LIMB_GROUP : threadIdx.x / LIMB_ROWS;
-    const Index step = ALONG_K ? 1 : ld;
-    const bool inside = first + row < extent;
-    const T* const source = X + (ALONG_K ? (first + row) * ld : first + row);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int first_p = 0, end_p = int(depth);
 
-    // The largest and the smallest magnitude of each row, as bits, which are ordered like the numbers; zeros aside.
-    unsigned high = 0, low = ~0u;
-    if (inside) {
-        #pragma unroll 8
-        for (int p = p0; p < k; p += LIMB_GROUP) {
-            const unsigned bits = __float_as_uint(source[p * step]) & 0x7fffffffu;
-            high = max(high, bits);
-            low = min(low, bits - 1);
+    // The largest magnitude of each row, as bits, which are ordered like the numbers.
+    constexpr int APART = LIMB_WARPS * LIMB_K;
+    Block x;
+    unsigned high[4] = {};
+    int begin = first_p + warp * LIMB_K;
+    for (; begin < end_p; begin += APART) {
+        read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
+        #pragma unroll
+        for (int e = 0; e < 64; ++e) {
+            const unsigned bits = __float_as_uint(x[e / 32][e / 8 % 4][e % 8]) & 0x7fffffffu;
+            high[e / 8 % 4] = max(high[e / 8 % 4], bits);
         }
     }
-    most[row][p0] = high;
-    least[row][p0] = low;
-    __syncthreads();
-    const int r = threadIdx.x / LIMB_GROUP, lane = threadIdx.x % LIMB_GROUP;  // from here on rows lie as limbs do
-    high = 0;
-    low = ~0u;
     #pragma unroll
-    for (int each = 0; each < LIMB_GROUP; ++each) {
-        high = max(high, most[r][each]);
-        low = min(low, least[r][each]);
+    for (int i = 0; i < 4; ++i) {
+        #pragma unroll
+        for (int other = 1; other < 4; other *= 2) {
+            high[i] = max(high[i], __shfl_xor_sync(~0u, high[i], other));
+        }
+        most[warp][8 * i + lane / 4] = high[i];
     }
-    // Halves hold 2^15, and 24 bits of a number of 2^-14 or more.
-    constexpr int TOP = 14;
-    const int exponent = high == 0 || high >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(high));
-    const bool special = high >= 0x7f800000u;
-    if (lane == 0) exponents[first + r] = special ? SPECIAL : exponent;
-    const T scale = power_of_two(exponent / 2), scale_more = power_of_two(exponent - exponent / 2);
+    __syncthreads();
+    if (warp == 0) {  // of all warps, a lane for a row
+        unsigned all = 0;
+        #pragma unroll
+        for (int each = 0; each < LIMB_WARPS; ++each) {
+            all = max(all, most[each][lane]);
+        }
+        most[LIMB_WARPS][lane] = all;
+    }
+    __syncthreads();
+    T scale[4], scale_more[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = 8 * i + lane / 4;
+        // Halves hold 2^15, and 24 bits of a number of 2^-14 or more.
+        constexpr int TOP = 14;
+        const unsigned top = most[LIMB_WARPS][r];
+        const int exponent = top == 0 || top >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(top));
+        const bool special = top >= 0x7f800000u;
+        if (lane % 4 == 0 && warp == 0) {
+            exponents[first + r] = special ? SPECIAL : exponent;
+        }
+        scale[i] = power_of_two(exponent / 2);
+        scale_more[i] = power_of_two(exponent - exponent / 2);
+    }
 
-    // Blocks of k: read, turned in shared memory, scaled, split and written.
-    constexpr int READS = LIMB_K / LIMB_GROUP;
-    T next[READS];
-    const auto read = [&](int begin) {
+    // Scaled, split and written, what was read last first.
+    bool there = true;
+    for (begin -= APART; begin >= first_p; begin -= APART) {
+        if (!there) read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
+        there = false;
         #pragma unroll
-        for (int e = 0; e < READS; ++e) {
-            const int p = begin + p0 + e * LIMB_GROUP;
-            next[e] = inside && p < k ? source[p * step] : T(0);
-        }
-    };
-    read(0);
-    for (int begin = 0; begin < depth; begin += LIMB_K) {
-        #pragma unroll
-        for (int e = 0; e < READS; ++e) tile[p0 + e * LIMB_GROUP][row] = next[e];
-        __syncthreads();
-        if (begin + LIMB_K < depth) read(begin + LIMB_K);
-        #pragma unroll
-        for (int p = 4 * lane; p < LIMB_K; p += 4 * LIMB_GROUP) {
-            struct alignas(8) Four { Limb x[4]; };
-            Four found[LIMBS];
+        for (int h = 0; h < 2; ++h) {
             #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                T rest = tile[p + e][r] * scale * scale_more;
+            for (int i = 0; i < 4; ++i) {
+                struct alignas(16) Eight { Limb x[8]; };
+                Eight found[LIMBS];
                 #pragma unroll
-                for (int limb = 0; limb < LIMBS; ++limb) {
-                    found[limb].x[e] = to_limb(rest);
-                    rest -= from_limb(found[limb].x[e]);
+                for (int e = 0; e < 8; ++e) {
+                    T rest = x[h][i][e] * scale[i] * scale_more[i];
+                    #pragma unroll
+                    for (int limb = 0; limb < LIMBS; ++limb) {
+                        found[limb].x[e] = to_limb(rest);
+                        rest -= from_limb(found[limb].x[e]);
+                    }
                 }
-            }
-            if (begin + p < depth) {
-                #pragma unroll
-                for (int limb = 0; limb < LIMBS; ++limb) {
-                    Limb* const to = limbs + limb * rows * depth + Limbs::place(first + r, begin + p, rows, depth);
-                    *reinterpret_cast<Four*>(to) = found[limb];
+                const int p = begin + 32 * h + lane % 4 * 8;
+                if (p < end_p) {
+                    const Index at = Limbs::place(first + 8 * i + lane / 4, p, rows, depth);
+                    #pragma unroll
+                    for (int limb = 0; limb < LIMBS; ++limb) {
+                        *reinterpret_cast<Eight*>(limbs + limb * rows * depth + at) = found[limb];
+                    }
                 }
             }
         }
-        __syncthreads();
     }
 }
 
 }  // namespace
 
 // Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __launch_bounds__(LIMB_THREADS) gemm_mma_f32_nn_64x64x32_ee8be337_limbs(
+extern "C" __global__ void __launch_bounds__(32 * LIMB_WARPS)
+gemm_mma_f32_nn_64x64x32_ee8be337_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {
-    __shared__ unsigned most[LIMB_ROWS][LIMB_GROUP + 1], least[LIMB_ROWS][LIMB_GROUP + 1];
-    __shared__ T tile[LIMB_K][LIMB_ROWS + 1];
+    __shared__ unsigned most[LIMB_WARPS + 1][LIMB_ROWS];
+    __shared__ T turned[LIMB_WARPS][LIMB_ROWS][33];
     griddepcontrol_wait();
     launch_dependents();
     const Limbs to(limbs, m, n, k);
     const Index first = Index(blockIdx.x) * LIMB_ROWS;
     if (first < to.rows) {
-        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, least, tile);
+        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, turned);
     } else {
         split<false>(
-            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, least, tile);
+            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, turned);
     }
 }

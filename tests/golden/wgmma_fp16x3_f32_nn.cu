@@ -1,19 +1,19 @@
-// gemm_wgmma_f32_nn_64x64x64_a62cab1f
+// gemm_wgmma_f32_nn_64x64x64_1fac8008
 // Float by products of half-precision limbs on the tensor cores, wgmma.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   accuracy   normwise
-//   limbs      the kernel gemm_wgmma_f32_nn_64x64x64_a62cab1f_limbs comes first: it writes each element of A and B
+//   limbs      the kernel gemm_wgmma_f32_nn_64x64x64_1fac8008_limbs comes first: it writes each element of A and B
 //              as a sum of 2 numbers of 16 bits to memory that this one is given, 4 bytes an element with m, n
 //              and k rounded up to 64, 64, 64, and 4 bytes for each row of op(A) and column of op(B)
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 6d744bc0364b91ec. To write it again:
-//   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64,stages=2"
+// Written by tilewright from templates/wgmma.cu.jinja, digest 563ae3aa51cf7b71. To write it again:
+//   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -25,7 +25,7 @@
 //         BLOCK_K |         | op(B)
 //                 +---------+        A warpgroup of its own copies tiles of all limbs to STAGES buffers, each a run
 //       BLOCK_K        v             of memory. Each limb of a tile is used for all its products, the smallest
-//       +-----+   +---------+        first over all of a promotion interval.
+//       +-----+   +---------+        first.
 // BLOCK |     | > |warpgroup|  C
 //    _M |     |   +---------+        Every PROMOTE steps of k what the tensor cores have added up is added to sums
 //       |     |   |warpgroup|        in float: they cut their own sums off, which grows with the sum. Meanwhile
@@ -54,7 +54,11 @@ constexpr int THREAD_M = 2;                    // rows of C that a thread holds,
 constexpr int ACC      = THREAD_M * THREAD_N;  // elements of C that a thread holds
 
 static_assert(BLOCK_M % 64 == 0 && BLOCK_N % 8 == 0, "a CTA's tile is made of whole instructions");
-static_assert(BLOCK_K % PROMOTE == 0 && PROMOTE % 16 == 0, "sums are promoted after whole steps");
+constexpr int DEPTH = BLOCK_K > PROMOTE ? BLOCK_K : PROMOTE;  // steps of k of whole tiles and whole intervals
+constexpr int TILES = DEPTH / BLOCK_K;
+constexpr int STEP  = BLOCK_K < PROMOTE ? BLOCK_K : PROMOTE;  // steps of k that are started together
+static_assert(DEPTH % STEP == 0 && STEP % 16 == 0, "sums are promoted after whole steps");
+static_assert(TILES <= 2 && TILES < STAGES, "a stage is filled while an interval is multiplied");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -139,9 +143,9 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned b
 
 // Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). All
 // of one limb come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
-// 64. These 128 bytes of a row lie side by side, in pieces of 16 bytes, of which piece i of row r is at i ^ (r % 8): a
-// tile is one run of memory, as the tensor cores read it. Exponents of the rows, then of the columns, follow the limbs.
-// All sizes are whole tiles: past the matrix limbs are 0.
+// 64. These 128 bytes of a row lie side by side, in pieces of 16 bytes, of which piece i of row r is at i ^ (r % 8):
+// a tile is one run of memory, as the tensor cores read it. Exponents of the rows, then of the columns, follow the
+// limbs. All sizes are whole tiles: past the matrix limbs are 0.
 using Limb = unsigned short;  // the bits of a half or bfloat16
 constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that limbs cannot hold
 
@@ -151,7 +155,7 @@ struct Limbs {
 
     __device__ __forceinline__ Limbs(char* memory, int m, int n, int k)
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
-          depth((Index(k) + BLOCK_K - 1) / BLOCK_K * BLOCK_K), memory(memory)
+          depth((Index(k) + 63) / 64 * 64), memory(memory)
     {
     }
 
@@ -171,13 +175,27 @@ constexpr int SIZE_A = BLOCK_M * BLOCK_K, SIZE_B = BLOCK_N * BLOCK_K;  // elemen
 constexpr int STAGE = LIMBS * (SIZE_A + SIZE_B);  // of a stage: limbs of a tile of op(A), then those of op(B)
 static_assert(STAGES * (STAGE * sizeof(Limb) + 2 * sizeof(Barrier)) <= SMEM_BYTES, "the stages fit");
 
-// What tells wgmma where rows of 128 bytes lie, with their pieces swapped, 1024 bytes from one group of 8 rows to the
-// next. 16 steps of k begin 32 bytes behind the 16 before them.
-[[maybe_unused]] __device__ __forceinline__ unsigned long long descriptor(const Limb* rows)
-{
-    constexpr unsigned long long SWIZZLE_128B = 1ull << 62, GROUPS_APART = (1024ull >> 4) << 32, UNUSED = 1ull << 16;
-    return SWIZZLE_128B | GROUPS_APART | UNUSED | (unsigned(__cvta_generic_to_shared(rows)) & 0x3ffff) >> 4;
-}
+// Rows of BLOCK_K limbs in shared memory, their pieces swapped. 16 steps of k begin 32 bytes behind the 16 before them.
+// For wgmma a descriptor: of 128 bytes a row, 1024 from one group of 8 rows to the next.
+struct Rows {
+#ifdef TILEWRIGHT_HOST
+    const Limb* place;
+    __device__ explicit Rows(const Limb* place) : place(place) {}
+    __device__ Rows operator+(int limbs) const { return Rows(place + limbs); }
+#else
+    unsigned long long bits;
+    __device__ __forceinline__ explicit Rows(const Limb* place)
+        : bits(1ull << 62 | 64ull << 32 | 1ull << 16 | unsigned(__cvta_generic_to_shared(place)) >> 4)
+    {
+    }
+    __device__ __forceinline__ Rows operator+(int limbs) const
+    {
+        Rows moved = *this;
+        moved.bits += unsigned(limbs) * sizeof(Limb) >> 4;  // a CTA's shared memory is never that large
+        return moved;
+    }
+#endif
+};
 
 // Registers and shared memory are as the instructions that follow expect them.
 __device__ __forceinline__ void wgmma_fence()
@@ -190,10 +208,10 @@ __device__ __forceinline__ void wgmma_fence()
 // Starts to add to 64 x BLOCK_N sums, or with `fresh` to 0, the product of 64 rows of op(A) and BLOCK_N columns of
 // op(B) over 16 steps of k. A warpgroup does it together: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8 of
 // C, of each 8 columns 2t and 2t + 1.
-__device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* b, bool fresh)
+__device__ __forceinline__ void wgmma(T (&acc)[ACC], Rows a, Rows b, bool fresh)
 {
 #ifdef TILEWRIGHT_HOST
-    tilewright_host::wgmma_start<true, BLOCK_N>(acc, a, b, fresh);
+    tilewright_host::wgmma_start<true, BLOCK_N, BLOCK_K>(acc, a.place, b.place, fresh);
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "{ .reg .pred add;\n"
@@ -212,21 +230,32 @@ __device__ __forceinline__ void wgmma(T (&acc)[ACC], const Limb* a, const Limb* 
  "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[26]), "+f"(acc[27]),
  "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]),
  "+f"(acc[14]), "+f"(acc[15]), "+f"(acc[30]), "+f"(acc[31])
-: "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(!fresh)));
+: "l"(a.bits), "l"(b.bits), "r"(int(!fresh)));
 #else
     __trap();  // compiled for sm_90: only sm_90a has it
 #endif
 }
 
-// Waits for all that this warpgroup has started.
+// What this warpgroup has started since the last time is a group. Waits for all but the last PENDING groups.
+__device__ __forceinline__ void commit_wgmma()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::wgmma_commit();
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int PENDING>
 __device__ __forceinline__ void wait_wgmma(T (&acc)[ACC])
 {
 #ifdef TILEWRIGHT_HOST
-    tilewright_host::wgmma_wait();
+    tilewright_host::wgmma_wait(PENDING);
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-    #pragma unroll
-    for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    if constexpr (PENDING == 0) {
+        #pragma unroll
+        for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
+    }
 #endif
 }
 
@@ -237,32 +266,95 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// One thread copies the tiles of k of the CTA's tile of C.
-__device__ __forceinline__ void produce(
-    Limb* stages, Barrier* filled, Barrier* emptied, const Limbs& from, Index row0, Index col0, int tiles)
-{
-    int stage = 0;
-    unsigned parity = 1;
-    #pragma unroll 1
-    for (int each = 0; each < tiles; ++each) {
-        emptied[stage].wait(parity);  // by all warps
-        filled[stage].expect(STAGE * sizeof(Limb));
-        Limb* to = stages + stage * STAGE;
-        #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_A) {
-            const Index at = limb * from.rows * from.depth + Limbs::place(row0, each * BLOCK_K, from.rows, from.depth);
-            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Limb), filled[stage]);
-        }
-        #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_B) {
-            const Index at = limb * from.cols * from.depth + Limbs::place(col0, each * BLOCK_K, from.cols, from.depth);
-            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Limb), filled[stage]);
-        }
+// Which stage is next, and the parity of the phase of its barrier.
+struct Turn {
+    int stage;
+    unsigned parity;
+
+    __device__ __forceinline__ void next()
+    {
         if (++stage == STAGES) {
             stage = 0;
             parity ^= 1;
         }
     }
+};
+
+// One thread copies the tiles of k of a tile of C.
+__device__ __forceinline__ void produce(
+    Limb* stages, Barrier* filled, Barrier* emptied, Turn& turn, const Limbs& from, Index row0, Index col0, int tiles)
+{
+    #pragma unroll 1
+    for (int each = 0; each < tiles; ++each) {
+        emptied[turn.stage].wait(turn.parity);  // by all warps
+        Barrier& barrier = filled[turn.stage];
+        barrier.expect(STAGE * sizeof(Limb));
+        Limb* to = stages + turn.stage * STAGE;
+        #pragma unroll
+        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_A) {
+            const Index at = limb * from.rows * from.depth + Limbs::place(row0, each * BLOCK_K, from.rows, from.depth);
+            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Limb), barrier);
+        }
+        #pragma unroll
+        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_B) {
+            const Index at = limb * from.cols * from.depth + Limbs::place(col0, each * BLOCK_K, from.cols, from.depth);
+            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Limb), barrier);
+        }
+        turn.next();
+    }
+}
+
+// The products of a tile of C, promoted, by a warpgroup whose rows begin at `first_row` of the tile.
+__device__ __forceinline__ void multiply(
+    T (&sums)[ACC], const Limb* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
+{
+    T acc[ACC];
+    const Rows a(stages + first_row * BLOCK_K), b(stages + LIMBS * SIZE_A);
+    const bool gives_back = threadIdx.x % 32 == 0;
+    #pragma unroll 1
+    for (int each = 0; each < tiles; each += TILES) {
+        #pragma unroll
+        for (int step = 0; step < DEPTH; step += STEP) {
+            const bool begins = step % PROMOTE == 0, ends = (step + STEP) % PROMOTE == 0;  // an interval
+            const bool read = (step + STEP) % BLOCK_K == 0;                                // the last of a tile
+            const int first = turn.stage * STAGE + step % BLOCK_K;
+            if (step % BLOCK_K == 0) filled[turn.stage].wait(turn.parity);
+            wgmma_fence();
+            // The smallest products first: what they add would be cut off beside the largest.
+            #pragma unroll
+            for (int order = LIMBS - 1; order >= 0; --order) {
+                #pragma unroll
+                for (int limb = 0; limb <= order; ++limb) {
+                    #pragma unroll
+                    for (int p = 0; p < STEP; p += 16) {
+                        const bool fresh = begins && order == LIMBS - 1 && limb == 0 && p == 0;
+                        wgmma(acc, a + (first + limb * SIZE_A + p), b + (first + (order - limb) * SIZE_B + p), fresh);
+                    }
+                }
+            }
+            commit_wgmma();
+            if (ends) {
+                if (!begins) {  // the interval has two tiles: the first can be filled again
+                    wait_wgmma<1>(acc);
+                    if (gives_back) emptied[(turn.stage == 0 ? STAGES : turn.stage) - 1].arrive();
+                }
+                wait_wgmma<0>(acc);
+                if (read && gives_back) emptied[turn.stage].arrive();
+                #pragma unroll
+                for (int e = 0; e < ACC; ++e) sums[e] += acc[e];
+            }
+            if (read) turn.next();
+        }
+    }
+}
+
+// Whether there is a row or column in a warp tile that limbs cannot hold.
+__device__ __forceinline__ bool special(const int* row_exponents, const int* col_exponents, int lane)
+{
+    bool found = false;
+    #pragma unroll
+    for (int each = 0; each < WARP_N; each += 32) found |= col_exponents[each + lane] == SPECIAL;
+    return __any_sync(~0u, found || row_exponents[lane % WARP_M] == SPECIAL);
 }
 
 // A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
@@ -353,7 +445,7 @@ __device__ __forceinline__ void store(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn_64x64x64_a62cab1f(
+extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn_64x64x64_1fac8008(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, char* limbs)
 {
@@ -368,9 +460,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
     const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
     const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-
+    const int copied = (tiles + TILES - 1) / TILES * TILES;  // tiles of k, of whole intervals
     const Limbs from(limbs, m, n, k);
-    const int *const row_exponents = from.row_exponents() + row0, *const col_exponents = from.col_exponents() + col0;
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -384,56 +475,26 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
     }
     griddepcontrol_wait();
     launch_dependents();
-
-    // Do limbs hold all rows and columns of the tile?
-    bool special = false;
-    for (int each = threadIdx.x; depth > 0 && each < BLOCK_M + BLOCK_N; each += THREADS + 128) {
-        special |= (each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M]) == SPECIAL;
-    }
-    special = __syncthreads_or(special);  // and the barriers are ready
+    __syncthreads();  // the barriers are ready
 
     if (threadIdx.x >= THREADS) {
-        if (threadIdx.x == THREADS && !special) produce(stages, filled, emptied, from, row0, col0, tiles);
+        Turn turn = {0, 1};
+        if (threadIdx.x == THREADS) produce(stages, filled, emptied, turn, from, row0, col0, copied);
     } else {
+        Turn turn = {0, 0};
+        const int first_row = warp / 4 * 64;  // of the warpgroup
         T sums[ACC] = {};
-        if (special) {
-            multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0, m, n, depth, lane);
-        } else {
-            T acc[ACC];
-            const int first_row = warp / 4 * 64;  // of the warpgroup
-            int stage = 0;
-            unsigned parity = 0;
-            #pragma unroll 1
-            for (int each = 0; each < tiles; ++each) {
-                filled[stage].wait(parity);
-                const Limb* const a = stages + stage * STAGE + first_row * BLOCK_K;
-                const Limb* const b = stages + stage * STAGE + LIMBS * SIZE_A;
+        multiply(sums, stages, filled, emptied, turn, first_row, copied);
+        if (depth > 0) {
+            const int* const row_exponents = from.row_exponents() + row0 + warp_m;
+            const int* const col_exponents = from.col_exponents() + col0;
+            if (special(row_exponents, col_exponents, lane)) {
                 #pragma unroll
-                for (int begin = 0; begin < BLOCK_K; begin += PROMOTE) {
-                    wgmma_fence();
-                    // The smallest products first: what they add would be cut off beside the largest.
-                    #pragma unroll
-                    for (int order = LIMBS - 1; order >= 0; --order) {
-                        #pragma unroll
-                        for (int limb = 0; limb <= order; ++limb) {
-                            #pragma unroll
-                            for (int p = begin; p < begin + PROMOTE; p += 16) {
-                                const bool fresh = order == LIMBS - 1 && limb == 0 && p == begin;
-                                wgmma(acc, a + limb * SIZE_A + p, b + (order - limb) * SIZE_B + p, fresh);
-                            }
-                        }
-                    }
-                    wait_wgmma(acc);
-                    if (begin + PROMOTE == BLOCK_K && lane == 0) emptied[stage].arrive();
-                    #pragma unroll
-                    for (int e = 0; e < ACC; ++e) sums[e] += acc[e];
-                }
-                if (++stage == STAGES) {
-                    stage = 0;
-                    parity ^= 1;
-                }
+                for (int e = 0; e < ACC; ++e) sums[e] = 0;
+                multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0, m, n, depth, lane);
+            } else {
+                unscale(sums, row_exponents, col_exponents, lane);
             }
-            if (depth > 0) unscale(sums, row_exponents + warp_m, col_exponents, lane);
         }
 
         const Index row = row0 + warp_m, col = col0 + warp_n;
@@ -444,10 +505,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
 
 namespace {
 
-constexpr int LIMB_ROWS    = 16;   // rows of op(A) or columns of op(B) that a CTA splits
-constexpr int LIMB_THREADS = 256;  // threads of such a CTA
-constexpr int LIMB_K       = 128;  // steps of k that it splits at a time
-constexpr int LIMB_GROUP   = LIMB_THREADS / LIMB_ROWS;  // threads of a row
+constexpr int LIMB_ROWS  = 32;   // rows of op(A) or columns of op(B) that a CTA splits
+constexpr int LIMB_WARPS = 8;    // warps of such a CTA
+constexpr int LIMB_K     = 64;   // steps of k that a warp splits at a time
+constexpr int LIMB_PARTS = 8;    // CTAs of a cluster, which share the k of these rows
+static_assert(LIMB_ROWS == 32, "what a warp splits is turned in shared memory by 32 lanes");
 
 // The nearest number of the limb's type, and back.
 __device__ __forceinline__ Limb to_limb(T x)
@@ -471,107 +533,210 @@ __device__ __forceinline__ T from_limb(Limb bits)
 #endif
 }
 
+// Where CTA `rank` of the cluster has what lies at `place` in this CTA's shared memory.
+__device__ __forceinline__ const unsigned* peer(const unsigned* place, int rank)
+{
+#ifdef TILEWRIGHT_HOST
+    return tilewright_host::peer(place, unsigned(rank));
+#else
+    const unsigned* found;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(found) : "l"(place), "r"(rank));
+    return found;
+#endif
+}
+
+// The barrier of a cluster, in two halves: a thread that has waited sees what others wrote before they arrived.
+__device__ __forceinline__ void arrive_cluster()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::arrive_cluster();
+#else
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_cluster()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::wait_cluster();
+#else
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
 // 2^e, a normal number.
 __device__ __forceinline__ T power_of_two(int e) { return __uint_as_float(unsigned(e + 127) << 23); }
 
-// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`. ALONG_K: stored rows run along k.
+// What a lane has of 32 rows over LIMB_K steps of k: of row 8i + lane / 4, steps 32h + lane % 4 * 8 and the 7 after it.
+using Block = T[2][4][8];
+
+// Reads it from step `begin` on, zeros outside the matrix. ALONG_K: stored rows run along k.
+template <bool ALONG_K>
+__device__ __forceinline__ void read(
+    Block& x, const T* X, int ld, Index first, int extent, int begin, int k, T (&turned)[LIMB_ROWS][33])
+{
+    const int lane = threadIdx.x % 32, p0 = ALONG_K ? begin + lane % 4 * 8 : begin;
+    const bool aligned = (reinterpret_cast<unsigned long long>(X) | Index(ld) * sizeof(T)) % 16 == 0;
+    const T* const source = ALONG_K ? X + (first + lane / 4) * ld + p0 : X + Index(p0) * ld + first + lane;
+    #pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        if constexpr (ALONG_K) {
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Index row = first + 8 * i + lane / 4;
+                const int p = p0 + 32 * h;
+                const T* const from = source + Index(8 * i) * ld + 32 * h;
+                if (aligned && row < extent && p + 8 <= k) {
+                    #pragma unroll
+                    for (int e = 0; e < 8; e += 4) {
+                        const auto four = *reinterpret_cast<const Vector<4>*>(from + e);
+                        #pragma unroll
+                        for (int each = 0; each < 4; ++each) x[h][i][e + each] = four.x[each];
+                    }
+                } else {
+                    #pragma unroll
+                    for (int e = 0; e < 8; ++e) x[h][i][e] = row < extent && p + e < k ? from[e] : T(0);
+                }
+            }
+        } else {  // neighbouring lanes read neighbours in a stored row
+            T column[32];
+            #pragma unroll
+            for (int j = 0; j < 32; ++j) {
+                const bool inside = first + lane < extent && p0 + 32 * h + j < k;
+                column[j] = inside ? source[Index(32 * h + j) * ld] : T(0);
+            }
+            __syncwarp();
+            #pragma unroll
+            for (int j = 0; j < 32; ++j) turned[lane][j] = column[j];
+            __syncwarp();
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                #pragma unroll
+                for (int e = 0; e < 8; ++e) x[h][i][e] = turned[8 * i + lane / 4][lane % 4 * 8 + e];
+            }
+        }
+    }
+}
+
+// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`.
+// Each CTA of the cluster has a part of k.
 template <bool ALONG_K>
 __device__ __forceinline__ void split(
     const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
-    unsigned (*most)[LIMB_GROUP + 1], unsigned (*least)[LIMB_GROUP + 1], T (*tile)[LIMB_ROWS + 1])
+    unsigned (&most)[LIMB_WARPS + 1][LIMB_ROWS], T (&turned)[LIMB_WARPS][LIMB_ROWS][33])
 {
-    // Neighbouring threads read neighbours in a stored row.
-    const int row = ALONG_K ? threadIdx.x / LIMB_GROUP : threadIdx.x % LIMB_ROWS;
-    const int p0 = ALONG_K ? threadIdx.x % LIMB_GROUP : threadIdx.x / LIMB_ROWS;
-    const Index step = ALONG_K ? 1 : ld;
-    const bool inside = first + row < extent;
-    const T* const source = X + (ALONG_K ? (first + row) * ld : first + row);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Index part = (depth + LIMB_PARTS * LIMB_K - 1) / (LIMB_PARTS * LIMB_K) * LIMB_K;  // steps of k of a CTA
+    const int first_p = int(min(blockIdx.x % LIMB_PARTS * part, depth)), end_p = int(min(first_p + part, depth));
 
-    // The largest and the smallest magnitude of each row, as bits, which are ordered like the numbers; zeros aside.
-    unsigned high = 0, low = ~0u;
-    if (inside) {
-        #pragma unroll 8
-        for (int p = p0; p < k; p += LIMB_GROUP) {
-            const unsigned bits = __float_as_uint(source[p * step]) & 0x7fffffffu;
-            high = max(high, bits);
-            low = min(low, bits - 1);
+    // The largest magnitude of each row, as bits, which are ordered like the numbers.
+    constexpr int APART = LIMB_WARPS * LIMB_K;
+    Block x;
+    unsigned high[4] = {};
+    int begin = first_p + warp * LIMB_K;
+    for (; begin < end_p; begin += APART) {
+        read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
+        #pragma unroll
+        for (int e = 0; e < 64; ++e) {
+            const unsigned bits = __float_as_uint(x[e / 32][e / 8 % 4][e % 8]) & 0x7fffffffu;
+            high[e / 8 % 4] = max(high[e / 8 % 4], bits);
         }
     }
-    most[row][p0] = high;
-    least[row][p0] = low;
-    __syncthreads();
-    const int r = threadIdx.x / LIMB_GROUP, lane = threadIdx.x % LIMB_GROUP;  // from here on rows lie as limbs do
-    high = 0;
-    low = ~0u;
     #pragma unroll
-    for (int each = 0; each < LIMB_GROUP; ++each) {
-        high = max(high, most[r][each]);
-        low = min(low, least[r][each]);
+    for (int i = 0; i < 4; ++i) {
+        #pragma unroll
+        for (int other = 1; other < 4; other *= 2) {
+            high[i] = max(high[i], __shfl_xor_sync(~0u, high[i], other));
+        }
+        most[warp][8 * i + lane / 4] = high[i];
     }
-    // Halves hold 2^15, and 24 bits of a number of 2^-14 or more.
-    constexpr int TOP = 14;
-    const int exponent = high == 0 || high >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(high));
-    const bool special = high >= 0x7f800000u;
-    if (lane == 0) exponents[first + r] = special ? SPECIAL : exponent;
-    const T scale = power_of_two(exponent / 2), scale_more = power_of_two(exponent - exponent / 2);
+    __syncthreads();
+    if (warp == 0) {  // of all warps, a lane for a row
+        unsigned all = 0;
+        #pragma unroll
+        for (int each = 0; each < LIMB_WARPS; ++each) {
+            all = max(all, most[each][lane]);
+        }
+        most[LIMB_WARPS][lane] = all;
+    }
+    arrive_cluster();
+    wait_cluster();
+    if (warp == 0) {  // of all CTAs
+        unsigned all = 0;
+        #pragma unroll
+        for (int each = 0; each < LIMB_PARTS; ++each) {
+            all = max(all, *peer(&most[LIMB_WARPS][lane], each));
+        }
+        most[0][lane] = all;
+    }
+    arrive_cluster();
+    __syncthreads();
+    T scale[4], scale_more[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = 8 * i + lane / 4;
+        // Halves hold 2^15, and 24 bits of a number of 2^-14 or more.
+        constexpr int TOP = 14;
+        const unsigned top = most[0][r];
+        const int exponent = top == 0 || top >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(top));
+        const bool special = top >= 0x7f800000u;
+        if (lane % 4 == 0 && warp == 0 && blockIdx.x % LIMB_PARTS == 0) {
+            exponents[first + r] = special ? SPECIAL : exponent;
+        }
+        scale[i] = power_of_two(exponent / 2);
+        scale_more[i] = power_of_two(exponent - exponent / 2);
+    }
 
-    // Blocks of k: read, turned in shared memory, scaled, split and written.
-    constexpr int READS = LIMB_K / LIMB_GROUP;
-    T next[READS];
-    const auto read = [&](int begin) {
+    // Scaled, split and written, what was read last first.
+    bool there = true;
+    for (begin -= APART; begin >= first_p; begin -= APART) {
+        if (!there) read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
+        there = false;
         #pragma unroll
-        for (int e = 0; e < READS; ++e) {
-            const int p = begin + p0 + e * LIMB_GROUP;
-            next[e] = inside && p < k ? source[p * step] : T(0);
-        }
-    };
-    read(0);
-    for (int begin = 0; begin < depth; begin += LIMB_K) {
-        #pragma unroll
-        for (int e = 0; e < READS; ++e) tile[p0 + e * LIMB_GROUP][row] = next[e];
-        __syncthreads();
-        if (begin + LIMB_K < depth) read(begin + LIMB_K);
-        #pragma unroll
-        for (int p = 4 * lane; p < LIMB_K; p += 4 * LIMB_GROUP) {
-            struct alignas(8) Four { Limb x[4]; };
-            Four found[LIMBS];
+        for (int h = 0; h < 2; ++h) {
             #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                T rest = tile[p + e][r] * scale * scale_more;
+            for (int i = 0; i < 4; ++i) {
+                struct alignas(16) Eight { Limb x[8]; };
+                Eight found[LIMBS];
                 #pragma unroll
-                for (int limb = 0; limb < LIMBS; ++limb) {
-                    found[limb].x[e] = to_limb(rest);
-                    rest -= from_limb(found[limb].x[e]);
+                for (int e = 0; e < 8; ++e) {
+                    T rest = x[h][i][e] * scale[i] * scale_more[i];
+                    #pragma unroll
+                    for (int limb = 0; limb < LIMBS; ++limb) {
+                        found[limb].x[e] = to_limb(rest);
+                        rest -= from_limb(found[limb].x[e]);
+                    }
                 }
-            }
-            if (begin + p < depth) {
-                #pragma unroll
-                for (int limb = 0; limb < LIMBS; ++limb) {
-                    Limb* const to = limbs + limb * rows * depth + Limbs::place(first + r, begin + p, rows, depth);
-                    *reinterpret_cast<Four*>(to) = found[limb];
+                const int p = begin + 32 * h + lane % 4 * 8;
+                if (p < end_p) {
+                    const Index at = Limbs::place(first + 8 * i + lane / 4, p, rows, depth);
+                    #pragma unroll
+                    for (int limb = 0; limb < LIMBS; ++limb) {
+                        *reinterpret_cast<Eight*>(limbs + limb * rows * depth + at) = found[limb];
+                    }
                 }
             }
         }
-        __syncthreads();
     }
+    wait_cluster();  // others read what is this CTA's till then
 }
 
 }  // namespace
 
 // Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __launch_bounds__(LIMB_THREADS) gemm_wgmma_f32_nn_64x64x64_a62cab1f_limbs(
+extern "C" __global__ void __cluster_dims__(LIMB_PARTS, 1, 1) __launch_bounds__(32 * LIMB_WARPS)
+gemm_wgmma_f32_nn_64x64x64_1fac8008_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {
-    __shared__ unsigned most[LIMB_ROWS][LIMB_GROUP + 1], least[LIMB_ROWS][LIMB_GROUP + 1];
-    __shared__ T tile[LIMB_K][LIMB_ROWS + 1];
+    __shared__ unsigned most[LIMB_WARPS + 1][LIMB_ROWS];
+    __shared__ T turned[LIMB_WARPS][LIMB_ROWS][33];
     griddepcontrol_wait();
     launch_dependents();
     const Limbs to(limbs, m, n, k);
-    const Index first = Index(blockIdx.x) * LIMB_ROWS;
+    const Index first = Index(blockIdx.x / LIMB_PARTS) * LIMB_ROWS;
     if (first < to.rows) {
-        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, least, tile);
+        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, turned);
     } else {
         split<false>(
-            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, least, tile);
+            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, turned);
     }
 }

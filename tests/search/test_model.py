@@ -115,7 +115,7 @@ def script() -> dict[str, Any]:
 
 def test_factors_are_told_apart_by_values_that_exist() -> None:
     fitted = [family for family in families() if policy_of(family).factors]
-    assert fitted == ["simt", "dmma"]
+    assert fitted == ["simt", "dmma", "wgmma"]
     for family in fitted:
         for names, factors in policy_of(family).factors.items():
             leaves = [family_named(family).leaf(name) for name in names]

@@ -2,6 +2,7 @@
 off."""
 
 import math
+from functools import lru_cache
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
@@ -11,29 +12,29 @@ from ...runtime.device.protocol import DeviceInfo
 from .policies import policy_of
 from .policies.policy import Cost
 
-_LAUNCH_CYCLES = 3500
+LAUNCH_CYCLES = 3500
 """From the launch to a CTA's first load, and from the last store to the end."""
-_FILL_CYCLES = 1500
+FILL_CYCLES = 1500
 """Until a CTA's first tiles are there."""
-_SPLIT_CYCLES = 2500
+SPLIT_CYCLES = 2500
 """Of CTAs that share a tile of C: writing accumulators and counting each other."""
 _WAIT_CYCLES = 3000
 """Of those that add up a part of it each: until they know that all accumulators are there."""
-_CLUSTER_CYCLES = 1200
+CLUSTER_CYCLES = 1200
 """Of CTAs of a cluster, which read each other's accumulators: writing them and waiting for each other twice."""
 _BARRIER_CYCLES = 60
-_ARRIVAL_CYCLES = 1000
+ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
-_SMEM_BYTES_PER_CYCLE = 128
+SMEM_BYTES_PER_CYCLE = 128
 L2_BYTES_PER_CYCLE = 48
 """What an SM gets from the last-level cache in a clock while all of them ask."""
-_ALONE_BYTES_PER_CYCLE = 32
+ALONE_BYTES_PER_CYCLE = 32
 """The same while only one of them asks."""
-_WARPS_PER_CYCLE = 4
+WARPS_PER_CYCLE = 4
 """Warps of an SM that issue an instruction in one clock."""
 _HALF_WARPS = 0.5
 """So many warps of a scheduler keep it busy half the time."""
-_PACK_CYCLES = 5000
+PACK_CYCLES = 5000
 """From the launch of the kernel that packs to its end, where there is little to pack."""
 _NARROW = 0.045
 """How much longer a product takes for each operand that is copied in pieces of less than 16 bytes."""
@@ -50,7 +51,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     splits, stream = config.split_ctas, config.stream_ctas_per_sm
     tiles, ctas = config.tiles(problem), config.ctas(problem, info.sm_count)
     depth = math.ceil(-(-k // tile_k) / splits)  # tiles of k for each CTA
-    occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
+    occupancy = _occupancy(config, dtype, arch)
     # CTAs of the critical SM, in stream-K tiles: there all SMs have the same.
     critical = tiles / info.sm_count if stream else float(-(-tiles * splits // info.sm_count))
     concurrent = min(occupancy, max(math.ceil(critical), stream))
@@ -61,27 +62,32 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         cycles = critical * _cta_cycles(dtype, config, cost, info, concurrent, depth)
         if cost.ahead:
             # A CTA waits for its tiles, and all for memory: what is nearly as slow as the slowest adds to it.
-            waiting = math.ceil(critical / concurrent) * depth * _ARRIVAL_CYCLES / cost.ahead
+            waiting = math.ceil(critical / concurrent) * depth * ARRIVAL_CYCLES / cost.ahead
             cycles = _slowest(cycles, waiting, memory_us * info.clock_mhz)
-        cycles += _FILL_CYCLES
+        cycles += FILL_CYCLES
     cycles *= 1 + _NARROW * cost.narrow
-    cycles += _LAUNCH_CYCLES + cost.slices_cycles + _split_cycles(config, tile_m * tile_n * dtype.size_bytes)
-    copies_us = 2 * memory_us + 3 * _LAUNCH_CYCLES / info.clock_mhz if config.edge is Edge.PAD else 0.0
+    cycles += LAUNCH_CYCLES + cost.slices_cycles + _split_cycles(config, tile_m * tile_n * dtype.size_bytes)
+    copies_us = 2 * memory_us + 3 * LAUNCH_CYCLES / info.clock_mhz if config.edge is Edge.PAD else 0.0
     if any(config.packs):
         sizes = (m * k * config.packs[0] + k * n * config.packs[1]) * dtype.size_bytes
-        copies_us = 2 * sizes / (info.bandwidth_gbs * 1e3) + _PACK_CYCLES / info.clock_mhz
+        copies_us = 2 * sizes / (info.bandwidth_gbs * 1e3) + PACK_CYCLES / info.clock_mhz
     if config.limbs:  # read twice, written and read once at half the size or more
         sizes = (m * k + k * n) * (2 * dtype.size_bytes + 2 * config.limbs)
-        copies_us = sizes / (info.bandwidth_gbs * 1e3) + _PACK_CYCLES / info.clock_mhz
+        copies_us = sizes / (info.bandwidth_gbs * 1e3) + PACK_CYCLES / info.clock_mhz
     if cost.in_flight:
         # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
         per_sm = concurrent * config.threads * cost.in_flight * dtype.size_bytes
-        needed = info.bandwidth_gbs * 1e3 / info.sm_count * _ARRIVAL_CYCLES / info.clock_mhz
+        needed = info.bandwidth_gbs * 1e3 / info.sm_count * ARRIVAL_CYCLES / info.clock_mhz
         waves = ctas / (occupancy * info.sm_count)
         memory_us *= (1 + (needed / per_sm) ** 2 / 4) * math.ceil(waves) / waves
-        alone_cycles = cost.alone * dtype.size_bytes / _ALONE_BYTES_PER_CYCLE
-        memory_us += (alone_cycles + _SPLIT_CYCLES * (splits > 1)) / info.clock_mhz
-    return max(cycles / info.clock_mhz, _LAUNCH_CYCLES / info.clock_mhz + memory_us) + copies_us
+        alone_cycles = cost.alone * dtype.size_bytes / ALONE_BYTES_PER_CYCLE
+        memory_us += (alone_cycles + SPLIT_CYCLES * (splits > 1)) / info.clock_mhz
+    return max(cycles / info.clock_mhz, LAUNCH_CYCLES / info.clock_mhz + memory_us) + copies_us
+
+
+@lru_cache(1 << 16)  # a search asks for many thousand variants, once for each problem
+def _occupancy(config: Config, dtype: DType, arch: Arch) -> int:
+    return max(1, min(cta_limits(config, dtype, arch).values()))
 
 
 def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
@@ -110,10 +116,10 @@ def _cta_cycles(dtype: DType, config: Config, cost: Cost, info: DeviceInfo, conc
     work = tile_m * tile_n * tile_k * depth  # multiply-adds
     warps = -(-config.threads // 32)
     lanes = config.threads / (warps * 32)
-    scheduled = concurrent * warps / _WARPS_PER_CYCLE
-    issue = work * (1 / _fma_per_cycle(dtype, config, info.arch) + cost.overhead / (32 * _WARPS_PER_CYCLE))
+    scheduled = concurrent * warps / WARPS_PER_CYCLE
+    issue = work * (1 / _fma_per_cycle(dtype, config, info.arch) + cost.overhead / (32 * WARPS_PER_CYCLE))
     issue *= (scheduled + _HALF_WARPS) / scheduled / lanes
-    shared = work * cost.smem_loads * dtype.size_bytes / _SMEM_BYTES_PER_CYCLE
+    shared = work * cost.smem_loads * dtype.size_bytes / SMEM_BYTES_PER_CYCLE
     cached = work * sum(1 / reuse for reuse in config.reuse) * dtype.size_bytes / L2_BYTES_PER_CYCLE
     return _slowest(issue, shared, cached)
 
@@ -126,14 +132,14 @@ def _tensor_cycles(
     tile_m, tile_n, tile_k = config.cta_tile
     warps = concurrent * config.threads // 32
     products = concurrent * tile_m * tile_n * tile_k
-    busy = products / _fma_per_cycle(dtype, config, info.arch) * (1 + 1 / warps) * max(1.0, 4 / warps)
-    shared = products * cost.smem_loads * dtype.size_bytes / _SMEM_BYTES_PER_CYCLE
+    busy = products / (cost.rate * _fma_per_cycle(dtype, config, info.arch)) * (1 + 1 / warps) * max(1.0, 4 / warps)
+    shared = products * cost.smem_loads * dtype.size_bytes / SMEM_BYTES_PER_CYCLE
     cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / L2_BYTES_PER_CYCLE
-    arrival = _ARRIVAL_CYCLES / cost.ahead
+    arrival = ARRIVAL_CYCLES / cost.ahead
     # A tenth: some copies take longer than others.
     tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (3 if cost.fragments_ahead else 1) + arrival / 10
     rounds = math.ceil(critical / concurrent)
-    return max(critical / concurrent * tile, rounds * arrival) * depth + rounds * _FILL_CYCLES
+    return max(critical / concurrent * tile, rounds * arrival) * depth + rounds * FILL_CYCLES
 
 
 def _slowest(*cycles: float) -> float:
@@ -144,10 +150,10 @@ def _split_cycles(config: Config, tile_bytes: int) -> float:
     """Clocks in which CTAs that share a tile of C add up their accumulators."""
     splits = config.split_ctas
     if config.stream_ctas_per_sm:  # each begins two tiles more, and writes and reads two at most
-        return 2 * _FILL_CYCLES + _SPLIT_CYCLES + 3 * tile_bytes / _ALONE_BYTES_PER_CYCLE
+        return 2 * FILL_CYCLES + SPLIT_CYCLES + 3 * tile_bytes / ALONE_BYTES_PER_CYCLE
     if splits == 1:
         return 0.0
     if config.clustered:  # each its part of the tile, most of it from the others
-        return _CLUSTER_CYCLES + tile_bytes * (splits - 1) / splits / _ALONE_BYTES_PER_CYCLE
+        return CLUSTER_CYCLES + tile_bytes * (splits - 1) / splits / ALONE_BYTES_PER_CYCLE
     adding = config.cooperative_ctas
-    return _SPLIT_CYCLES + _WAIT_CYCLES * (adding > 1) + (1 + splits / adding) * tile_bytes / _ALONE_BYTES_PER_CYCLE
+    return SPLIT_CYCLES + _WAIT_CYCLES * (adding > 1) + (1 + splits / adding) * tile_bytes / ALONE_BYTES_PER_CYCLE

@@ -95,6 +95,15 @@ template <class V> V __shfl_up_sync(unsigned mask, V value, unsigned by, int wid
     return tilewright_shuffle(mask, value, width, [=](int own) { return own - int(by); });
 }
 
+inline int __any_sync(unsigned mask, int mine)
+{
+    return tilewright_host::warp_collective(mask, mine, [&](auto of) -> int {
+        int any = 0;
+        for (int lane = 0; lane < 32; ++lane) any |= mask >> lane & 1 && of(lane);
+        return any;
+    });
+}
+
 template <class V> V __ldg(const V* p) { return *p; }
 template <class V> V __ldcg(const V* p) { return *p; }
 template <class V> void __stcs(V* p, V value) { *p = value; }

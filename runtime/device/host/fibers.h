@@ -246,6 +246,15 @@ inline void sync_named(unsigned id, unsigned count)
     ++block->named_opened[id];
 }
 
+// Counts at a named barrier without waiting there.
+inline void arrive_named(unsigned id, unsigned count)
+{
+    if (id < 1 || id >= NAMED || count % WARP != 0) abort();
+    if (++block->named_arrived[id] < count) return;
+    block->named_arrived[id] = 0;
+    ++block->named_opened[id];
+}
+
 // A cluster's barrier opens when every thread of its blocks has arrived; each waits for that later on.
 inline void arrive_cluster()
 {

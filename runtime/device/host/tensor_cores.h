@@ -148,32 +148,36 @@ struct Started {
     bool fresh;
 };
 
-constexpr unsigned MAX_STARTED = 32;  // of a thread
-static Started started_wgmma[MAX_THREADS * MAX_CLUSTER][MAX_STARTED];
-static unsigned started_count[MAX_THREADS * MAX_CLUSTER];
+constexpr unsigned MAX_STARTED = 64;  // of a thread
+struct AllStarted {
+    Started each[MAX_STARTED];
+    unsigned count, groups, ends[MAX_STARTED];  // of a group: how many were started till then
+};
+static AllStarted started_wgmma[MAX_THREADS * MAX_CLUSTER];
 
 inline unsigned own_place() { return (block - blocks) * threads + fibers[current].rank; }
 
-// Step p of row `row` of rows of 128 bytes, 8 of them before the next 1024, with their pieces swapped by address.
-inline unsigned short element(const char* rows, int row, int p)
+// Step p of row `row` of rows of BLOCK_K numbers, 128 or 64 bytes, with their pieces swapped by address.
+template <int BLOCK_K>
+unsigned short element(const char* rows, int row, int p)
 {
-    size_t at = reinterpret_cast<size_t>(rows) + row / 8 * 1024 + row % 8 * 128 + p * 2;
-    at ^= (at >> 7 & 7) << 4;
+    size_t at = reinterpret_cast<size_t>(rows) + row * BLOCK_K * 2 + p * 2;
+    at ^= (at >> 7 & (BLOCK_K / 8 - 1)) << 4;
     unsigned short bits;
     memcpy(&bits, reinterpret_cast<const char*>(at), 2);
     return bits;
 }
 
 // 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
-template <bool HALF, int COLUMNS>
+template <bool HALF, int COLUMNS, int BLOCK_K>
 void finish_wgmma(const Started& one)
 {
     const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
     Scaled rows[2][16], col[16];
     for (int p = 0; p < 16; ++p)
-        for (int each = 0; each < 2; ++each) rows[each][p] = limb<HALF>(element(one.a, row + 8 * each, p));
+        for (int each = 0; each < 2; ++each) rows[each][p] = limb<HALF>(element<BLOCK_K>(one.a, row + 8 * each, p));
     for (int j = 0; j < COLUMNS / 4; ++j) {
-        for (int p = 0; p < 16; ++p) col[p] = limb<HALF>(element(one.b, j / 2 * 8 + 2 * t + j % 2, p));
+        for (int p = 0; p < 16; ++p) col[p] = limb<HALF>(element<BLOCK_K>(one.b, j / 2 * 8 + 2 * t + j % 2, p));
         for (int each = 0; each < 2; ++each) {
             float& sum = one.sums[each * (COLUMNS / 4) + j];
             sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);
@@ -181,20 +185,35 @@ void finish_wgmma(const Started& one)
     }
 }
 
-template <bool HALF, int COLUMNS>
+template <bool HALF, int COLUMNS, int BLOCK_K>
 void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
 {
-    unsigned& count = started_count[own_place()];
-    if (count == MAX_STARTED) abort();
-    started_wgmma[own_place()][count++] =
-        {finish_wgmma<HALF, COLUMNS>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
+    AllStarted& all = started_wgmma[own_place()];
+    if (all.count == MAX_STARTED) abort();
+    all.each[all.count++] =
+        {finish_wgmma<HALF, COLUMNS, BLOCK_K>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
 }
 
-inline void wgmma_wait()
+inline void wgmma_commit()
 {
-    unsigned& count = started_count[own_place()];
-    for (unsigned i = 0; i < count; ++i) started_wgmma[own_place()][i].finish(started_wgmma[own_place()][i]);
-    count = 0;
+    AllStarted& all = started_wgmma[own_place()];
+    if (all.groups == MAX_STARTED) abort();
+    all.ends[all.groups++] = all.count;
+}
+
+// Finishes all groups but the last so many, for a whole warp. What was started since the last group was committed is of
+// none.
+inline void wgmma_wait(unsigned pending)
+{
+    AllStarted& all = started_wgmma[own_place()];
+    if (all.groups <= pending) return sync_warp(~0u);
+    const unsigned done = all.groups - pending, end = all.ends[done - 1];
+    for (unsigned i = 0; i < end; ++i) all.each[i].finish(all.each[i]);
+    for (unsigned i = end; i < all.count; ++i) all.each[i - end] = all.each[i];
+    for (unsigned i = done; i < all.groups; ++i) all.ends[i - done] = all.ends[i] - end;
+    all.count -= end;
+    all.groups = pending;
+    sync_warp(~0u);
 }
 
 }  // namespace tilewright_host
