@@ -13,7 +13,7 @@ from tilewright.tuner.result import EFFORTS, Budget
 
 QUICK = ("--device", "host", "--seconds", "0.01")
 BAD = [
-    (("--suite", "best"), "public, small, got 'best'"),
+    (("--suite", "best"), "hard, public, small, got 'best'"),
     (("--shape", "3x3"), "'3x3'"),
     (("--shape", "0x3x3"), "nothing to time in 0x3x3"),
     (("--dtype", "half"), "'half'"),

@@ -13,11 +13,15 @@ from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import emit
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError
 from tilewright.codegen.families import parse
+from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.check.kinds import KINDS
 from tilewright.runtime.check.verify import Launch, Verifier
 from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.bench.errors import broken_promise, error_kinds
 from tilewright.tuner.search.nearest import nearest
 
 SHAPE = Problem(48, 40, 300)
@@ -71,7 +75,7 @@ class TestStore:
                 found = store.lookup(info, graded(asked), nearest)
                 assert found.record is not None
                 assert found.record.problem == graded(grade)
-                assert found.origin == ("exact" if asked == grade else "nearest 48x40x300")
+                assert found.origin == ("exact" if asked == grade else "predicted")
         finer = [store.lookup(info, graded(grade), nearest).record for grade in ("ieee", "elementwise")]
         assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
 
@@ -139,3 +143,21 @@ class TestUse:
             emit(both)
         assert "--accuracy normwise" in dict(emit(both[:1]).files)["gemm.cu"]
         assert "--accuracy" not in dict(emit(both[1:]).files)["gemm.cu"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [512, 4096, 16384])
+@pytest.mark.parametrize("text", ["mma:128x128x32", "wgmma:128x128x64", "mma:64x64x32,scheme=bf16x6,promote=32",
+                                  "wgmma:128x128x64,scheme=bf16x6,stages=2"])  # fmt: skip
+def test_on_a_gpu_each_grade_keeps_its_promise_on_six_kinds_of_data(text: str, k: int) -> None:
+    device, config = open_device(choose("cuda").info), parse(text)
+    problem, plain = Problem(300, 260, k, accuracy=config.accuracy), Problem(300, 260, k)
+    if broken := list(rejections(problem, config, device.info.arch)):
+        pytest.skip(broken[0])
+    with device.entered():
+        kernels = {"ours": prepare(device, problem, config), "in order": prepare(device, plain, parse("tiled:16"))}
+        found = error_kinds(device, problem, {name: kernel.launch for name, kernel in kernels.items()})
+    assert broken_promise(problem, found, "ours") == ""
+    by = {(each.kind, each.contender): each.elementwise for each in found}
+    for kind in KINDS.keys() - ({"graded"} if config.accuracy is Grade.NORMWISE else set()):
+        assert by[kind, "ours"] <= by[kind, "in order"], kind

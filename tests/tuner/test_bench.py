@@ -12,19 +12,22 @@ import faults
 import pytest
 from stored import INFO, make
 from tilewright.codegen.errors import ConfigError, DeviceError, ShapeError
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.timing import TimingPlan
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import Operand
 from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
-from tilewright.tuner.bench import contest
+from tilewright.tuner.bench import contest, errors, rivals
 from tilewright.tuner.bench import plot as bench_plot
 from tilewright.tuner.bench.plot import check_plot, plot
-from tilewright.tuner.bench.report import bench_closing, bench_json, bench_markdown
-from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
+from tilewright.tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown
+from tilewright.tuner.bench.rows import BenchResult, BenchRow, KindError, Rival, Setting
 from tilewright.tuner.bench.run import bench
+from tilewright.tuner.bench.stored import read_bench
+from tilewright.tuner.report.benched import benched
 
 FAULTY = "tiled:8,unroll=4"
 KEYS = (
@@ -132,6 +135,21 @@ class TestReports:
         assert (first["ratio_cublas_eager"], failed["ratio_cublas_between"]) == (0.5, None)
         assert (found["geomean_ratio_cublas_between"], found["geomean_ratio_cublas_eager"]) == (1.0, 0.5)
         assert found["geomean_ratio_cublaslt_between"] is None
+
+    def test_what_matmul_hands_over_is_told(self) -> None:
+        handed = replace(row("200", cublas=0.5), handed_over=True, origin="predicted", taken_from="300x300x300")
+        found = result(row(cublas=2.0), handed, CRASHED)
+        told = "matmul takes cuBLAS itself for 1 of 2 shapes: 1.414 x cuBLAS in the mean, 1.000 at least"
+        assert told in bench_closing(found)
+        columns = {column.heading: list(map(str, column.cells)) for column in bench_columns(found)}
+        assert columns["matmul"] == ["ours", "cuBLAS", "", "1.414"]
+        assert columns["config from"][1] == "predicted (from 300x300x300)"
+        document = json.loads(bench_json(found))
+        assert document["geomean_ratio_cublas_used"] == pytest.approx(2**0.5)
+        assert [(each.get("used"), each.get("from")) for each in document["rows"]][1:] == [
+            ("cublas", "300x300x300"), (None, None),
+        ]  # fmt: skip
+        assert "matmul" not in {column.heading for column in bench_columns(result(row(), CRASHED))}
 
     def test_clocks_that_were_held_back_are_told(self) -> None:
         held = replace(row(), held_back=True, clock_mhz=1800.0)
@@ -325,3 +343,116 @@ class TestRuns:
             for rival in each.rivals:
                 assert rival.between_ratio is not None
                 assert 0.05 < rival.between_ratio < 20
+
+
+class TestGraded:
+    """Products that need not be `ieee`: more rivals, and errors beside speeds."""
+
+    def found(self, grade: str, rival: str, shape: str = "70x40x300") -> BenchRow:
+        problem = Problem.parse(shape, "float", "nt", grade)
+        return contest.contest(HostDevice(), problem, ("numpy", rival, "tf32"), None, 0.01)
+
+    @pytest.mark.parametrize(("grade", "rival"), [("normwise", "hgemm3k"), ("elementwise", "bgemm6k")])
+    def test_the_long_product_is_a_rival_and_errors_are_told(self, grade: str, rival: str) -> None:
+        found = self.found(grade, rival)
+        assert (found.status, found.reason) == (Status.OK, "")
+        assert [each.key for each in found.rivals] == ["numpy", rival]
+        assert found.notes == ("TF32 (coarser) could not run: NumPy has no TF32",)
+        assert len(found.error_kinds) == 6 * 3
+        document = json.loads(bench_json(result(found)))
+        kinds = document["rows"][0]["error_kinds"]
+        assert list(kinds) == ["normal", "uniform", "wide", "graded", "huge", "cancelling"]
+        assert all(set(each) == {"ours", "numpy", rival} for each in kinds.values())
+        assert all(0 < each["ours"]["elementwise"] < 302 for each in kinds.values())
+        assert "in units of u = 2^-24" in document["method"]
+        assert pickle.loads(pickle.dumps(found)) == found
+
+    def test_other_rivals_than_those_of_the_grade_are_left_out(self) -> None:
+        problem = Problem(9, 8, 7)
+        found = contest.contest(HostDevice(), problem, ("numpy", "hgemm3k", "tf32"), None, 0.01)
+        assert ([each.key for each in found.rivals], found.notes, found.error_kinds) == (["numpy"], (), ())
+        document = json.loads(bench_json(result(found)))
+        assert "error_kinds" not in document["rows"][0]
+        assert "coarser" not in document
+
+    def test_a_kernel_that_breaks_its_promise_on_some_data_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        broken = tuple(replace(each, normwise=float("nan")) for each in errors.error_kinds(
+            HostDevice(), Problem(4, 4, 4), {"ours": HostDevice().vendor(Problem(4, 4, 4))}
+        ))  # fmt: skip
+        monkeypatch.setattr(contest, "error_kinds", lambda *given: broken)
+        found = self.found("normwise", "hgemm3k")
+        assert (found.status, found.reason) == (
+            Status.WRONG_RESULT, "on normal data the error is nan u, its bound 302 u",
+        )  # fmt: skip
+        assert json.loads(bench_json(result(found)))["rows"][0]["error_kinds"]["normal"]["ours"]["normwise"] is None
+
+    def test_every_contender_multiplies_what_repeats(self) -> None:
+        problem, seen = Problem.parse("600x300x20", "float", "tn", "normwise"), list[tuple[int, ...]]()
+        right = HostDevice().vendor(problem)
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            seen.append((a.rows, a.cols, b.rows, b.cols, c.rows, c.cols))
+            right(a, b, c, alpha, beta)
+
+        def wrong(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            right(a, b, c, alpha, beta)
+            c.owner.array("float32", (600, 300))[599, 40] += 1e4  # type: ignore[attr-defined]
+
+        found = errors.error_kinds(HostDevice(), problem, {"ours": launch, "numpy": wrong})
+        assert seen == [(20, 600, 20, 300, 600, 300)] * 6
+        assert all(each.elementwise < 22 for each in found if each.contender == "ours")
+        assert all(each.elementwise > 22 for each in found if each.contender == "numpy")
+        assert errors.broken_promise(problem, found, "ours") == ""
+        assert "on normal data" in errors.broken_promise(problem, found, "numpy")
+
+    def test_what_is_written_of_them(self, tmp_path: Path) -> None:
+        first = replace(row(), problem=Problem.parse("4096", accuracy="normwise"))
+        more = (*first.rivals, replace(first.rivals[0], key="hgemm3k"), replace(first.rivals[0], key="tf32"))
+        kinds = (KindError("uniform", "ours", 10.49, 7.854), KindError("uniform", "cublas", 5.97, 4.465))
+        found = result(replace(first, rivals=more, error_kinds=kinds))
+        found = replace(found, setting=replace(found.setting, rivals=("cublas", "cublaslt", "hgemm3k", "tf32")))
+        document = json.loads(bench_json(found))
+        assert document["coarser"] == ["tf32"]
+        assert document["rows"][0]["error_kinds"] == {
+            "uniform": {
+                "ours": {"elementwise": 10.49, "normwise": 7.854},
+                "cublas": {"elementwise": 5.97, "normwise": 4.465},
+            }
+        }
+        assert (document["rows"][0]["ratio_hgemm3k"], document["geomean_ratio_tf32"]) == (2.0, pytest.approx(2.0))
+        told = "worst errors in u times norms of row and column, ours (theirs): uniform 7.9 (4.5)"
+        assert told in bench_closing(found)
+        text = bench_markdown(found)
+        assert r"| M x N x K | data | ours, u \|A\|\|B\| | ours, u by norms | cuBLAS, u \|A\|\|B\| |" in text
+        assert "| 4096x4096x4096 | uniform | 10.5 | 7.85 | 5.97 | 4.46 |" in text
+        (tmp_path / "b.json").write_text(bench_json(found))
+        back = read_bench(tmp_path / "b.json")
+        assert back.rows[0].error_kinds == kinds
+        assert set(back.setting.rivals) == set(found.setting.rivals)
+        assert benched(back, "b").charts
+
+    def test_which_rivals_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_lt.install(monkeypatch)
+        monkeypatch.setattr(rivals.metadata, "version", lambda name: "1.0")
+
+        class Gpu(HostDevice):
+            info = INFO
+
+        keys = rivals.setting(Gpu(), [Grade.ELEMENTWISE, Grade.IEEE, Grade.NORMWISE]).rivals
+        assert keys == ("cublas", "cublaslt", "bgemm6k", "tf32", "hgemm3k")
+        assert rivals.setting(Gpu(), [Grade.IEEE]).rivals == ("cublas", "cublaslt")
+        assert rivals.setting(HostDevice(), [Grade.NORMWISE]).rivals == ("numpy",)
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize(("grade", "key"), [("normwise", "hgemm3k"), ("elementwise", "bgemm6k")])
+    def test_on_a_gpu(self, grade: str, key: str) -> None:
+        shapes = [Problem.parse(shape, accuracy=grade) for shape in ("1024", "1000x520x1032")]
+        found = bench(shapes, Quiet(), device="cuda", seconds=0.5)
+        for each in found.rows:
+            assert (each.status, each.reason) == (Status.OK, "")
+            assert {rival.key for rival in each.rivals} >= {"cublas", key, "tf32"}
+            ours, theirs = each.rival("tf32"), each.rival("cublas")
+            assert ours is not None
+            assert theirs is not None
+            assert (ours.error_over_bound or 0) > 20 * (theirs.error_over_bound or 1)
+            assert len(each.error_kinds) == 6 * (1 + len(each.rivals))

@@ -3,13 +3,14 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tilewright
 from stored import INFO, make
-from tilewright.codegen.errors import CaptureError, ConfigError, LaunchError
+from tilewright.codegen.errors import CaptureError, ConfigError, DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
@@ -87,6 +88,39 @@ def test_matmul_and_prepare_measure_too(tried: list[str], monkeypatch: pytest.Mo
     tilewright.clear()
 
 
+def test_prepare_measures_what_was_used_before_too(tried: list[str]) -> None:
+    tilewright.clear()
+    a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
+    where = tilewright.matmul(a, b, device="host"), tilewright.load(40, 24, 56, device="host").device.selector
+    assert tried == []
+    tilewright.prepare((40, 24, 56), device=where[1], measure=True, seconds=0.5)
+    (first, *_) = tried
+    assert first
+    tried.clear()
+    tilewright.prepare((40, 24, 56), device=where[1], measure=True, seconds=0.5)
+    assert tried == []
+    assert (tilewright.matmul(a, b, device="host") == 56).all()
+    tilewright.clear()
+
+
+@pytest.mark.parametrize(("theirs", "ratio"), [([9.0] * 7, 0.9), ([], None)])
+def test_on_a_gpu_the_vendors_library_is_timed_beside_the_winner(theirs: list[float], ratio: float | None) -> None:
+    class Beside:
+        device = SimpleNamespace(info=INFO)
+
+        def beside_vendor(self, config: Any, rounds: int) -> tuple[list[float], list[float]]:
+            return theirs, [10.0] * len(theirs)
+
+    record = first_use._beside_vendor(Beside(), make(10.0))  # type: ignore[arg-type]
+    assert (record.vendor_us, record.ratio_vendor) == (theirs[0] if theirs else None, ratio)
+
+    def fails(self: Beside, config: Any, rounds: int) -> Any:
+        raise DeviceError("cuBLAS cannot be loaded")
+
+    Beside.beside_vendor = fails  # type: ignore[method-assign]
+    assert first_use._beside_vendor(Beside(), make(10.0)) == make(10.0)  # type: ignore[arg-type]
+
+
 def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
     near(Store(), "tiled:16", "tiled:8")
     assert tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9).origin == "exact"
@@ -96,7 +130,7 @@ def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
 def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device, store = HostDevice(), Store(tmp_path)
     store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
-    found = Found(FAST, "nearest 40x24x64")
+    found = Found(FAST, "predicted")
     original = Bench.try_variant
 
     def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:

@@ -1,54 +1,37 @@
 """One shape, timed as the library would run it against the vendor's libraries. Runs in the process of the device."""
 
 import math
-import platform
 import statistics
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 from ...codegen.config import Config
-from ...codegen.errors import DeviceError, DeviceFaultError, LaunchError
-from ...codegen.problem import Problem
+from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError
+from ...codegen.problem import Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.check.timing import Timer, TimingPlan, added_us
 from ...runtime.check.verify import Launch, Verifier
-from ...runtime.device.cublaslt import CublasLt, cublaslt_name
+from ...runtime.device.cublaslt import CublasLt
 from ...runtime.device.protocol import Device
 from ...runtime.product.gemm import load_on
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
-from ...runtime.store.versions import versions_of
 from ..measure.decide import median, paired, paired_if_timed
 from ..measure.evaluate import FAILURES, one_line, status_of
 from ..search.nearest import nearest
-from .rows import GIVEN, TITLES, BenchRow, Rival, Setting
+from ..search.vendor import faster
+from .errors import broken_promise, error_kinds
+from .rivals import meets, rival
+from .rows import GIVEN, TITLES, BenchRow, KindError, Rival
 
 ROUNDS = 7
 """Rounds at least."""
 _OURS, _AGAIN, _KERNEL, _THEN = "ours", "ours again", "kernel", ", kernel"
 _Samples = Mapping[str, list[float]]
 _TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
-
-
-def setting(device: Device) -> Setting:
-    """Which libraries the device can be compared with."""
-    missing = []
-    rivals: dict[str, str] = {}
-    with device.entered():
-        for key in ("numpy",) if device.info.arch.is_host else ("cublas", "cublaslt"):
-            try:
-                rivals[key] = cublaslt_name() if key == "cublaslt" else device.vendor_name
-            except DeviceError as error:
-                missing.append(f"{TITLES[key]} is not timed: {error}")
-    versions = dict(versions_of(device.info, device.compiler))
-    versions |= {"python": platform.python_version(), device.xp.__name__: device.xp.__version__, **rivals}
-    if "cublaslt" in rivals:
-        versions["nvmath-python"] = metadata.version("nvmath-python")
-    return Setting(tuple(rivals), tuple(sorted(versions.items())), tuple(missing))
 
 
 def contest(
@@ -72,8 +55,9 @@ def contest(
         try:
             if config is None:
                 gemm = load_on(device, problem, Store(store), nearest)
-                row = replace(row, config=str(gemm.config), origin=gemm.origin)
-                launch = gemm.launch
+                handed_over = faster(problem, device.info, gemm.found) is not None
+                row = replace(row, config=str(gemm.config), origin=gemm.origin, handed_over=handed_over)
+                row, launch = replace(row, taken_from=gemm.found.taken_from), gemm.launch
             else:
                 row = replace(row, config=str(config), origin=GIVEN)
                 launch = prepare(device, problem, config).launch
@@ -104,13 +88,19 @@ class _Contest:
         plan = TimingPlan.side_by_side(self.device)
         timer = Timer(self.device, self.problem, seed=103, plan=plan)
         for key in rivals:
+            if not meets(key, self.problem):
+                continue
             try:
                 self._enter(key, verifier, timer)
             except DeviceFaultError:
                 raise
-            except (LaunchError, DeviceError) as error:
+            except (LaunchError, DeviceError, CompileError) as error:
                 self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
+        kinds = self._error_kinds()
+        reason = broken_promise(self.problem, kinds, _OURS)
+        if reason:
+            return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_kinds=kinds)
         lined_up = {**self._contenders, _AGAIN: self._contenders[_OURS]}
         if plan.between and not turn_seconds:  # a turn of the short kernel would give clocks to whoever comes next
             lined_up |= {name + _THEN: timer.followed(launch) for name, launch in self._contenders.items()}
@@ -136,7 +126,20 @@ class _Contest:
             clock_mhz=clock_mhz,
             held_back=held_back,
             rivals=tuple(self._rival(key, samples, eager, fixed, between) for key in self._contenders if key != _OURS),
+            error_kinds=kinds,
         )
+
+    def _error_kinds(self) -> tuple[KindError, ...]:
+        """Errors of all contenders on six kinds of data, where the accuracy is not that of every kernel."""
+        if self.problem.accuracy is Grade.IEEE:
+            return ()
+        try:
+            return error_kinds(self.device, self.problem, self._contenders)
+        except DeviceFaultError:
+            raise
+        except LaunchError as error:  # there may be no memory for more operands
+            self._notes.append(f"errors on kinds of data: {one_line(error)}")
+            return ()
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
         """Why a contender's result is wrong; empty where it is right."""
@@ -146,7 +149,7 @@ class _Contest:
 
     def _enter(self, key: str, verifier: Verifier, timer: Timer) -> None:
         """A rival joins. A wrong result of the vendor's library is told, and timed: it is what users get."""
-        launch = self._fastest(timer) if key == "cublaslt" else self.device.vendor(self.problem)
+        launch = self._fastest(timer) if key == "cublaslt" else rival(self.device, self.problem, key)
         reason = self._checked(verifier, key, launch)
         if reason:
             self._notes.append(f"{TITLES[key]}: {reason}")

@@ -11,7 +11,10 @@ from .rows import TITLES, BenchResult, BenchRow
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _OURS = "#1b6ca8"
-_COLOURS = {"cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39"}
+_COLOURS = {
+    "cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39", "hgemm3k": "#8e5ea2", "bgemm6k": "#b0467c",
+    "tf32": "#c9a227",
+}  # fmt: skip
 _GREY = "#8a8f98"
 _COARSE = (1.0, 2.0, 5.0)
 _FINE = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from ...runtime.check.roofline import LAUNCH_US, Rates, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_output
 from .contest import ROUNDS
-from .rows import RATIOS, TITLES, BenchResult, BenchRow, Rival
+from .errors import BLOCK
+from .kinds import error_kinds_json, kinds_lines, kinds_table
+from .rows import COARSER, RATIOS, TITLES, BenchResult, BenchRow, Rival
 
 METHOD = (
     f"Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least {ROUNDS} rounds; "
@@ -30,6 +33,14 @@ METHOD_GPU = (
     "TF32 off, the rivals' workspace allocated once; from sm_90 on our kernels come up while the one before them ends "
     "(programmatic dependent launch); "
     "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
+)
+METHOD_LIMBS = (
+    f"; errors by kinds of data are those of the kernels that were timed, at the row's own size, in units of u = 2^-24 "
+    f"by |A||B| and by norms of row and column, the worst of blocks of {BLOCK} x {BLOCK} along the diagonal of C: "
+    f"{BLOCK} rows of A and columns of B are drawn and repeated, the reference is computed in double there too; "
+    "`hgemm3k` and `bgemm6k` are one cuBLAS product of halves or bfloat16s with sums in float, three or six times as "
+    "long along k, and in their time are the kernels that find the largest magnitudes, split the operands and take the "
+    "scales off; `tf32` is cuBLAS with TF32, which is coarser than any grade"
 )
 METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"
 
@@ -69,12 +80,14 @@ def bench_json(result: BenchResult) -> str:
         "method": method_of(result),
         "date": result.date,
         "missing": list(result.setting.missing),
+        **({"coarser": coarser} if (coarser := [key for key in keys if key in COARSER]) else {}),
         "floor_source": rates.source if rates else None,
         "stopped": result.stopped or None,
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
         **{f"geomean_ratio_{key}{SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
         "geomean_floor_share": result.geomean_floor,
+        **({"geomean_ratio_cublas_used": statistics.geometric_mean(result.used_ratios)} if result.hands_over else {}),
         "rows_left_out": sum(not row.ok for row in result.rows),
         "device_facts": result.device.packed(),
     }
@@ -102,6 +115,8 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         "tflops": row.tflops(row.ours_us),
         "config": row.config or None,
         "origin": row.origin or None,
+        **({"from": row.taken_from} if row.taken_from else {}),
+        **({"used": "cublas"} if row.handed_over else {}),
         "notes": list(row.notes),
     }
     for key in keys:
@@ -117,12 +132,13 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
             f"{key}_fixed_us": rival and rival.fixed_us,
             f"{key}_between_us": rival and rival.between_us,
         }
-    return found
+    return found if problem.accuracy is Grade.IEEE else found | {"error_kinds": error_kinds_json(row)}
 
 
 def method_of(result: BenchResult) -> str:
     """How it was timed."""
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
+    method += METHOD_LIMBS if result.graded else ""
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
     turns += ", and no kernel comes in between"
     return method + turns if result.turn_seconds else method
@@ -134,30 +150,38 @@ def bench_columns(result: BenchResult) -> list[Column]:
     def column(heading: str, cell: Callable[[BenchRow], str | Text], rank: int = 0, mean: str = "") -> Column:
         return Column(heading, [*map(cell, result.rows), mean], rank)
 
+    def aside(key: str) -> int:
+        return 2 if graded and key == "cublaslt" else 0
+
     def ratios(key: str) -> list[Column]:
         back_to_back, between, eager = (figure(result.geomean(key, name)) for name in RATIOS)
         return [
-            column(f"x {TITLES[key]}", lambda row: _ratio(row.rival(key)), mean=back_to_back),
+            column(f"x {TITLES[key]}", lambda row: _ratio(row.rival(key)), aside(key), back_to_back),
             column("interval", lambda row: _interval(row.rival(key)), 4),
-            column("between", lambda row: _ratio(row.rival(key), "between_"), 1, between),
+            column("between", lambda row: _ratio(row.rival(key), "between_"), 6 if graded else 1, between),
             column("interval", lambda row: _interval(row.rival(key), "between_"), 9),
             column("eager", lambda row: figure(getattr(row.rival(key), "eager_ratio", None)), 8, eager),
         ]
 
     def errors(key: str) -> Column:
-        return column(f"{TITLES[key]} err", lambda row: _error(getattr(row.rival(key), "error_over_bound", None)), 7)
+        words = TITLES[key].removesuffix(" (coarser)")
+        return column(f"{words} err", lambda row: _error(getattr(row.rival(key), "error_over_bound", None)), beside)
 
-    rivals = result.setting.rivals
+    # Where products differ in accuracy, an error belongs beside each speed, and on a narrow screen another ratio goes.
+    graded, rivals, beside = result.graded, result.setting.rivals, 1 if result.graded else 7
+    own_error = column("err/bound", lambda row: _error(row.error_over_bound), 0 if graded else 7)
     return [
         Column("M x N x K", [*result.names, "geometric mean"], left=True),
         column("us", lambda row: figure(row.ours_us) if row.ok else Text(row.status.value, "yellow")),
+        *([own_error] if graded else []),
         column("TFLOP/s", lambda row: figure(row.tflops(row.ours_us)), 5),
         column("of floor", lambda row: _share(row.floor_share), 2, _share(result.geomean_floor)),
         *(each for key in rivals for each in ratios(key)),
         column("A/A", lambda row: _share(row.aa_spread), 6),
-        column("err/bound", lambda row: _error(row.error_over_bound), 7),
+        *([] if graded else [own_error]),
         *(errors(key) for key in rivals if key != "cublaslt"),
-        Column("config from", [*(row.origin for row in result.rows), ""], 3, left=True, wraps_at=12),
+        *([column("matmul", _used, 3, _mean_used(result))] if result.hands_over else []),
+        Column("config from", [*map(_origin, result.rows), ""], 3, left=True, wraps_at=12),
     ]
 
 
@@ -180,6 +204,19 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
+def _used(row: BenchRow) -> str:
+    """Whose product `matmul` takes."""
+    return "" if row.rival("cublas") is None else TITLES["cublas"] if row.handed_over else "ours"
+
+
+def _mean_used(result: BenchResult) -> str:
+    return figure(statistics.geometric_mean(result.used_ratios))
+
+
+def _origin(row: BenchRow) -> str:
+    return f"{row.origin} (from {row.taken_from})" if row.taken_from else row.origin
+
+
 def _ratio(rival: Rival | None, kind: str = "") -> str | Text:
     within: tuple[float, float] | None = getattr(rival, f"{kind}interval", None)
     if within is None:
@@ -197,6 +234,11 @@ def bench_closing(result: BenchResult) -> list[str]:
     for key in result.setting.rivals:
         means = (f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name)))
         lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
+    if result.hands_over:
+        figures = f"{_mean_used(result)} x cuBLAS in the mean, {figure(min(result.used_ratios))} at least"
+        lines.append(
+            f"matmul takes cuBLAS itself for {result.hands_over} of {len(result.used_ratios)} shapes: {figures}"
+        )
     named = list(zip(result.names, result.rows, strict=True))
     lines += [f"{name}: {row.status.value}, {row.reason}" for name, row in named if not row.ok]
     noted: dict[str, list[str]] = {}
@@ -213,6 +255,7 @@ def bench_closing(result: BenchResult) -> list[str]:
         between = sum(rival.between_ratio is not None for rival in result.compared(key))
         if 0 < between < count:
             lines.append(f"{TITLES[key]} with a kernel in between: {between} of {count} rows, the others are too short")
+    lines += [*_errors_line(result), *kinds_lines(result)] if result.graded else []
     if result.worst_aa is not None:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
     held = [f"{name} {row.clock_mhz:.0f} MHz" for name, row in named if row.held_back]
@@ -231,6 +274,16 @@ def bench_closing(result: BenchResult) -> list[str]:
     return lines
 
 
+def _errors_line(result: BenchResult) -> list[str]:
+    """The largest errors of all rows over the bounds of their accuracy."""
+    found = {"ours": [row.error_over_bound for row in result.rows if row.ok]}
+    for key in result.setting.rivals:
+        found[TITLES[key]] = [rival.error_over_bound for rival in result.compared(key)]
+    worst = ((name, max(known)) for name, errors in found.items() if (known := [e for e in errors if e is not None]))
+    words = ", ".join(f"{name} {error:.2g}" for name, error in worst)
+    return [f"largest errors over their bounds, random data: {words}"] if words else []
+
+
 def bench_markdown(result: BenchResult) -> str:
     """The same as a Markdown document: every column, times, configs, versions and method."""
     columns = bench_columns(result)
@@ -243,8 +296,15 @@ def bench_markdown(result: BenchResult) -> str:
     kinds = [f"{name}{kind}" for name in names for kind in ("", " between", " eager", " fixed")]
     times = [_times(name, row, result.setting.rivals) for name, row in zip(result.names, result.rows) if row.ok]
     lines += _markdown_table(["M x N x K", "floor", *kinds, "config"], times)
+    lines += _errors_markdown(result)
     lines += ["", "## Versions", "", *(f"- {name}: {value}" for name, value in result.setting.versions)]
     return "\n".join(lines) + "\n"
+
+
+def _errors_markdown(result: BenchResult) -> list[str]:
+    """A row a shape and kind of data, for each contender two errors; nothing where none were measured."""
+    head, *rows = kinds_table(result) or [[]]
+    return ["", "## Errors by kind of data, in units of u", "", *_markdown_table(head, rows)] if rows else []
 
 
 def _times(name: str, row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:

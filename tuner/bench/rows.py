@@ -15,8 +15,15 @@ RATIOS = {
 """The ratios of a `Rival`, by the names of their fields."""
 GIVEN = "as given"
 """Where a config comes from that a user named."""
-TITLES = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy"}
-"""The libraries that kernels are compared with, by the word for them in names of fields."""
+TITLES = {
+    "cublas": "cuBLAS", "cublaslt": "cuBLASLt", "numpy": "NumPy", "hgemm3k": "HGEMM 3k", "bgemm6k": "BF16 6k",
+    "tf32": "TF32 (coarser)",
+}  # fmt: skip
+"""What kernels are compared with, by the word for it in names of fields. `hgemm3k` and `bgemm6k` are one product of
+halves or bfloat16s by cuBLAS, three or six times as long along k, with all that goes before and after; `tf32` is
+cuBLAS with TF32, which no grade of accuracy allows."""
+COARSER = ("tf32",)
+"""Those that keep no grade: their speed is no measure of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,7 @@ class Rival:
     """Another library on the same product, in the same rounds."""
 
     key: str
-    """`cublas`, `cublaslt` or `numpy`."""
+    """One of TITLES."""
     us: float
     """Median, inputs rotated."""
     ratio: float
@@ -47,6 +54,20 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
+class KindError:
+    """The worst error of a contender on one kind of data."""
+
+    kind: str
+    """One of `runtime.check.kinds`."""
+    contender: str
+    """`ours` or the key of a rival."""
+    elementwise: float
+    """Over u |A||B|, element by element; NaN where C has one."""
+    normwise: float
+    """Over u times the norms of row and column."""
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One shape. Times are None where `status` is not ok."""
 
@@ -54,7 +75,7 @@ class BenchRow:
     config: str = ""
     """The variant that the library runs, as text; empty where it did not come so far."""
     origin: str = ""
-    """Where that is from: `exact`, `nearest MxNxK`, `predicted`, `default` or `as given`."""
+    """Where that is from: `exact`, `predicted`, `default` or `as given`."""
     status: Status = Status.OK
     reason: str = ""
     """Why, where it did not end well: one line."""
@@ -83,6 +104,13 @@ class BenchRow:
     """Whether the device had lowered it for power or heat."""
     rivals: tuple[Rival, ...] = ()
     """The other libraries, those that ran."""
+    error_kinds: tuple[KindError, ...] = ()
+    """Errors on six kinds of data, where the accuracy is not `ieee`."""
+    taken_from: str = ""
+    """The tuned shape whose config it is, where that is another one."""
+    handed_over: bool = False
+    """Whether `matmul` takes the vendor's library in its place: a record, or what was measured for other shapes, says
+    that it is faster."""
 
     @property
     def ok(self) -> bool:
@@ -97,6 +125,12 @@ class BenchRow:
         """The median of `ours` or of a rival."""
         rival = self.rival(key)
         return self.ours_us if key == "ours" else rival.us if rival else None
+
+    @property
+    def used_ratio(self) -> float | None:
+        """The vendor's time over that of what `matmul` takes: 1 where that is the vendor's library."""
+        vendor = self.rival("cublas")
+        return None if vendor is None else 1.0 if self.handed_over else vendor.ratio
 
     def tflops(self, us: float | None) -> float | None:
         """10^12 operations a second at `us` a product."""
@@ -142,6 +176,11 @@ class BenchResult:
     """How long each contender ran in its turn; 0 where batches alternated."""
 
     @property
+    def graded(self) -> bool:
+        """Whether some product need not be `ieee`."""
+        return any(row.problem.accuracy is not Grade.IEEE for row in self.rows)
+
+    @property
     def dtypes(self) -> str:
         """The element types of the rows, in words, and their accuracy where it is not `ieee`."""
         problems = [row.problem for row in self.rows]
@@ -164,6 +203,16 @@ class BenchResult:
         one of RATIOS."""
         ratios = [ratio for rival in self.compared(key) if (ratio := getattr(rival, name)) is not None]
         return statistics.geometric_mean(ratios) if ratios else None
+
+    @property
+    def used_ratios(self) -> tuple[float, ...]:
+        """The ratios of what `matmul` takes, of the rows that have them."""
+        return tuple(ratio for row in self.rows if row.ok and (ratio := row.used_ratio) is not None)
+
+    @property
+    def hands_over(self) -> int:
+        """For how many of these shapes `matmul` takes the vendor's library."""
+        return sum(row.ok and row.handed_over and row.used_ratio is not None for row in self.rows)
 
     @property
     def geomean_floor(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ...codegen.config import Config
 from ...codegen.errors import ShapeError, TilewrightError, TuningError, check
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...runtime.device.detect import choose
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
@@ -60,7 +60,8 @@ def bench(
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)
-    worker = _Worker(info, store, seconds, turn_seconds, config)
+    grades = tuple(dict.fromkeys(problem.accuracy for problem in problems))
+    worker = _Worker(info, grades, store, seconds, turn_seconds, config)
     try:
         result = replace(result, setting=worker.open())
         progress.opened(result)
@@ -82,9 +83,16 @@ class _Worker:
     """The process that owns the device; a fresh one follows where it ends."""
 
     def __init__(
-        self, info: DeviceInfo, store: Path | None, seconds: float, turn_seconds: float, config: Config | None
+        self,
+        info: DeviceInfo,
+        grades: tuple[Grade, ...],
+        store: Path | None,
+        seconds: float,
+        turn_seconds: float,
+        config: Config | None,
     ) -> None:
-        self._info, self._seconds, self._turn_seconds, self._config = info, seconds, turn_seconds, config
+        self._info, self._grades = info, grades
+        self._seconds, self._turn_seconds, self._config = seconds, turn_seconds, config
         self._store = store.absolute() if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
@@ -96,7 +104,7 @@ class _Worker:
         """Start the process and open the device. Raises TuningError."""
         self._child = Child()
         try:
-            self._setting = self._child.ask(("set_up", self._info), OPEN_LIMIT_S)
+            self._setting = self._child.ask(("set_up", self._info, self._grades), OPEN_LIMIT_S)
         except (ChildDiedError, TilewrightError, MemoryError) as error:
             raise TuningError(f"the device cannot be opened: {one_line(error)}") from error
         return self._setting

@@ -11,6 +11,7 @@ from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.files import NotPlainError, read_plain
 from ...runtime.store.record import Status
+from .kinds import error_kinds_of
 from .report import SUFFIX
 from .rows import TITLES, BenchResult, BenchRow, Rival, Setting
 
@@ -83,7 +84,10 @@ def _row(row: dict[str, Any]) -> BenchRow:
         aa_interval=None if spread is None else (1 / (1 + spread), 1 + spread),
         rounds=int(row["rounds"]),
         held_back=row["held_back"] is True,
+        taken_from=str(row.get("from") or ""),
+        handed_over=row.get("used") == "cublas",
         rivals=tuple(rivals),
+        error_kinds=error_kinds_of(row.get("error_kinds")),
         **given,
     )
 

@@ -88,7 +88,7 @@ def _ratios(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
     marks = []
     for place, key in enumerate(result.setting.rivals):
         found = [(y, rival) for y, row in enumerate(rows) if (rival := row.rival(key))]
-        marks.append((place, key, "", [(y, r.ratio, r.interval) for y, r in found]))
+        marks += [(place, key, "", [(y, r.ratio, r.interval) for y, r in found])] if found else []
         beside = [(y, r.between_ratio, r.between_interval) for y, r in found if r.between_ratio and r.between_interval]
         marks += [(place, key, ", a kernel between", beside)] if beside else []
     ends = [end for *_, found in marks for _, _, within in found for end in within]
@@ -109,8 +109,8 @@ def _ratios(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
                 xerr=(below, above),
                 fmt=_SHAPES[place % 3],
                 markersize=5,
-                color=SERIES[place + 1],
-                markerfacecolor="none" if words else SERIES[place + 1],
+                color=SERIES[(place + 1) % len(SERIES)],
+                markerfacecolor="none" if words else SERIES[(place + 1) % len(SERIES)],
                 elinewidth=1,
                 label=TITLES[key] + words,
                 zorder=3,
@@ -120,7 +120,12 @@ def _ratios(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
         axes.set_xlabel("their time over ours" if narrow else "their time over ours: above 1 is ours faster")
         legend(axes, 1 if narrow else 4)
 
-    return chart(f"{name}-ratio", "Ratio to other libraries by shape, with 95% intervals", draw, len(rows))
+    return chart(
+        f"{name}-ratio",
+        "Ratio to other libraries by shape, with 95% intervals",
+        draw,
+        len(rows) + max(0, len(marks) - 3),
+    )
 
 
 def _speeds(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
@@ -140,7 +145,7 @@ def _speeds(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
             ys, xs = zip(*((y + shift, x) for y, x in found)) if found else ((), ())
             shape = "*" if key == "ours" else _SHAPES[(place - 1) % 3]
             size = 9 if key == "ours" else 5
-            style = {"markersize": size, "markeredgewidth": 0, "color": SERIES[place], "zorder": 3}
+            style = {"markersize": size, "markeredgewidth": 0, "color": SERIES[place % len(SERIES)], "zorder": 3}
             axes.plot(xs, ys, shape, label=TITLES.get(key, "tilewright"), **style)
         if limits:
             ys, xs = zip(*limits)

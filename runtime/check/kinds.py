@@ -1,4 +1,4 @@
-"""Kinds of data on which the error of a product is measured, and that error."""
+"""Six kinds of data on which the error of a float product is measured, and that error: docs/accuracy.md."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Pair = tuple[Floats, Floats]
+_U = 2.0**-24  # unit roundoff of float
+_LEAST = 2.0**-125  # u times this is the smallest subnormal, by which a result may be off whatever its size
 
 
 def _normal(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
@@ -49,18 +51,30 @@ def _cancelling(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
 KINDS: dict[str, Callable[[np.random.Generator, int, int, int], Pair]] = {
     "normal": _normal, "uniform": _uniform, "wide": _wide, "graded": _graded, "huge": _huge, "cancelling": _cancelling,
 }  # fmt: skip
+"""By name, what makes op(A), m x k, and op(B), k x n, in float."""
 
 
-def errors(a: Any, b: Any, c: Any) -> tuple[float, float, float]:
-    """The worst error of c = a b over u |a||b|, over u times the norms of row and column, and the relative error in
-    the norm. NaN where c has one."""
-    u = 2.0**-24
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    exact = x @ y
-    off = abs(c - exact)
-    norms = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(y, axis=0)[None, :]
-    return (
-        float((off / (u * (abs(x) @ abs(y)))).max()),
-        float((off / (u * norms)).max()),
-        float(np.linalg.norm(c - exact) / np.linalg.norm(exact)),
-    )
+class Exact:
+    """The product of two float matrices in double, and what its errors are measured by.
+
+    The matrices are of any array library that is like NumPy; a is m x k, b is k x n.
+    """
+
+    def __init__(self, a: Any, b: Any) -> None:
+        x, y = a.astype("float64"), b.astype("float64")
+        self.product = x @ y
+        """m x n."""
+        self._magnitudes = abs(x) @ abs(y) + _LEAST
+        self._norms = ((x * x).sum(axis=1) ** 0.5)[:, None] * ((y * y).sum(axis=0) ** 0.5)[None, :] + _LEAST
+
+    def errors(self, c: Any) -> tuple[float, float]:
+        """The worst error of an element of c over u |a||b|, and over u times the norms of its row of a and its column
+        of b, where u = 2^-24. c is m x n or the first rows and columns of that. NaN where c has one."""
+        part = tuple(map(slice, c.shape))
+        off = abs(c.astype("float64") - self.product[part]) / _U
+        return float((off / self._magnitudes[part]).max()), float((off / self._norms[part]).max())
+
+    def in_the_norm(self, c: Any) -> float:
+        """The Frobenius norm of the error over that of the product."""
+        off = c.astype("float64") - self.product
+        return float((off * off).sum() ** 0.5 / (self.product * self.product).sum() ** 0.5)

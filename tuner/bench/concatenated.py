@@ -1,0 +1,137 @@
+"""A float product as one product of halves or bfloat16s by the vendor's library, which is longer along k: what anyone
+can build in an afternoon, and so what kernels of limbs are compared with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...codegen.problem import Grade, Problem
+from ...codegen.source import KernelSource, LaunchConfig
+from ...runtime.device.cache import compile_cached
+from ...runtime.device.protocol import Device, Launcher, Multiplied, Operand
+
+_TEXT = Path(__file__).with_name("concatenated.cu")
+_TILE, _THREADS = (64, 128), 256  # as in the text
+_ALIGNED = 8
+"""Copies of limbs begin at multiples of so many elements, 16 bytes, without which cuBLAS has slower kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """Which limbs are multiplied with which."""
+
+    multiplied: Multiplied
+    limbs: int
+    """Numbers that an element is the sum of."""
+    of_a: tuple[int, ...]
+    """The limb of A in each product, and of B: the smallest products first, of whose sums less is cut off."""
+    of_b: tuple[int, ...]
+
+
+SCHEMES = {
+    Grade.NORMWISE: _Scheme(Multiplied.HALF, 2, (1, 0, 0), (0, 1, 0)),
+    Grade.ELEMENTWISE: _Scheme(Multiplied.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
+}
+"""By grade of accuracy: three products of two halves, six of three bfloat16s."""
+
+
+class Concatenated:
+    """C = alpha op(A) op(B) + beta C for finite float operands by one product that is `terms` times as long along k.
+
+    Halves are scaled first, rows of op(A) and columns of op(B) by powers of two of their own, which are taken off C in
+    the end: a kernel before for the largest magnitudes, and one after. bfloat16s have the range of floats and need
+    neither. All memory but that for beta other than 0 is allocated here. Sums stay within the tensor cores, so that
+    errors grow with k. Raises what compiling, loading and allocating do, and DeviceError where the library is missing.
+    """
+
+    def __init__(self, device: Device, problem: Problem, grade: Grade) -> None:
+        scheme = SCHEMES[grade]
+        self.terms = len(scheme.of_a)
+        """Products that count, and copies of limbs of each operand."""
+        self._device, self._problem = device, problem
+        self._scaled = scheme.multiplied is Multiplied.HALF
+        depth = -(-problem.k // _ALIGNED) * _ALIGNED
+        self._operands, self._strides = list[Operand](), list[int]()
+        for stored, trans, along_k in (
+            (problem.stored_a, problem.trans_a, not problem.trans_a),
+            (problem.stored_b, problem.trans_b, problem.trans_b),
+        ):
+            # The copies lie side by side where k runs along stored rows, else one below the other.
+            rows, cols = (stored[0], self.terms * depth) if along_k else (self.terms * depth, stored[1])
+            ld = -(-cols // _ALIGNED) * _ALIGNED
+            memory = device.allocate(2 * rows * ld)
+            device.zero(memory, 2 * rows * ld, device.stream())  # what pads k stays 0
+            self._operands.append(Operand(memory.pointer, rows, cols, ld, trans, memory))
+            self._strides.append(depth if along_k else depth * ld)
+        longer = Problem(problem.m, problem.n, self.terms * depth, problem.dtype, problem.trans_a, problem.trans_b)
+        self._product = device.vendor(longer, scheme.multiplied)
+        self._most_bytes = 4 * (problem.m + problem.n)
+        self._most = device.allocate(self._most_bytes)
+        self._apart: Operand | None = None
+        self._largest, self._split, self._finish = self._kernels(scheme)
+
+    def _kernels(self, scheme: _Scheme) -> list[Launcher]:
+        problem, device = self._problem, self._device
+        names = "concatenated_largest", "concatenated_split", "concatenated_finish"
+        defined = {
+            "LIMBS": scheme.limbs,
+            "TERMS": self.terms,
+            "LIMBS_OF_A": ", ".join(map(str, scheme.of_a)),
+            "LIMBS_OF_B": ", ".join(map(str, scheme.of_b)),
+            "HALF": int(self._scaled),
+            "A_BY_ROW": str(not problem.trans_a).lower(),
+            "B_BY_ROW": str(problem.trans_b).lower(),
+        }
+        text = "".join(f"#define {name} {value}\n" for name, value in defined.items()) + _TEXT.read_text()
+        binary = compile_cached(device.compiler, KernelSource(names[1], text))
+        both = _tiles(*problem.stored_a) + _tiles(*problem.stored_b)
+        grids = both, both, _tiles(problem.m, problem.n)
+        codes = "QiiiQ" * 2, "QiiiQQiQ" * 2, "QiQiiiQQff"
+        return [
+            device.load(binary, name).bound(LaunchConfig((grid, 1, 1), (_THREADS, 1, 1)), each)
+            for name, grid, each in zip(names, grids, codes)
+        ]
+
+    @property
+    def _most_at(self) -> tuple[int, int]:
+        """Where the largest magnitudes of rows of op(A) and of columns of op(B) are."""
+        return self._most.pointer, self._most.pointer + 4 * self._problem.m
+
+    def split(self, a: Operand, b: Operand) -> None:
+        """Put what goes before the product on the current stream: largest magnitudes, and limbs. Raises LaunchError."""
+        stream = self._device.stream()
+        given = [(each.pointer, each.ld, each.rows, each.cols, at) for each, at in zip((a, b), self._most_at)]
+        if self._scaled:
+            self._device.zero(self._most, self._most_bytes, stream)
+            self._largest(stream, *given[0], *given[1])
+        copies = [(each.pointer, each.ld, stride) for each, stride in zip(self._operands, self._strides)]
+        self._split(stream, *given[0], *copies[0], *given[1], *copies[1])
+
+    def multiply(self, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Put the long product alone on the current stream. Raises LaunchError."""
+        a, b = self._operands
+        self._product(a, b, c, alpha, beta)
+
+    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        """Put one product on the current stream, everything it needs included. Raises LaunchError."""
+        self.split(a, b)
+        if not self._scaled:
+            self.multiply(c, alpha, beta)
+            return
+        target = c if beta == 0 else self._unscaled(c)
+        self.multiply(target)
+        m, n = self._problem.m, self._problem.n
+        self._finish(
+            self._device.stream(), target.pointer, target.ld, c.pointer, c.ld, m, n, *self._most_at, alpha, beta
+        )
+
+    def _unscaled(self, c: Operand) -> Operand:
+        """Room for the product where C is still needed."""
+        if self._apart is None:
+            memory = self._device.allocate(4 * c.rows * c.cols)
+            self._apart = Operand(memory.pointer, c.rows, c.cols, c.cols, False, memory)
+        return self._apart
+
+
+def _tiles(rows: int, cols: int) -> int:
+    """CTAs for a matrix."""
+    return -(-rows // _TILE[0]) * -(-cols // _TILE[1])

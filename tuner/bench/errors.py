@@ -1,0 +1,81 @@
+"""Errors of float products on six kinds of data, those of contenders side by side."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...codegen.problem import NORMWISE_ROUNDINGS, Grade, Problem
+from ...runtime.check.kinds import KINDS, Exact
+from ...runtime.check.verify import Launch
+from ...runtime.device.protocol import Device, Operand
+from .rows import KindError
+
+BLOCK = 256
+"""Rows of op(A) and columns of op(B) that are drawn; those of larger matrices repeat them."""
+
+
+def error_kinds(device: Device, problem: Problem, contenders: Mapping[str, Launch]) -> tuple[KindError, ...]:
+    """The errors of all contenders on each kind of data, at the size of the problem, so that each runs as it is timed.
+
+    Compared are blocks of C along its diagonal, in which every row and every column has a part. Raises LaunchError.
+    """
+    found = []
+    m, n, k = problem.m, problem.n, problem.k
+    buffer = device.allocate(4 * m * n)
+    c, out = buffer.array("float32", (m, n)), Operand(buffer.pointer, m, n, n, False, buffer)
+    for kind, draw in KINDS.items():
+        drawn = draw(np.random.default_rng(1), min(m, BLOCK), min(n, BLOCK), k)
+        a, b = (device.xp.asarray(each) for each in drawn)
+        given = _repeated(device, a, m, 0, problem.trans_a), _repeated(device, b, n, 1, problem.trans_b)
+        exact = Exact(a, b)
+        for name, launch in contenders.items():
+            c[...] = np.nan
+            launch(*given, out, 1.0, 0.0)
+            device.synchronize()
+            by_elements, by_norms = zip(*(exact.errors(block) for block in _blocks(c)))
+            found.append(KindError(kind, name, max(by_elements, key=_or_more), max(by_norms, key=_or_more)))
+    return tuple(found)
+
+
+def _or_more(value: float) -> float:
+    """A number that NaN does not pass for less than."""
+    return np.inf if np.isnan(value) else value
+
+
+def _repeated(device: Device, block: Any, size: int, axis: int, trans: bool) -> Operand:
+    """An operand with so many rows (axis 0) or columns (axis 1), which repeat those of a block."""
+    rows, cols = (size, block.shape[1]) if axis == 0 else (block.shape[0], size)
+    if trans:
+        rows, cols = cols, rows
+    buffer = device.allocate(4 * rows * cols)
+    array = buffer.array("float32", (rows, cols))
+    matrix = array.T if trans else array
+    for start in range(0, size, BLOCK):
+        part = slice(start, start + BLOCK), slice(0, size - start)
+        if axis == 0:
+            matrix[part[0]] = block[part[1]]
+        else:
+            matrix[:, part[0]] = block[:, part[1]]
+    return Operand(buffer.pointer, rows, cols, cols, trans, buffer)
+
+
+def _blocks(c: Any) -> Iterator[Any]:
+    """Blocks along the diagonal of C, which begins anew where it meets the end of the shorter side."""
+    rows, cols = (range(0, size, BLOCK) for size in c.shape)
+    for index in range(max(len(rows), len(cols))):
+        top, left = rows[index % len(rows)], cols[index % len(cols)]
+        yield c[top : top + BLOCK, left : left + BLOCK]
+
+
+def broken_promise(problem: Problem, errors: tuple[KindError, ...], name: str) -> str:
+    """On which kind of data the errors of `name` pass the bound of the grade; empty where they keep it."""
+    for each in errors:
+        most = problem.k + 2
+        error = each.elementwise
+        if problem.accuracy is Grade.NORMWISE:
+            most, error = max(most, NORMWISE_ROUNDINGS), each.normwise
+        # gamma(n) is more than n u, if by little.
+        if each.contender == name and not error <= most / (1 - most * problem.dtype.unit_roundoff):
+            return f"on {each.kind} data the error is {error:.3g} u, its bound {most:,} u"
+    return ""

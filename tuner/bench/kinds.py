@@ -1,0 +1,74 @@
+"""Errors by kind of data as JSON, as lines of text and as a table."""
+
+import math
+from typing import Any
+
+from ...codegen.problem import Grade
+from .rows import TITLES, BenchResult, BenchRow, KindError
+
+_OURS = "ours"
+
+
+def error_kinds_json(row: BenchRow) -> dict[str, Any] | None:
+    """By kind of data and contender, the worst errors in units of u: `elementwise` and `normwise`. None where nothing
+    was measured; an error that is no finite number is null."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for each in row.error_kinds:
+        errors = {"elementwise": _finite(each.elementwise), "normwise": _finite(each.normwise)}
+        found.setdefault(each.kind, {})[each.contender] = errors
+    return found or None
+
+
+def error_kinds_of(found: Any) -> tuple[KindError, ...]:
+    """What `error_kinds_json` gave. Raises what values of other types do."""
+
+    def number(value: Any) -> float:
+        return math.nan if value is None else float(value)
+
+    return tuple(
+        KindError(str(kind), str(contender), number(errors["elementwise"]), number(errors["normwise"]))
+        for kind, contenders in (found or {}).items()
+        for contender, errors in contenders.items()
+    )
+
+
+def kinds_lines(result: BenchResult) -> list[str]:
+    """For each grade of accuracy a line with the worst errors of all rows, by the measure that the grade has."""
+    lines = []
+    for grade in (Grade.ELEMENTWISE, Grade.NORMWISE):
+        rows = [row for row in result.rows if row.problem.accuracy is grade and row.error_kinds]
+        worst: dict[str, dict[str, float]] = {}
+        for each in (each for row in rows for each in row.error_kinds):
+            error = each.normwise if grade is Grade.NORMWISE else each.elementwise
+            of_kind = worst.setdefault(each.kind, {})
+            of_kind[each.contender] = max(error, of_kind.get(each.contender, 0.0))
+        unit = "u times norms of row and column" if grade is Grade.NORMWISE else "u |A||B|"
+        words = ", ".join(f"{kind} {_beside(errors)}" for kind, errors in worst.items())
+        lines += [f"worst errors in {unit}, ours (theirs): {words}"] if worst else []
+    return lines
+
+
+def _beside(errors: dict[str, float]) -> str:
+    """Ours, and that of the first library."""
+    theirs = [f" ({error:.2g})" for name, error in errors.items() if name != _OURS]
+    return f"{errors[_OURS]:.2g}{''.join(theirs[:1])}"
+
+
+def kinds_table(result: BenchResult) -> list[list[str]]:
+    """A head, then a row for each shape and kind of data; of each contender the error by elements and by norms."""
+    names = list(dict.fromkeys(each.contender for row in result.rows for each in row.error_kinds))
+    if not names:
+        return []
+    head = [f"{TITLES.get(name, name)}, {unit}" for name in names for unit in ("u |A||B|", "u by norms")]
+    rows = []
+    for shape, row in zip(result.names, result.rows):
+        by = {(each.kind, each.contender): each for each in row.error_kinds}
+        for kind in dict.fromkeys(each.kind for each in row.error_kinds):
+            found = [by.get((kind, name)) for name in names]
+            pairs = ((f"{each.elementwise:.3g}", f"{each.normwise:.3g}") if each else ("", "") for each in found)
+            rows.append([shape, kind, *(cell for pair in pairs for cell in pair)])
+    return [["M x N x K", "data", *head], *rows]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
