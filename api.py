@@ -10,6 +10,7 @@ from .runtime.product.matmul import Library, Memory
 from .runtime.store.versions import package_version
 from .tuner.first_use import measured
 from .tuner.search.nearest import nearest
+from .tuner.search.vendor import faster
 from .tuner.tune import tune
 
 __all__ = [
@@ -20,11 +21,11 @@ __all__ = [
 __version__ = package_version()
 
 
-def _differentiable(a: Any, b: Any, alpha: float, accuracy: str) -> Any:
+def _differentiable(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
     matmul = import_module("tilewright.torch").matmul  # imports torch, as nothing else does
-    return matmul(a, b, alpha=alpha, accuracy=accuracy)
+    return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
-_library = Library(nearest, measured, _differentiable)
+_library = Library(nearest, measured, _differentiable, faster)
 load, matmul, prepare = _library.load, _library.matmul, _library.prepare
 memory, clear = _library.memory, _library.clear

@@ -1,11 +1,13 @@
 """The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
-    python benchmarks/dataset.py pack trials.jsonl benchmarks/results/nvidia-h200/dataset new-folder
+    python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices
+    python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
-sample. Processes find and compile the variants of the next problems while one is measured. `pack` writes a .tar.xz for
-each type: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
+look-up would take now for the problems of --have, beside the best that is known. `pack` writes a .tar.xz for each type:
+a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import math
 import multiprocessing
 import os
 import random
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -41,11 +44,12 @@ from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.recording.replay import entry_of
 from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
+from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import fitted
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
-from tilewright.tuner.search.ranker import Table, shared_out
+from tilewright.tuner.search.ranker import ranker_of, shared_out
 
 SEED = 20261123
 TRIALS = 100
@@ -53,8 +57,11 @@ POOLED, GUESSED, FAR = 70, 15, 5
 """Of these so many are kernels of the pool, so many the best by the model of the device, and so many kernels of the
 pool with any way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the
 model does not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+CHOICES = 12
+"""What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
+EDGES = Edge.EXACT, Edge.BOUNDS
 NEAR = 2.5
 POOL = Path(__file__).parent / "suites" / "pool.json"
 """Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
@@ -83,6 +90,30 @@ class Trials:
     entries: Mapping[Config, Entry]
     vendor_us: float | None
     """Microseconds of the vendor's library, where it was timed."""
+
+    @property
+    def fastest(self) -> tuple[Config, ...]:
+        """All variants, the fastest first."""
+        times = {config: math.inf if entry.time_us is None else entry.time_us for config, entry in self.entries.items()}
+        return tuple(sorted(times, key=times.__getitem__))
+
+    def with_more(self, more: "Trials") -> "Trials":
+        """The same with what was measured later, whose times are scaled by those of the variants measured both times:
+        GPUs of one kind differ."""
+        both = [config for config in self.entries if config in more.entries]
+        pairs = ((self.entries[config].time_us, more.entries[config].time_us) for config in both)
+        ratios = [before / after for before, after in pairs if before and after]
+        scale = statistics.median(ratios) if ratios else 1.0
+        scaled = {
+            config: entry
+            if entry.time_us is None
+            else replace(entry, time_us=entry.time_us * scale, times_us=tuple(us * scale for us in entry.times_us))
+            for config, entry in more.entries.items()
+        }
+        vendor_us = self.vendor_us
+        if vendor_us is None and more.vendor_us is not None:
+            vendor_us = more.vendor_us * scale
+        return Trials(self.problem, scaled | dict(self.entries), vendor_us)
 
     @property
     def name(self) -> str:
@@ -121,6 +152,14 @@ def problems() -> list[Problem]:
     return found
 
 
+def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
+    """What a look-up takes for a problem, and what it would take next."""
+    ranker = ranker_of(problem.dtype)
+    assert ranker is not None
+    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
+    return list(dict.fromkeys(itertools.islice((config for config in fits if config is not None), CHOICES)))
+
+
 def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What is tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
@@ -135,14 +174,14 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
             continue
         table = Table(shared, problem.dtype, info)
         ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
-        fits = (fitted(way, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)) for way in sorted(ways, key=likely)[:WAYS])
+        fits = (fitted(way, problem, info.arch, EDGES) for way in sorted(ways, key=likely)[:WAYS])
         pooled += [config for config in fits if config is not None]
         other += ways
     found = candidates(problem, info, read_spaces(), pooled)
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
-    chosen = dict.fromkeys(sorted(pooled, key=likely)[:POOLED])
+    chosen = dict.fromkeys([*choices(problem, info), *sorted(pooled, key=likely)[: POOLED - CHOICES]])
     chosen |= dict.fromkeys(
         itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED)
     )
@@ -152,10 +191,15 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     return list(chosen)[:TRIALS]
 
 
-def compiled(problem: Problem) -> tuple[Problem, list[Config]]:
-    """The variants of a problem, with their binaries in the cache as far as they can be compiled."""
-    info = KNOWN["nvidia-h200"]
-    compiler, found = compiler_for(info), variants(problem, info)
+def compiled(job: tuple[Problem, tuple[Config, ...]]) -> tuple[Problem, list[Config]]:
+    """The variants of a problem, with their binaries in the cache as far as they can be compiled. Where some are known,
+    the best first: that one, and what a look-up takes beside them."""
+    (problem, known), info = job, KNOWN["nvidia-h200"]
+    if known:
+        found = [known[0], *(config for config in choices(problem, info) if config not in known)]
+    else:
+        found = variants(problem, info)
+    compiler = compiler_for(info)
     for config in found:
         try:
             compile_cached(compiler, render(problem, config, info.arch))
@@ -184,13 +228,18 @@ def measured(
     return vendor_us, entries
 
 
-def measure(path: Path, have: Path | None, seconds: float, processes: int) -> None:
-    """Go on with a file until the time is up; `have` is a folder of packed files with other problems."""
+def measure(path: Path, have: Path | None, again: bool, seconds: float, processes: int) -> None:
+    """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
+    whose choices are measured."""
     end, info = time.monotonic() + seconds, choose("cuda").info
-    done = {each.problem for file in (path, have) if file and file.exists() for each in read(file)}
-    left = [problem for problem in problems() if problem not in done]
+    done = {each.problem for each in read(path)} if path.exists() else set()
+    known = {each.problem: each.fastest for each in read(have)} if have else {}
+    left = [(problem, known.get(problem, ())) for problem in problems() if problem not in done]
+    left = [job for job in left if bool(job[1]) is again]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
+            if again and len(configs) == 1:
+                continue  # all are known
             begin = time.monotonic()
             vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
             trials = [[str(config), entry.packed()] for config, entry in entries.items()]
@@ -248,7 +297,11 @@ def _unpacked(text: str, vendor_us: float | None) -> Trials:
 def pack(paths: Sequence[Path], folder: Path) -> None:
     """Write the archives, the same bytes for the same trials."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = [each for path in paths for each in read(path)]
+    by_problem: dict[Problem, Trials] = {}
+    for each in (each for path in paths for each in read(path)):
+        before = by_problem.get(each.problem)
+        by_problem[each.problem] = before.with_more(each) if before else each
+    found = [*by_problem.values()]
     for dtype in DType:
         texts = {VENDORS: ""}
         vendors: dict[str, float] = {}
@@ -292,6 +345,7 @@ def main() -> None:
     command = commands.add_parser("measure")
     command.add_argument("file", type=Path)
     command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
+    command.add_argument("--choices", action="store_true", help="measure what a look-up takes for those problems")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("pack")
@@ -299,7 +353,7 @@ def main() -> None:
     command.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.file, options.have, options.seconds, options.processes)
+        measure(options.file, options.have, options.choices, options.seconds, options.processes)
     else:
         pack(options.file, options.folder)
 

@@ -3,15 +3,14 @@
     python benchmarks/fit_ranker.py benchmarks/results/nvidia-h200/dataset
     python benchmarks/fit_ranker.py trials.jsonl --judge
 
-A portfolio is chosen greedily for each type, then trees are fitted to all trials. How good the choice is is judged on
-shapes that were left out, whole: a twelfth at a time, portfolio and trees of the others. Needs CatBoost.
+Trees are fitted to all trials of a type, then a portfolio is chosen greedily. How good the choice is is judged on
+shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. Needs CatBoost.
 """
 
 import argparse
 import json
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,19 +27,35 @@ from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.nearest import distance, fitted
-from tilewright.tuner.search.ranker import FEATURES, Ranker, Table, plain, shared_out
+from tilewright.tuner.search.ranker import (
+    LEAF,
+    MODELLED,
+    Ranker,
+    plain,
+    shared_out,
+    trees_of,
+    unfitted,
+)
 
 Floats = NDArray[np.float64]
 INFO = KNOWN["nvidia-h200"]
-PORTFOLIO = 32
+EDGES = (Edge.EXACT, Edge.BOUNDS)
+PORTFOLIO = 160
 """Kernels of each type, ways to share out the work not counted."""
-SEEN = 0.15
-"""Only kernels that were tried for this share of the problems are chosen from: of others too little is known."""
-TREES, DEPTH, RATE = 120, 5, 0.12
-FALL = 2.0
-"""A variant that takes e times the best counts exp(-2) of it."""
-FOLDS = 12
+GOOD = 1.05
+"""Of kernels that came so near the best of a problem."""
+LEAST_GAIN = 1e-3
+"""What a kernel has to bring all problems nearer to their best in the mean."""
+TREES, FITS, DEPTH, RATE = 300, 2, 6, 0.1
+LEVEL = 60, 4, 0.1
+"""Trees, depth and rate of what says how long the best takes."""
+HOPELESS = 2.0
+"""Logarithm of a slowdown from which on it makes no difference how slow a variant is."""
+FALL = 3.0
+"""A variant that takes e times the best counts exp(-3) of it."""
+FOLDS = 9
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
 RESULT = Path(__file__).parent.parent / "configs" / "ranker.json"
@@ -53,115 +68,143 @@ class Tuned:
     problem: Problem
     configs: tuple[Config, ...]
     us: Floats
+    best_us: float
+    """Of all trials, those that are left out here included."""
     features: Floats
 
     @classmethod
     def of(cls, problem: Problem, entries: Mapping[Config, Any]) -> "Tuned":
-        """Those that worked."""
-        right = {config: entry.time_us for config, entry in entries.items() if entry.time_us is not None}
-        table = Table(tuple(right), problem.dtype, INFO)
-        return cls(problem, tuple(right), np.array([*right.values()]), table.features(problem))
+        """Those that worked, but for copies by TMA, which a portfolio cannot have: its kernels serve any alignment."""
+        times = {config: entry.time_us for config, entry in entries.items() if entry.time_us is not None}
+        right = {config: us for config, us in times.items() if not config.boxes(problem)}
+        table = Table([unfitted(config) for config in right], problem.dtype, INFO)
+        us = np.array([*right.values()])
+        return cls(problem, tuple(right), us, min(times.values()), table.features(problem))
 
     @property
     def target(self) -> Floats:
-        """Logarithms of times over the least."""
-        found: Floats = np.log(self.us / (floor_us(INFO, self.problem) or 1.0))
+        """Logarithms of times over the best."""
+        found: Floats = np.minimum(np.log(self.us / self.us.min()), HOPELESS)
         return found
 
+    @property
+    def level(self) -> float:
+        """The logarithm of the best time over the least that a product can take."""
+        return math.log(self.us.min() / (floor_us(INFO, self.problem) or 1.0))
 
-def fit(tuned: Sequence[Tuned]) -> catboost.CatBoostRegressor:
-    """Trees for these problems, each of the same weight."""
-    weights = []
-    for each in tuned:
-        weight = (each.us.min() / each.us) ** FALL
-        weights.append(weight / weight.sum())
-    model = catboost.CatBoostRegressor(
-        iterations=TREES, depth=DEPTH, learning_rate=RATE, l2_leaf_reg=1.0, random_seed=0, verbose=False,
-        allow_writing_files=False, thread_count=2,
+
+def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
+    """Trees for these problems, each of the same weight: those that rank, means of a few fits that differ by chance,
+    and those that say how long the best takes."""
+    weights = [np.exp(-FALL * each.target) for each in tuned]
+    weight = np.concatenate([each / each.sum() for each in weights])
+    features, targets = np.concatenate([each.features for each in tuned]), [each.target for each in tuned]
+    ranking = list[dict[str, Any]]()
+    for seed in range(FITS):
+        model = _trees(TREES // FITS, DEPTH, RATE, seed).fit(features, np.concatenate(targets), sample_weight=weight)
+        ranking += _exported(model, DEPTH, 1 / FITS)
+    best = np.stack([each.features[np.argmin(each.us)] for each in tuned])
+    level = _trees(*LEVEL, 0).fit(best, [each.level for each in tuned])
+    return {"ranking": ranking, "level": _exported(level, LEVEL[1], 1.0)}
+
+
+def _trees(count: int, depth: int, rate: float, seed: int) -> catboost.CatBoostRegressor:
+    return catboost.CatBoostRegressor(
+        iterations=count, depth=depth, learning_rate=rate, random_seed=seed, l2_leaf_reg=1.0, rsm=0.3, thread_count=2,
+        verbose=False, allow_writing_files=False,
     )  # fmt: skip
-    features = np.concatenate([each.features for each in tuned])
-    model.fit(features, np.concatenate([each.target for each in tuned]), sample_weight=np.concatenate(weights))
-    return model
 
 
-def exported(model: catboost.CatBoostRegressor, portfolio: Sequence[Config], regret: float) -> dict[str, Any]:
-    """What ships for a type."""
+def _exported(model: catboost.CatBoostRegressor, depth: int, share: float) -> list[dict[str, Any]]:
+    """The trees as they ship; the first has what all begin with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trees.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
     scale, bias = document["scale_and_bias"]
-    trees = []
+    start, trees = bias[0] if isinstance(bias, list) else bias, []
     for tree in document["oblivious_trees"]:
-        splits = tree["splits"]
+        splits, leaves = tree["splits"], tree["leaf_values"]
+        while len(splits) < depth:  # CatBoost may ask less: the last question again
+            splits, leaves = [*splits, splits[-1]], [*leaves, *leaves]
+        asks = " ".join(FEATURES[split["float_feature_index"]] for split in splits)
+        above = [float(f"{split['border']:.6g}") for split in splits]
         trees.append(
-            {
-                "asks": " ".join(FEATURES[split["float_feature_index"]] for split in splits),
-                "above": [float(f"{split['border']:.6g}") for split in splits],
-                "leaves": [round(scale * value, 4) for value in tree["leaf_values"]],
-            }
+            {"asks": asks, "above": above, "leaves": [round(share * (scale * x + start) / LEAF) for x in leaves]}
         )
-    return {
-        "portfolio": [str(config) for config in portfolio],
-        "device": INFO.key,
-        "regret": round(regret, 3),
-        "bias": round(bias[0] if isinstance(bias, list) else bias, 4),
-        "trees": trees,
-    }
+        start = 0.0
+    return trees
 
 
-def portfolio_of(tuned: Sequence[Tuned], model: catboost.CatBoostRegressor) -> list[Config]:
-    """Kernels, added one by one, each that which brings all problems nearest to their best."""
-    counts = Counter(base for each in tuned for base in {plain(config) for config in each.configs})
-    bases = sorted((base for base, count in counts.items() if count >= SEEN * len(tuned)), key=str)
+def exported(trees: dict[str, Any], portfolio: Sequence[Config], regret: float) -> dict[str, Any]:
+    """What ships for a type."""
+    texts = [str(config) for config in portfolio]
+    return {"portfolio": texts, "device": INFO.key, "regret": round(regret, 3), **trees}
+
+
+def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
+    """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
+    their best; where none does any more, again as if none had been chosen."""
     dtype = tuned[0].problem.dtype
-    shared = {base: shared_out(base, dtype, INFO.arch) for base in bases}
-    bases = [base for base in bases if shared[base]]
-    rows = [config for base in bases for config in shared[base]]
-    owner = np.array([i for i, base in enumerate(bases) for _ in shared[base]])
-    table = Table(rows, dtype, INFO)
+    good = {plain(c) for each in tuned for c, target in zip(each.configs, each.target) if target <= math.log(GOOD)}
+    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, INFO.arch)]
+    place = {base: i for i, base in enumerate(bases)}
+    rows = [config for base in bases for config in shared_out(base, dtype, INFO.arch)]
+    owner = np.array([place[plain(config)] for config in rows])
+    table, predict = Table(rows, dtype, INFO), trees_of(trees["ranking"])
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
-        chosen = np.flatnonzero(table.sensible(each.problem))
-        guess = np.asarray(model.predict(table.features(each.problem, chosen))) + math.log(UNSURE)
+        chosen = table.likeliest(each.problem, 5 * MODELLED)
+        guess = predict(table.features(each.problem, chosen)) + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
         seen: dict[int, float] = {}
-        place = {base: i for i, base in enumerate(bases)}
         for config, target in zip(each.configs, each.target):
             base = place.get(plain(config))
             if base is not None:
                 seen[base] = min(seen.get(base, math.inf), target)
-        for base, target in seen.items():
-            costs[base, column] = target
-        costs[:, column] -= each.target.min()
-    costs = np.minimum(costs, 2.0)
-    best, chosen_bases = np.full(len(tuned), 2.0), list[int]()
-    for _ in range(min(PORTFOLIO, len(bases))):
-        gains = np.minimum(costs, best).mean(axis=1)
-        chosen_bases.append(int(np.argmin(gains)))
-        best = np.minimum(best, costs[chosen_bases[-1]])
-    mean, p90 = math.exp(best.mean()), math.exp(np.quantile(best, 0.9))
-    print(f"  portfolio: {len(bases)} kernels seen, within {mean:.3f} of the best, p90 {p90:.3f}")
-    return [bases[i] for i in chosen_bases]
+        costs[list(seen), column] = list(seen.values())
+    costs = np.clip(costs, 0.0, HOPELESS)
+    best, left, found = np.full(len(tuned), HOPELESS), dict.fromkeys(range(len(bases))), list[int]()
+    while left and len(found) < PORTFOLIO:
+        gains = {i: (best - costs[i]).clip(0).mean() for i in left}
+        first = max(gains, key=gains.__getitem__)
+        if gains[first] < LEAST_GAIN and (best < HOPELESS).any():
+            best = np.full(len(tuned), HOPELESS)
+            continue
+        del left[first]
+        found.append(first)
+        best = np.minimum(best, costs[first])
+    print(f"  portfolio: {len(found)} of {len(bases)} kernels", flush=True)
+    return [bases[i] for i in found]
 
 
-def slowdowns(
-    tuned: Sequence[Tuned], model: catboost.CatBoostRegressor, portfolio: Sequence[Config]
-) -> dict[str, Floats]:
-    """Times over the best of the problem's trials: of the first choice among all trials, of that among trials of the
-    portfolio, of the best of the portfolio, and of the kernel of the nearest record."""
-    kept, records = set(portfolio), Store(Path("no-such-folder").absolute()).layers()[1]
-    found: dict[str, list[float]] = {name: [] for name in ("all", "portfolio", "best of portfolio", "nearest")}
+def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
+    """Times over the best of the problem's trials: of the first choice among all trials; of what a look-up takes, where
+    that was measured; of the first of the look-up's choices that was; of the best of the portfolio; and of the kernel
+    of the nearest record, anywhere and at most three doublings away, with the look-up's of the same problems."""
+    records = Store(Path("no-such-folder").absolute()).layers()[1]
+    names = ("all", "look-up, measured", "look-up's first measured", "best of portfolio", "nearest")
+    names += ("nearest, within three doublings", "look-up of the same")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    kept = set(ranker.portfolio)
     for each in tuned:
-        best, predicted = each.us.min(), np.asarray(model.predict(each.features))
-        found["all"].append(each.us[np.argmin(predicted)] / best)
-        mine = np.array([plain(config) in kept for config in each.configs])
-        if mine.any():
-            found["portfolio"].append(each.us[mine][np.argmin(predicted[mine])] / best)
-            found["best of portfolio"].append(each.us[mine].min() / best)
+        times = dict(zip(each.configs, each.us / each.best_us))
+        found["all"].append(each.us[np.argmin(ranker.trees(each.features))] / each.best_us)
+        ranked = (fitted(one.config, each.problem, INFO.arch, EDGES) for one in ranker.ranked(each.problem, INFO))
+        choices = [config for config in ranked if config is not None]
+        measured = [times[config] for config in choices if config in times]
+        if choices[0] in times:
+            found["look-up, measured"].append(times[choices[0]])
+        if measured:
+            found["look-up's first measured"].append(measured[0])
+        found["best of portfolio"].append(min(us for config, us in times.items() if plain(config) in kept))
         near = _nearest(each.problem, records)
-        if near in each.configs:
-            found["nearest"].append(each.us[each.configs.index(near)] / best)
+        if near in times:
+            found["nearest"].append(times[near])
+        near = _nearest(each.problem, [record for record in records if distance(record.problem, each.problem) <= 3])
+        if near in times and measured:
+            found["nearest, within three doublings"].append(times[near])
+            found["look-up of the same"].append(measured[0])
     return {name: np.array(values) for name, values in found.items()}
 
 
@@ -169,7 +212,7 @@ def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
     """The kernel of the nearest other shape that is tuned, with the same transposes if there is one."""
     others = [record for record in records if record.problem != problem and record.problem.dtype is problem.dtype]
     others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem)))
-    fits = (fitted(each.config, problem, INFO.arch, (Edge.EXACT, Edge.BOUNDS)) for each in others)
+    fits = (fitted(each.config, problem, INFO.arch, EDGES) for each in others)
     return next((config for config in fits if config is not None), None)
 
 
@@ -178,7 +221,7 @@ def told(name: str, values: Floats) -> str:
     if not len(values):
         return f"  {name}: none"
     mean, p90 = math.exp(np.log(values).mean()), np.quantile(values, 0.9)
-    return f"  {name:<18} {len(values):>4} shapes: {mean:.3f}, p90 {p90:.3f}, worst {values.max():.3f}"
+    return f"  {name:<32} {len(values):>4} shapes: {mean:.3f}, p90 {p90:.3f}, worst {values.max():.3f}"
 
 
 def main() -> None:
@@ -193,19 +236,20 @@ def main() -> None:
         tuned = [each for each in everything if each.problem.dtype is dtype]
         print(f"{dtype.value}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
         left: dict[str, list[Floats]] = {}
+        shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
         for fold in range(FOLDS):
-            train = [each for i, each in enumerate(tuned) if i % FOLDS != fold]
-            model = fit(train)
-            for name, values in slowdowns(tuned[fold::FOLDS], model, portfolio_of(train, model)).items():
+            out = set(shapes[fold::FOLDS])
+            train = [each for each in tuned if each.problem.shape not in out]
+            trees = fit(train)
+            ranker = Ranker(exported(trees, portfolio_of(train, trees), 1.0), dtype)
+            for name, values in slowdowns([each for each in tuned if each.problem.shape in out], ranker).items():
                 left.setdefault(name, []).append(values)
         judged = {name: np.concatenate(values) for name, values in left.items()}
         for name, values in judged.items():
             print(told(name, values))
-        model = fit(tuned)
-        portfolio = portfolio_of(tuned, model)
-        document[dtype.value] = exported(model, portfolio, float(np.quantile(judged["portfolio"], 0.9)))
-        same = Ranker(document[dtype.value], dtype).trees(tuned[0].features)
-        assert np.allclose(same, model.predict(tuned[0].features), atol=5e-3), "the trees are not what was fitted"
+        trees = fit(tuned)
+        regret = float(np.quantile(judged["look-up, measured"], 0.9))
+        document[dtype.value] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
         RESULT.write_text(json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n")
 

@@ -1,5 +1,6 @@
 """`tilewright explain`: what would be tried for a shape, and what runs as things are."""
 
+import dataclasses
 import itertools
 import json
 from typing import Any
@@ -78,7 +79,9 @@ def show_explained(console: Console, told: Explained) -> None:
     """Print the bound, the look-up, the search's first guesses and what it leaves out."""
     problem, info, found = told.problem, told.device, told.found
     say(console, f"{problem} on {info.name}, {info.arch.name}, {info.sm_count} SMs", style="bold")
-    say(console, *_bound(told), f"look-up: {found.config}", f"  {found.origin}: {told.why}", *_figures(told))
+    say(console, *_bound(told), f"look-up: {found.config}", f"  {found.told}: {told.why}", *_figures(told))
+    if told.handover:
+        say(console, f"  vendor: its library serves instead, unless vendor='never', by {told.handover.why}")
     nearest = ", ".join(f"{record.problem.shape} ({away:.2f})" for record, away in told.near)
     if nearest:
         say(console, f"  nearest records, doublings away: {nearest}")
@@ -151,7 +154,15 @@ def _json(told: Explained) -> dict[str, Any]:
         "problem": encode(told.problem),
         "device": {"key": told.device.key, **told.device.packed()},
         "bounds_us": {bound.by: bound.us for bound in told.bounds},
-        "lookup": {"config": str(told.found.config), "origin": told.found.origin, "why": told.why},
+        "lookup": {
+            "config": str(told.found.config),
+            "origin": told.found.origin,
+            "from": told.found.taken_from or None,
+            "why": told.why,
+            "expected_us": told.found.expected_us,
+            "regret": told.found.regret,
+            "vendor": None if told.handover is None else dataclasses.asdict(told.handover),
+        },
         "near": [{"shape": record.problem.shape, "doublings": away} for record, away in told.near],
         "variants": dict(told.tried),
         "guesses": [

@@ -32,7 +32,8 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     if least_us:
         speed += f", {least_us / us:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
-    say(console, f"  {speed}, {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})", style="bold")
+    speed += f", {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})"
+    say(console, f"  {speed}{_error(result)}", style="bold")
     say(console, *_between(result), *_named(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
@@ -45,6 +46,15 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
 
 def _vendor(info: DeviceInfo) -> str:
     return TITLES["numpy" if info.arch.is_host else "cublas"]
+
+
+def _error(result: Result) -> str:
+    """What a product that need not be `ieee` is off by, beside the vendor's."""
+    if result.problem.accuracy is Grade.IEEE:
+        return ""
+    theirs = next((c.accuracy.worst for c in result.contenders if c.config is None), None)
+    beside = "" if theirs is None else f", {_vendor(result.device)} {theirs:.2g}"
+    return f"; error {result.contenders[0].accuracy.worst:.2g} of the bound of {result.problem.accuracy}{beside}"
 
 
 def _between(result: Result) -> list[str]:
@@ -86,7 +96,10 @@ def _columns(result: Result) -> list[Column]:
         Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 5),
         Column("GFLOP/s", [figure(rate) for rate in gflops]),
         *bound,
-        Column("err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6),
+        # Where kernels differ in accuracy, an error belongs beside each speed.
+        Column(
+            "err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6 if problem.accuracy is Grade.IEEE else 0
+        ),
         Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 4),
         Column(f"x {_vendor(info)}", ["1" if c.config is None else figure(c.ratio_vendor) for c in contenders]),
         Column("interval", ["" if c.config is None else _interval(c) for c in contenders], 2),

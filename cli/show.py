@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.errors import ConfigError
-from ..codegen.problem import DType, Problem
+from ..codegen.problem import DType, Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
@@ -114,6 +114,7 @@ def show_records(console: Console, records: Sequence[Record], title: str, *, dev
 def record_lines(width: int, records: Sequence[Record], *, devices: bool = False) -> list[Text]:
     """The head of a table, and a line a record."""
     problems = [record.problem for record in records]
+    graded = any(problem.accuracy is not Grade.IEEE for problem in problems)  # an error belongs beside each speed then
 
     def measured(figure_of: Callable[[Record], float | None]) -> list[str]:
         return ["" if record.removed else figure(figure_of(record)) for record in records]
@@ -123,6 +124,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
         Column("type", [problem.kind for problem in problems], left=True),
         Column("us", measured(lambda record: record.median_us)),
         Column("GFLOP/s", measured(lambda record: record.gflops), 1),
+        *([Column("err/bound", list(map(_error, records)))] if graded else []),
         Column("x vendor", measured(lambda record: record.ratio_vendor), 2),
         *([Column("device", [record.device for record in records], left=True)] if devices else []),
     ]
@@ -130,6 +132,10 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
         columns = [column for column in columns if column.rank < 2]  # what a variant is says more than its ratio
     variants = [shortened(str(record.config), _room(columns, width)) for record in records]
     return table([*columns, Column("variant", variants, 3, left=True)], width)
+
+
+def _error(record: Record) -> str:
+    return "" if record.removed or record.accuracy is None else f"{record.accuracy.worst:.2g}"
 
 
 def _room(columns: Sequence[Column], width: int) -> int:

@@ -19,13 +19,13 @@ from tilewright import _library
 __all__ = ["Linear", "matmul"]
 
 _ops = torch.library.Library("tilewright", "DEF")  # what it registers goes with it
-_SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee') -> Tensor"
+_SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
 _ops.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _op: Any = torch.ops.tilewright.matmul.default
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """alpha * a @ b by the tuned kernel for these shapes; gradients and `torch.compile` work.
 
     Rows that are padded, transposes and parts of larger tensors are used where they lie; strides that no kernel takes
@@ -38,6 +38,7 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee") -> Any
         b: k x n, of the same dtype and in the same memory.
         alpha: factor of the product.
         accuracy: ieee, elementwise or normwise, as for `tilewright.load`; of the gradients too.
+        vendor: auto or never, as for `tilewright.load`; of the gradients too.
 
     Returns:
         A new tensor, m x n, row by row.
@@ -49,13 +50,13 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee") -> Any
         TilewrightError: those that `tilewright.load` raises, at a shape's first product.
     """
     if torch.compiler.is_compiling():
-        return _op(a, b, alpha, accuracy)
+        return _op(a, b, alpha, accuracy, vendor)
     if not _is_plain(a, b):
         transformed = torch._C._are_functorch_transforms_active()
-        return _Transformed.apply(a, b, alpha, accuracy) if transformed else _op(a, b, alpha, accuracy)
+        return _Transformed.apply(a, b, alpha, accuracy, vendor) if transformed else _op(a, b, alpha, accuracy, vendor)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(a, b, alpha, accuracy)
-    return _product(a, b, alpha, accuracy)
+        return _Product.apply(a, b, alpha, accuracy, vendor)
+    return _product(a, b, alpha, accuracy, vendor)
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -81,17 +82,17 @@ def _is_plain(a: Any, b: Any) -> bool:
     )
 
 
-def _product(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+def _product(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """What the op does for tensors of the processor and of CUDA."""
-    return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed")
+    return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
 
 
-def _kernel(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+def _kernel(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     a, b = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
-    return _product(a, b, alpha, accuracy)
+    return _product(a, b, alpha, accuracy, vendor)
 
 
-def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """A tensor of the shape, strides, dtype and device of the result."""
     torch._check(a.dim() == 2 and b.dim() == 2, lambda: f"a and b must be two-dimensional: {a.shape}, {b.shape}")
     torch._check(a.shape[1] == b.shape[0], lambda: f"inner dimensions differ: {a.shape}, {b.shape}")
@@ -106,22 +107,22 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC."""
 
     @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str) -> Any:
-        _save(ctx, a, b, alpha, accuracy)
-        return _below_autograd(a, b, alpha, accuracy)
+    def forward(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
+        _save(ctx, a, b, alpha, accuracy, vendor)
+        return _below_autograd(a, b, alpha, accuracy, vendor)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         if grad is None:
-            return None, None, None, None
+            return None, None, None, None, None
         a, b = ctx.saved_tensors
         for_a, for_b, *_ = ctx.needs_input_grad
         of_a = of_b = None
         if for_a:
-            of_a = _as_it_lies(a, grad, b.t(), ctx.alpha, ctx.accuracy)
+            of_a = _as_it_lies(a, grad, b.t(), ctx.alpha, ctx.accuracy, ctx.vendor)
         if for_b:
-            of_b = _as_it_lies(b, a.t(), grad, ctx.alpha, ctx.accuracy)
-        return of_a, of_b, None, None
+            of_b = _as_it_lies(b, a.t(), grad, ctx.alpha, ctx.accuracy, ctx.vendor)
+        return of_a, of_b, None, None, None
 
 
 class _Transformed(_Product):
@@ -130,39 +131,39 @@ class _Transformed(_Product):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a: Any, b: Any, alpha: float, accuracy: str) -> Any:  # type: ignore[override]
-        return _below_autograd(a, b, alpha, accuracy)
+    def forward(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:  # type: ignore[override]
+        return _below_autograd(a, b, alpha, accuracy, vendor)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         _save(ctx, *inputs)
 
 
-def _as_it_lies(like: Any, a: Any, b: Any, alpha: float, accuracy: str) -> Any:
+def _as_it_lies(like: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
     """The product of a and b, transposed in memory where `like` is: the gradient of a parameter is then not copied."""
     if like.stride(0) == 1 and like.stride(1) == like.shape[0]:
-        return matmul(b.t(), a.t(), alpha=alpha, accuracy=accuracy).t()
-    return matmul(a, b, alpha=alpha, accuracy=accuracy)
+        return matmul(b.t(), a.t(), alpha=alpha, accuracy=accuracy, vendor=vendor).t()
+    return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
-def _save(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str) -> None:
+def _save(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> None:
     ctx.save_for_backward(a, b)
     ctx.set_materialize_grads(False)
-    ctx.alpha, ctx.accuracy = alpha, accuracy
+    ctx.alpha, ctx.accuracy, ctx.vendor = alpha, accuracy, vendor
 
 
-def _below_autograd(a: Any, b: Any, alpha: float, accuracy: str) -> Any:
+def _below_autograd(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
     if _is_plain(a, b):
-        return _product(a, b, alpha, accuracy)
+        return _product(a, b, alpha, accuracy, vendor)
     with torch._C._AutoDispatchBelowAutograd():
-        return _op(a, b, alpha, accuracy)
+        return _op(a, b, alpha, accuracy, vendor)
 
 
-def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """The op where autograd is asked. `torch.library.register_autograd` would do, and cost several launches a call."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(a, b, alpha, accuracy)
-    return _below_autograd(a, b, alpha, accuracy)
+        return _Product.apply(a, b, alpha, accuracy, vendor)
+    return _below_autograd(a, b, alpha, accuracy, vendor)
 
 
 for _key in ("CPU", "CUDA"):

@@ -16,12 +16,19 @@ FIRST_USE_VARIABLE = "TILEWRIGHT_FIRST_USE"
 """What happens at the first use of a shape that was not tuned: `predict` (the default) or `measure`."""
 FIRST_USES = ("predict", "measure")
 
+VENDOR_VARIABLE = "TILEWRIGHT_VENDOR"
+"""Whether products go to the vendor's library where it is known to be faster: `auto` (the default) or `never`."""
+VENDORS = ("auto", "never")
+
+
+def vendor() -> str:
+    """TILEWRIGHT_VENDOR, one of VENDORS. Raises ConfigError for anything else."""
+    return _one_of(VENDOR_VARIABLE, VENDORS)
+
 
 def first_use() -> str:
     """TILEWRIGHT_FIRST_USE, one of FIRST_USES. Raises ConfigError for anything else."""
-    value = os.environ.get(FIRST_USE_VARIABLE, "") or FIRST_USES[0]
-    check(value in FIRST_USES, f"{FIRST_USE_VARIABLE} must be {' or '.join(FIRST_USES)}, got {value!r}")
-    return value
+    return _one_of(FIRST_USE_VARIABLE, FIRST_USES)
 
 
 def store_folder() -> Path:
@@ -34,6 +41,12 @@ def cache_folder() -> Path:
     """Where compiled kernels are kept: TILEWRIGHT_CACHE, else the user's cache folder. Not made here.
     Raises ConfigError for a folder of a user who is not there."""
     return _folder(CACHE_VARIABLE) or platformdirs.user_cache_path("tilewright", appauthor=False)
+
+
+def _one_of(variable: str, known: tuple[str, ...]) -> str:
+    value = os.environ.get(variable, "") or known[0]
+    check(value in known, f"{variable} must be {' or '.join(known)}, got {value!r}")
+    return value
 
 
 def _folder(variable: str) -> Path | None:

@@ -17,9 +17,11 @@ from ..codegen.problem import Problem
 from ..codegen.render import render
 from ..runtime.device.cache import compile_cached
 from ..runtime.device.protocol import Device, DeviceInfo
+from ..runtime.store.found import Found
 from ..runtime.store.record import Record
-from ..runtime.store.store import Found, Store
-from .measure.evaluate import Bench
+from ..runtime.store.store import Store
+from .measure.decide import median, paired_if_timed
+from .measure.evaluate import FAILURES, Bench
 from .search.nearest import predictions
 from .search.ranked import recorded
 
@@ -27,7 +29,7 @@ MOST = 8
 """Kernels that are tried."""
 EFFORT = "first use"
 """What their records say of the effort."""
-_STOP_OVER = 1.3
+_STOP_OVER, _ROUNDS = 1.3, 7
 _measuring = threading.Lock()  # two shapes at a time would disturb each other's times
 
 
@@ -49,10 +51,11 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
         compile_together(device, problem, configs)
-        best = _fastest(Bench(device, problem), configs, begin + seconds)
+        bench = Bench(device, problem)
+        best = _fastest(bench, configs, begin + seconds)
         if best is None:
             return found
-        record = replace(best, effort=EFFORT)
+        record = _beside_vendor(bench, replace(best, effort=EFFORT))
         try:
             store.keep(record)
         except TilewrightError as error:
@@ -78,6 +81,18 @@ def compile_together(device: Device, problem: Problem, configs: Sequence[Config]
 
     with ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0)))) as pool:
         list(pool.map(build, configs))
+
+
+def _beside_vendor(bench: Bench, record: Record) -> Record:
+    """The record with how the vendor's library does beside it, on a GPU where it can be had."""
+    if bench.device.info.arch.is_host:
+        return record
+    try:
+        theirs, ours = bench.beside_vendor(record.config, _ROUNDS)
+    except FAILURES:
+        return record
+    ratio, within = paired_if_timed(theirs, ours)
+    return replace(record, vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 
 def _fastest(bench: Bench, configs: Sequence[Config], deadline: float) -> Record | None:

@@ -22,16 +22,16 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
+from .cublas import Cublas, cublas_product
 from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Launcher, Operand
+from .protocol import Binary, DeviceInfo, Launcher, Multiplied, Operand
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
 _RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
 _DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SMEM_BYTES = 49152
-_WORKSPACE_BYTES = 64 << 20  # what cuBLAS may use; more than its own default for this generation
 
 
 @contextmanager
@@ -275,10 +275,15 @@ class CudaDevice:
 
         return replay
 
-    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """cuBLAS, IEEE arithmetic (TF32 off), with a workspace allocated once."""
+    def vendor(
+        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
+    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
+        return cublas_product(self, problem, multiplied)
+
+    def blas(self) -> Cublas:
         with self._device, _translated("starting cuBLAS"), _cublas_present():
-            return _cublas_gemm(problem, self._device)
+            return _cublas()
 
     @property
     def vendor_name(self) -> str:
@@ -303,28 +308,14 @@ def _cublas_present() -> Iterator[None]:
         raise DeviceError(f"cuBLAS cannot be loaded ({error}); the extras cuda12 and cuda13 bring it") from error
 
 
-def _cublas_gemm(problem: Problem, device: Any) -> Callable[[Operand, Operand, Operand, float, float], None]:
-    # Through ctypes: CuPy's wrapper sets the stream at each call, which takes the workspace away again, and a
-    # captured call would then allocate inside the graph.
+def _cublas() -> Cublas:
+    """A handle of its own on the current device. Past CuPy, whose wrapper sets the stream at each call: that takes the
+    workspace away, and a captured call would then allocate inside the graph."""
     from cupy_backends.cuda.libs import cublas
 
-    handle = ctypes.c_void_p(cublas.create())
-    library = ctypes.CDLL(f"libcublas.so.{cublas.getVersion(handle.value) // 10000}")  # loaded already, by CuPy
-    gemm = library.cublasSgemm_v2 if problem.dtype is DType.FLOAT else library.cublasDgemm_v2
-    scalar = ctypes.c_float if problem.dtype is DType.FLOAT else ctypes.c_double
-    workspace = cupy.cuda.alloc(_WORKSPACE_BYTES)
-    cublas.setMathMode(handle.value, 0)  # CUBLAS_DEFAULT_MATH: no TF32
-
-    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        pointer = ctypes.c_void_p
-        # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
-        with device:
-            library.cublasSetStream_v2(handle, pointer(cupy.cuda.get_current_stream().ptr))
-            library.cublasSetWorkspace_v2(handle, pointer(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES))
-            shape = int(b.trans), int(a.trans), problem.n, problem.m, problem.k
-            one, other = ctypes.byref(scalar(alpha)), ctypes.byref(scalar(beta))
-            operands = pointer(b.pointer), b.ld, pointer(a.pointer), a.ld, other, pointer(c.pointer), c.ld
-            status = gemm(handle, *shape, one, *operands)
-        check(status == 0, f"cuBLAS returned status {status}", LaunchError)
-
-    return launch
+    try:
+        handle = cublas.create()
+    except cublas.CUBLASError as error:
+        raise DeviceError(f"cuBLAS cannot start: {error}") from error
+    library = ctypes.CDLL(f"libcublas.so.{cublas.getVersion(handle) // 10000}")  # loaded already, by CuPy
+    return Cublas(library, handle)

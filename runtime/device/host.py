@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.errors import LaunchError, check
+from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .parameters import ParameterBlock
-from .protocol import Binary, DeviceInfo, Operand
+from .protocol import Binary, Blas, DeviceInfo, Multiplied, Operand
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -188,8 +188,11 @@ class HostDevice:
     def vendor_name(self) -> str:
         return f"NumPy {np.__version__}"
 
-    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """NumPy's BLAS, on as many cores as it takes."""
+    def vendor(
+        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
+    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """NumPy's BLAS, on as many cores as it takes; halves and bfloat16s become floats first. It has no TF32."""
+        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
         dtype = np.dtype(problem.dtype.numpy_name)
 
         def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
@@ -198,7 +201,8 @@ class HostDevice:
                 if alpha == 0:  # what is not needed is not read
                     out[:] = beta * out if beta else 0
                     return
-                product = np.matmul(_operand(a, dtype), _operand(b, dtype), out=None if beta else out)
+                one, other = (_multiplied(each, dtype, multiplied) for each in (a, b))
+                product = np.matmul(one, other, out=None if beta else out)
                 if alpha != 1:
                     product *= dtype.type(alpha)
                 if beta != 0:
@@ -207,12 +211,24 @@ class HostDevice:
 
         return multiply
 
+    def blas(self) -> Blas:
+        raise DeviceError("products of the processor are not handed to another library")
+
     def clock_mhz(self) -> float | None:
         return clock_now_mhz()
 
     def held_back(self) -> bool:
         """Never: the processor is not timed that closely."""
         return False
+
+
+def _multiplied(operand: Operand, dtype: np.dtype[Any], multiplied: Multiplied) -> NDArray[Any]:
+    """What is multiplied, in the type of C."""
+    if multiplied is Multiplied.HALF:
+        return _operand(operand, np.dtype(np.float16)).astype(dtype)
+    if multiplied is Multiplied.BFLOAT16:  # the first half of a float
+        return (_operand(operand, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
+    return _operand(operand, dtype)
 
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """What a device is, and which ones this machine has."""
 
 import dataclasses
+import enum
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -116,6 +117,32 @@ class Launcher(Protocol):
         """Put it on a stream with these arguments, addresses as integers. Raises LaunchError."""
 
 
+class Multiplied(enum.StrEnum):
+    """How the vendor's library multiplies elements of A and B; C and all sums are of the problem's type."""
+
+    OWN = "own"
+    """In that type."""
+    TF32 = "tf32"
+    """Floats, of which 11 bits count."""
+    HALF = "half"
+    """A and B are matrices of halves, C is float."""
+    BFLOAT16 = "bfloat16"
+    """A and B are matrices of bfloat16s, C is float."""
+
+
+class Blas(Protocol):
+    """A handle of the vendor's library. Not safe between threads: who calls holds a lock."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that each product is given."""
+
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+        """The product of matrices with these leading dimensions, in IEEE arithmetic where `multiplied` is OWN: launched
+        with a stream, addresses of A, B and C, alpha, beta and the address of its workspace. m, n, k and alpha are not
+        0. Launching raises LaunchError."""
+
+
 class Function(Protocol):
     """A kernel that is loaded."""
 
@@ -211,11 +238,17 @@ class Device(Protocol):
         `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
         """
 
-    def vendor(self, problem: Problem) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta).
+    def vendor(
+        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
+    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta). Of other operands than
+        the problem's `dtype`, leading dimensions count elements of theirs.
 
         Raises DeviceError where it is missing.
         """
+
+    def blas(self) -> Blas:
+        """A handle of that library. Raises DeviceError where it is missing, or the device is the processor."""
 
     @property
     def vendor_name(self) -> str:

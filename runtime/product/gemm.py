@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -18,42 +18,59 @@ from ..check.timing import Timer
 from ..check.verify import Launch, Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo
+from ..store.found import Found, Ranking
 from ..store.record import Record
-from ..store.store import Found, Ranking, Store
+from ..store.store import Store
 from ..store.versions import versions_of
 from .arguments import lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
+from .vendor import Faster, Handover, VendorProduct, vendor_of
 
 
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. `tilewright.load` gives it."""
 
-    def __init__(self, kernel: Kernel, found: Found) -> None:
-        self._kept = Kept(kernel)
+    def __init__(self, kernel: Kernel, found: Found, handover: Handover | None = None) -> None:
+        """`handover` says that the vendor's library is faster; where it is missing the kernel serves all the same."""
+        product: Kernel | VendorProduct = kernel
+        self.vendor = ""
+        """What there is to say of the vendor's library: why it serves, or cannot where it should; else empty."""
+        if handover is not None:
+            try:
+                product = VendorProduct(kernel, vendor_of(kernel.device))
+                self.vendor = f"the vendor's library, by {handover.why}"
+            except DeviceError as error:
+                self.vendor = f"not the vendor's library, which is faster by {handover.why}: {error}"
+                handover = None
+        self._kept = Kept(product, found.origin == "exact")
         self._plans, self._lock = Plans(), threading.Lock()
-        self._found = self._plans.find
+        self._plan_of = self._plans.find
         self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
         self.config: Config = kernel.config
-        """The variant."""
-        self.origin = found.origin
-        """Whence the config: `exact`, `nearest MxNxK`, `predicted` or `default`."""
+        """The variant; where the vendor's library serves, the one that stands by."""
+        self.origin = "vendor" if handover else found.origin
+        """Whence the config: `exact`, `predicted` or `default`; `vendor` where the vendor's library serves."""
         self.expected_us = found.record.median_us if found.origin == "exact" and found.record else found.expected_us
         """Microseconds that a product is expected to take: measured for exactly this one, or predicted; else None."""
         self.regret = 1.0 if found.origin == "exact" else found.regret
         """How many times the tuned kernel's time it takes at most, for nine of ten shapes; None where nobody knows."""
+        if handover:
+            self.expected_us, self.regret = handover.expected_us, handover.regret
         self.source = kernel.source.code
         """Its CUDA text."""
         self.device: DeviceInfo = kernel.device.info
         """Where it runs."""
-        self._served = found.served
-        self.launch: Launch = kernel.launch
+        self.found = found
+        """What the look-up gave."""
+        self.launch: Launch = product.launch
         """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
 
     def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
-        """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them.
+        """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them. It is always one of
+        ours.
 
         Args:
             name: of the functions and files, `<name>.cu` and `<name>.h`.
@@ -62,10 +79,11 @@ class Gemm:
         Raises:
             ConfigError: the name cannot be used in C, or the kernel was chosen for the processor.
         """
-        return emit(self._served(self.problem, self.device), name, Layout(main=main))
+        return emit(self.found.served(self.problem, self.device), name, Layout(main=main))
 
     def __repr__(self) -> str:
-        return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({self.origin})>"
+        told = "; ".join(filter(None, (self.found.told, self.vendor)))
+        return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({told})>"
 
     def __call__(
         self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, copy: str = "never"
@@ -98,7 +116,7 @@ class Gemm:
         """
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = self._found(key)
+        plan = self._plan_of(key)
         if plan is None:
             return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
         if plan.tracks is not None and plan.tracks(a, b, out):
@@ -121,14 +139,18 @@ Sure = Callable[[Device, Problem, Store, Found], Found]
 """What makes sure of a look-up that found no record of just this shape, by measuring."""
 
 
-def load_on(device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None) -> Gemm:
-    """The kernel that `Library.load` gives, on a device that is open. Raises as that does."""
+def load_on(
+    device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None,
+    faster: Faster | None = None,
+) -> Gemm:  # fmt: skip
+    """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. Raises as that
+    does."""
     found = store.lookup(device.info, problem, ranking)
     if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
         found = measure(device, problem, store, found)
     if found.record is not None and not _current(device, found.record):
         found = _rechecked(device, found, store)
-    return Gemm(prepare(device, problem, found.config), found)
+    return Gemm(prepare(device, problem, found.config), found, faster and faster(problem, device.info, found))
 
 
 def _current(device: Device, record: Record) -> bool:

@@ -11,12 +11,14 @@ from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchErr
 from ...codegen.problem import DType, Grade, Problem
 from .. import settings
 from ..device.protocol import Device
-from ..store.store import Found, Ranking, Store
+from ..store.found import Found, Ranking
+from ..store.store import Store
 from .arguments import asked, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
 from .plan import Kept, Plan, Plans, first_call
+from .vendor import Faster, VendorProduct
 
 _SECONDS = 2.0
 """Spent on measuring a shape at its first use."""
@@ -38,19 +40,22 @@ Measure = Callable[[Device, Problem, Store, Found, float], Found]
 """What measures a shape that was not tuned, for so many seconds."""
 
 
-Differentiable = Callable[[Any, Any, float, str], Any]
-"""Multiplies tensors that autograd tracks: a, b, alpha and accuracy."""
+Differentiable = Callable[[Any, Any, float, str, str | None], Any]
+"""Multiplies tensors that autograd tracks: a, b, alpha, accuracy and vendor."""
 
 
 class Library:
     """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
 
-    def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable) -> None:
+    def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable, faster: Faster) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
-        self._ranking, self._measure, self._differentiable = ranking, measure, differentiable
-        self._kernels: dict[tuple[Problem, str], Kept] = {}
+        self._ranking, self._measure, self._differentiable, self._faster = ranking, measure, differentiable, faster
+        self._kernels: dict[tuple[Problem, tuple[str, str]], Kept] = {}
+        """Kept kernels by problem, and by the selector of their device and `auto` or `never`."""
+        self._in_graphs: list[Kept] = []
+        """Those that graphs hold, and that others have taken the place of."""
         self._plans = Plans()
-        self._loaded: weakref.WeakSet[Kernel] = weakref.WeakSet()
+        self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def load(
@@ -67,11 +72,13 @@ class Library:
         store: Path | str | None = None,
         first_use: str | None = None,
         seconds: float = _SECONDS,
+        vendor: str | None = None,
     ) -> Gemm:
         """The kernel that the store holds for a shape, ready to be called.
 
-        Its config is the one tuned for just this shape, else for a near one, else on a GPU predicted by what was
-        measured for other shapes, else that of the nearest, else the default; `.origin` says which. A record of another
+        Its config is the one tuned for just this shape (`.origin` is `exact`), else `predicted`: that of a near one,
+        else on a GPU what is expected by what was measured for other shapes, else that of the nearest; else it is the
+        `default`. Where the vendor's library is known to be faster, it serves (`vendor`). A record of another
         driver or compiler, or whose text the generator writes otherwise now, is checked against the reference first. A
         CUDA graph in which the kernel was captured needs it: keep it as long.
 
@@ -90,6 +97,9 @@ class Library:
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
             seconds: about how long that may take.
+            vendor: `auto` hands the product to the GPU vendor's library where a record, or what was measured for other
+                shapes, says that it is faster than our kernel; `never` does not. None for what TILEWRIGHT_VENDOR says,
+                else `auto`.
 
         Raises:
             ArgumentTypeError: a dimension that is no integer, another dtype.
@@ -100,14 +110,15 @@ class Library:
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b, Grade.parse(accuracy))
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
-        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure)
+        faster = self._faster if _vendor(vendor) == "auto" else None
+        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure, faster)
         with self._lock:
             self._loaded.add(gemm._kept.kernel)
         return gemm
 
     def matmul(
         self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, accuracy: str = "ieee",
-        device: str | None = None, copy: str = "never",
+        device: str | None = None, copy: str = "never", vendor: str | None = None,
     ) -> Any:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
@@ -124,6 +135,7 @@ class Library:
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
             copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
+            vendor: auto or never, as for `load`.
 
         Returns:
             `out` if given, else a new array of a's kind, m x n, row by row.
@@ -133,23 +145,23 @@ class Library:
         """
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = self._plans.find((device, accuracy, key))
+        plan = self._plans.find((device, accuracy, vendor, key))
         if plan is None:
-            return self.product(a, b, out, alpha, beta, accuracy, device, copy, track=True)
+            return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy)
+            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
         return plan(a, b, out, alpha, beta)
 
     def product(
         self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None, copy: str,
-        track: bool = False,
+        vendor: str | None = None, track: bool = False,
     ) -> Any:  # fmt: skip
         """What `matmul` does; without `track` autograd does not see it."""
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy)
-        plan = None if key is None else self._plans.find((device, accuracy, key))
+            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
+        plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
         if plan is not None:
             return plan(a, b, out, alpha, beta)
 
@@ -158,12 +170,12 @@ class Library:
             stored_a = turned(a) if problem.trans_a else a
             stored_b = turned(b) if problem.trans_b else b
             lds = lds_of(problem, stored_a, stored_b, out)
-            selector = _selector(a.place, device)
-            kept = self._kept(problem, selector, kind)
+            where = _selector(a.place, device), _vendor(vendor)
+            kept = self._kept(problem, where, kind)
             plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
             with self._lock:
-                if key is not None and self._kernels.get((problem, selector)) is kept:  # not gone by now
-                    self._plans.keep((device, accuracy, key), kept, plan)
+                if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
+                    self._plans.keep((device, accuracy, vendor, key), kept, plan)
             return plan
 
         return first_call(a, b, out, alpha, beta, copy, planned, cupy, transposes=True)
@@ -178,6 +190,7 @@ class Library:
         graphs: int = 1,
         measure: bool = False,
         seconds: float = _SECONDS,
+        vendor: str | None = None,
     ) -> None:
         """Make `matmul` of these shapes ready, so that it may be captured: then nothing is compiled or allocated.
 
@@ -189,8 +202,10 @@ class Library:
             device: auto, cuda, cuda:N or host.
             graphs: how many graphs will be captured with each shape. A kernel that needs memory to work in gets a set
                 for each, held until `clear`.
-            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure".
+            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", those that
+                were used before among them.
             seconds: about how long that may take for each.
+            vendor: auto or never, as for `load`, and as `matmul` will be called.
 
         Raises:
             TilewrightError: those that `tilewright.load` raises.
@@ -199,6 +214,7 @@ class Library:
             isinstance(graphs, int) and graphs >= 0, f"graphs must be a whole number, got {graphs!r}", ArgumentTypeError
         )
         opened = device_of(device)
+        where = opened.info.selector, _vendor(vendor)
         for shape in shapes:
             if isinstance(shape, str):
                 problem = Problem.parse(shape, dtype, trans, accuracy)
@@ -213,19 +229,20 @@ class Library:
                 problem = replace(one, m=shape[0], n=shape[1], k=shape[2])
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
-                self._kept(problem, opened.info.selector, None, first_use).kernel.prepare_graphs(graphs)
+                self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
-    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str) -> Any:
+    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, vendor: str | None) -> Any:
         """A product that torch's autograd knows of."""
         text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
         check(out is None and beta == 0, text, ArgumentTypeError)
-        return self._differentiable(a, b, alpha, accuracy)
+        return self._differentiable(a, b, alpha, accuracy, vendor)
 
     def memory(self) -> Memory:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
         with self._lock:
             kernels = list(self._loaded)
-        return Memory(len(kernels), sum(kernel.nbytes for kernel in kernels))
+        shared = {kernel.vendor for kernel in kernels if isinstance(kernel, VendorProduct)}
+        return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *shared)))
 
     def clear(self) -> None:
         """Let the kernels of `matmul` go, and free the memory that those of `load` work in.
@@ -234,6 +251,7 @@ class Library:
         """
         with self._lock:
             self._kernels.clear()
+            self._in_graphs.clear()
             self._plans = Plans()
             loaded = list(self._loaded)
         for kernel in loaded:
@@ -251,16 +269,22 @@ class Library:
 
         return measure if chosen == "measure" else None
 
-    def _kept(self, problem: Problem, selector: str, kind: Kind | None, measure: Sure | None = None) -> Kept:
-        found = self._kernels.get((problem, selector))
-        if found is None:
+    def _kept(self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None) -> Kept:
+        def enough(kept: Kept) -> bool:
+            return measure is None or kept.tuned or min(problem.m, problem.n, problem.k) == 0
+
+        found = self._kernels.get((problem, where))
+        if found is None or not enough(found):
             with self._lock:
-                found = self._kernels.get((problem, selector))
-                if found is None:
-                    found = self._kernels[problem, selector] = self._new(problem, selector, kind, measure)
+                before = found = self._kernels.get((problem, where))
+                if found is None or not enough(found):
+                    found = self._kernels[problem, where] = self._new(problem, *where, kind, measure)
+                    if before is not None:  # measured now
+                        self._plans.drop(before)
+                        self._in_graphs += [before] * before.captured
         return found
 
-    def _new(self, problem: Problem, selector: str, kind: Kind | None, measure: Sure | None) -> Kept:
+    def _new(self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None) -> Kept:
         device = device_of(selector)
         if kind is not None and not device.info.arch.is_host:
             with device.entered():
@@ -268,12 +292,21 @@ class Library:
             text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
             check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
         measure = measure or self._first_use(None, _SECONDS)
-        kept = load_on(device, problem, Store(), self._ranking, measure)._kept
+        faster = self._faster if vendor == "auto" else None
+        kept = load_on(device, problem, Store(), self._ranking, measure, faster)._kept
         self._loaded.add(kept.kernel)
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
         return kept
+
+
+def _vendor(asked: str | None) -> str:
+    """Whether products may go to the vendor's library: `auto` or `never`. Raises ConfigError."""
+    chosen = settings.vendor() if asked is None else asked
+    known = " or ".join(map(repr, settings.VENDORS))
+    check(chosen in settings.VENDORS, f"vendor must be {known}, got {chosen!r}")
+    return chosen
 
 
 def _selector(place: str, device: str | None) -> str:

@@ -10,6 +10,7 @@ from ..device.protocol import Operand
 from .arguments import leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
+from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
@@ -20,10 +21,12 @@ _turn = itertools.count().__next__
 class Kept:
     """A kernel that is kept ready, and how it was used."""
 
-    __slots__ = ("captured", "kernel", "used")
+    __slots__ = ("captured", "kernel", "tuned", "used")
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel | VendorProduct, tuned: bool = False) -> None:
         self.kernel = kernel
+        self.tuned = tuned
+        """Whether there is a record of just its shape."""
         self.captured = False
         """Whether a graph holds it: it must then stay loaded."""
         self.touch()
@@ -64,10 +67,11 @@ class Plan:
     def quick(self) -> "Plan":
         """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
         laid = self._run
-        extension = launcher.module() if self._index is not None and isinstance(laid, Laid) else None
+        if self._index is None or not isinstance(laid, Laid | LaidVendor):
+            return self
+        extension = launcher.module()
         if extension is None:
             return self
-        assert isinstance(laid, Laid)
         device, program = self._device, laid.program
         lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
         asked = device.current, self._index, self._stream, device.capturing, self._pointer

@@ -1,11 +1,12 @@
 """The best record of each device and problem: the user's own on disk, over those that ship with the package."""
 
 import contextlib
+import itertools
 import os
 import re
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,8 +14,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ... import configs
-from ...codegen.bundle import Served
-from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
@@ -23,11 +22,21 @@ from .. import settings
 from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, set_aside, write_whole
 from .codec import dumps, key_digest, loads
+from .found import Found, Ranking
 from .record import Record, Status
 
 _MAX_BYTES = 1 << 20
 _LOCK_SECONDS = 30.0
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
+_SETTLED_NS = 1_000_000_000
+"""A file that was changed within this of being read may change again with the same time."""
+_MOST_READ = 4096
+_read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
+"""Records by their file, with what tells whether that is still the same."""
+_packaged: dict[str, dict[str, tuple[Record, ...]]] = {}
+"""What ships with the package, by its folder and device, as far as it was read."""
+_merged: tuple[tuple[tuple[Record, ...], tuple[Record, ...]], tuple[Record, ...]] = ((), ()), ()
+"""Own and shipped records as they were last merged, and what came of it."""
 
 
 class StoreWarning(UserWarning):
@@ -36,39 +45,6 @@ class StoreWarning(UserWarning):
 
 class _DamagedError(Exception):
     """The file is not a record that any version wrote."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a look-up gave."""
-
-    config: Config
-    """A config that is valid for the problem on the device."""
-    origin: str
-    """`exact`, `nearest MxNxK`, `predicted` or `default`."""
-    record: Record | None = None
-    """The record of this device that it comes from; None where there is none that was tuned for it or near it."""
-    expected_us: float | None = None
-    """Microseconds that are expected of it, where it was predicted."""
-    regret: float | None = None
-    """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see;
-    None on a device that was not measured."""
-
-    def served(self, problem: Problem, info: DeviceInfo) -> Served:
-        """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""
-        exact, source = self.record if self.origin == "exact" else None, self.origin.rpartition(" ")[2]
-        origin = {
-            "exact": f"tuned on {info.key}",
-            "nearest": f"as tuned for {source} on {info.key}",
-            "predicted": "predicted by what was measured for other shapes",
-        }.get(self.origin.partition(" ")[0], "a default: nothing tuned helps")
-        time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
-        worst = accuracy.worst if accuracy else 0.0
-        return Served(problem, self.config, info.arch, info.sm_count, origin, time_us, worst)
-
-
-Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], Found | None]
-"""What to run for a problem that was not tuned on a device, out of all records there are; None where none helps."""
 
 
 class Store:
@@ -81,7 +57,8 @@ class Store:
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
         self.root = settings.store_folder() if root is None else root
         self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
-        self._shipped: dict[str, tuple[Record, ...]] = {}
+        # What ships with the package is read once: nobody writes there.
+        self._shipped = _packaged.setdefault(str(self._tuned), {}) if shipped is None else {}
 
     def make(self) -> None:
         """Make the folder if it is not there. Raises StoreError where that cannot be."""
@@ -104,21 +81,27 @@ class Store:
 
         Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
         """
-        own, shipped = self.layers()
-        yield from sorted((*own, *shipped), key=_order)
+        yield from self._all()
 
     def layers(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
         """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
-        own = tuple(self._own_records())
-        shipped = tuple(record for each in _children(self._tuned) for record in self._shipped_records(each.name))
-        best: dict[tuple[str, Problem], Record] = {}
-        for record in (*own, *shipped):
-            key = record.device, record.problem
-            if key not in best or record.order < best[key].order:
-                best[key] = record
-        found = sorted(best.values(), key=_order)
-        mine = set(map(id, own))
+        own, shipped = self._both()
+        found, mine = _best_of(own, shipped), set(map(id, own))
         return tuple(r for r in found if id(r) in mine), tuple(r for r in found if id(r) not in mine)
+
+    def _both(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+        devices = [each.name for each in _children(self._tuned)]
+        return tuple(self._own_records()), tuple(r for each in devices for r in self._shipped_records(each))
+
+    def _all(self) -> tuple[Record, ...]:
+        """What `records` gives; from memory where nothing changed, as a look-up asks for it at each unknown shape."""
+        global _merged
+        given = self._both()
+        known, found = _merged
+        if list(map(id, itertools.chain(*given))) != list(map(id, itertools.chain(*known))):
+            found = _best_of(*given)
+            _merged = given, found
+        return found
 
     def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
         """How to run a problem: as tuned for it, else what the ranking makes of the other records, else the default.
@@ -128,7 +111,7 @@ class Store:
         exact = self.best(info.key, problem)
         if exact is not None and serves(exact.config, problem, info.arch):
             return Found(exact.config, "exact", exact)
-        ranked = ranking(problem, info, tuple(self.records()))
+        ranked = ranking(problem, info, self._all())
         return ranked or Found(default_config(problem, info.arch), "default")
 
     def keep(self, record: Record, *, replace: bool = False) -> bool:
@@ -228,15 +211,36 @@ class Store:
 
     def _shipped_records(self, device_key: str) -> tuple[Record, ...]:
         if device_key not in self._shipped:
-            # Compared, not joined: a key is no path.
-            folders = [folder for folder in _children(self._tuned) if folder.name == device_key]
-            files = (file for folder in folders for file in _children(folder) if file.name.endswith(".json"))
-            self._shipped[device_key] = tuple(_read_shipped(files, device_key))
+            self._shipped[device_key] = tuple(_read_shipped(self._tuned, device_key))
         return self._shipped[device_key]
 
 
 def _read(path: Path) -> Record | None:
-    """Raises _DamagedError, StoreVersionError, ConfigError for a config of another version, StoreError."""
+    """A file's record, from memory where the file is what it was.
+
+    Raises _DamagedError, StoreVersionError, ConfigError for a config of another version, StoreError.
+    """
+    try:
+        facts = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        facts = None  # reading tells why
+    same = facts and (facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
+    before = _read_before.get(path)
+    if before is not None and before[0] == same:
+        return before[1]
+    begun_ns = time.time_ns()
+    record = _read_anew(path)
+    if facts and same and record is not None and begun_ns - max(same[1:3]) > _SETTLED_NS:
+        if len(_read_before) >= _MOST_READ:
+            _read_before.clear()
+        _read_before[path] = same, record
+    return record
+
+
+def _read_anew(path: Path) -> Record | None:
+    """Raises as `_read`."""
     try:
         with _one_line("read", path):
             data = read_plain(path, _MAX_BYTES)
@@ -258,8 +262,11 @@ def _read(path: Path) -> Record | None:
     return record
 
 
-def _read_shipped(files: Iterable[Traversable], device_key: str) -> Iterator[Record]:
-    for file in sorted(files, key=lambda file: file.name):
+def _read_shipped(tuned: Traversable, device_key: str) -> Iterator[Record]:
+    # Compared, not joined: a key is no path.
+    folders = [folder for folder in _children(tuned) if folder.name == device_key]
+    files: Iterable[Traversable] = (file for folder in folders for file in _children(folder))
+    for file in sorted((file for file in files if file.name.endswith(".json")), key=lambda file: file.name):
         try:
             record = loads(file.read_bytes())
             check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
@@ -288,6 +295,16 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {verb} {path}: another process holds its lock") from error
     except OSError as error:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+def _best_of(own: Iterable[Record], shipped: Iterable[Record]) -> tuple[Record, ...]:
+    """The best record of every device and problem, sorted."""
+    best: dict[tuple[str, Problem], Record] = {}
+    for record in (*own, *shipped):
+        key = record.device, record.problem
+        if key not in best or record.order < best[key].order:
+            best[key] = record
+    return tuple(sorted(best.values(), key=_order))
 
 
 def _order(record: Record) -> tuple[str, str, int, int, int]:

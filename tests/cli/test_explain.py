@@ -4,6 +4,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Run
@@ -15,6 +16,7 @@ from tilewright.runtime.check.roofline import bounds_of, floor_us
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.product.vendor import Handover
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.explain import explain
@@ -59,11 +61,11 @@ class TestLookUp:
     def options(self, few: tuple[str, ...]) -> None:
         self.few = few
 
-    def told(self, run: Run, *arguments: str) -> dict[str, str]:
+    def told(self, run: Run, *arguments: str) -> dict[str, Any]:
         ran = run("explain", *arguments, *self.few, "--json")
         assert ran.status == 0, ran.err
         (found,) = json.loads(ran.out)
-        lookup: dict[str, str] = found["lookup"]
+        lookup: dict[str, Any] = found["lookup"]
         return lookup
 
     def test_of_a_tuned_shape(self, run: Run) -> None:
@@ -78,9 +80,18 @@ class TestLookUp:
 
     def test_of_a_near_one(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1000x1000x500", *ON_H200)
-        assert lookup["origin"] == "nearest 1023x769x511"
+        assert (lookup["origin"], lookup["from"]) == ("predicted", "1023x769x511")
         assert "there is no record of this product on nvidia-h200; of the " in lookup["why"]
         assert "0.44 doublings of m, n and k away" in lookup["why"]
+
+    def test_what_goes_to_the_vendors_library(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
+        handover = Handover(12.5, 1.25, "what a test says")
+        monkeypatch.setattr("tilewright.tuner.search.explain.faster", lambda problem, info, found: handover)
+        vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
+        assert vendor == {"expected_us": 12.5, "regret": 1.25, "why": "what a test says"}
+        out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
+        assert "vendor: its library serves instead, unless vendor='never', by what a test says" in out
 
     def test_of_another_device(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")

@@ -118,6 +118,15 @@ class TestTune:
             assert str(config) in "".join(line.split()[-1] for line in table)
         assert "…" not in text(screen)
 
+    @WIDTHS
+    def test_where_accuracy_is_named_errors_stand_beside_speeds(self, width: int) -> None:
+        screen = console(width)
+        show_result(screen, result(problem=Problem.parse("4096", accuracy="normwise")), None)
+        lines = text(screen).partition("to use it")[0].splitlines()  # commands stay on one line
+        assert max(map(len, lines)) <= width
+        assert "; error 0.034 of the bound of normwise, cuBLAS 0.034" in " ".join(text(screen).split())
+        assert "err/bound" in text(screen).split("\n\n")[1].splitlines()[0].split()
+
     def test_what_the_run_did_and_how_to_use_it(self) -> None:
         screen = console(200)
         show_result(screen, result(), None)
@@ -161,6 +170,17 @@ class TestTune:
         assert title == "2 of 3 shapes"
         assert head.split()[-1] == "variant"
         assert lines[1].split()[:4] == ["4096x4096x65536", "float", "nn", "123,457"]
+        assert max(map(len, (head, *lines))) <= width
+        assert "err/bound" not in head
+
+    @WIDTHS
+    def test_records_of_a_coarser_accuracy_show_their_errors(self, width: int) -> None:
+        screen = console(width)
+        problems = [Problem.parse("4096", accuracy=grade) for grade in ("ieee", "elementwise")]
+        show_records(screen, [make(2554.0, problem, CONFIGS[0]) for problem in problems], "2 of 2 shapes")
+        _, head, _, *lines = text(screen).splitlines()
+        assert "err/bound" in head
+        assert ["0.5" in line.split() for line in lines[:2]] == [True, True]
         assert max(map(len, (head, *lines))) <= width
 
     def test_a_processor_is_recommended_no_file_for_a_gpu(self) -> None:
@@ -218,7 +238,8 @@ class TestProgress:
 ROW = BenchRow(
     PROBLEM,
     str(CONFIGS[-1]),
-    "nearest 4096x4096x8192",
+    "predicted",
+    taken_from="4096x4096x8192",
     ours_us=2554.0,
     floor_us=2054.4,
     error_over_bound=0.034,
@@ -262,7 +283,7 @@ class TestBench:
         assert set(numbers) <= set(lines[3].split())
         if width > 80:
             origin = " ".join(line[lines[1].index("config from") :].strip() for line in lines[3:5])
-            assert origin.startswith("nearest 4096x4096x8192")
+            assert origin.startswith("predicted (from 4096x4096x8192)")
         means = next(line for line in lines if line.startswith("geometric mean"))
         assert [mean for mean in means.split()[2:] if mean not in ("0.9123", "0.8123")] == [
             "80.4%", "1.052", "1.049", "0.9870", "0.9861",
@@ -272,6 +293,30 @@ class TestBench:
             assert f"geometric means, {words} with another library's kernel in between, 0." in whole
         assert lines.index(means) > next(place for place, line in enumerate(lines) if "crashed" in line)
         assert "7x7x7: crashed, ended by SIGSEGV" in lines
+
+    @pytest.mark.parametrize("shape", ["4096", "16384"])
+    @pytest.mark.parametrize(("grade", "key", "title"), [
+        ("normwise", "hgemm3k", "HGEMM 3k"), ("elementwise", "bgemm6k", "BF16 6k"),
+    ])  # fmt: skip
+    def test_where_accuracy_is_named_errors_stand_beside_speeds(
+        self, shape: str, grade: str, key: str, title: str
+    ) -> None:
+        keys = "cublas", "cublaslt", key, "tf32"
+        rivals = (*ROW.rivals, *(replace(ROW.rivals[0], key=key) for key in keys[2:]))
+        row = replace(ROW, problem=Problem.parse(shape, accuracy=grade), rivals=rivals)
+        found = replace(bench_result((row,)), setting=Setting(keys, ()))
+        screens = {}
+        for width in (80, 120, 270):
+            screens[width] = screen = console(width)
+            show_bench(screen, found)
+            assert max(map(len, text(screen).splitlines())) <= width
+        headings = {width: re.split("  +", text(screen).splitlines()[1]) for width, screen in screens.items()}
+        least = ["M x N x K", "us", "err/bound", "x cuBLAS", f"x {title}", "x TF32 (coarser)"]
+        assert set(least) <= set(headings[80])
+        assert {*least, "cuBLAS err", f"{title} err", "TF32 err"} <= set(headings[120])
+        assert {*least, "x cuBLASLt", "TFLOP/s", "between", "cuBLAS err"} <= set(headings[270])
+        told = f"largest errors over their bounds, random data: ours 0.034, cuBLAS 0.25, cuBLASLt 0.25, {title} 0.25"
+        assert f"{told}, TF32 (coarser) 0.25" in " ".join(text(screens[270]).split())
 
 
 class TestTables:

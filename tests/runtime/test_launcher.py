@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from fake_cublas import FakeCublas
 from fake_driver import FakeArray, FakeDriver, FakeGpu, FakeKind, failed
 from tilewright.codegen.errors import (
     ArgumentTypeError,
@@ -27,10 +29,12 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.device import driver, launcher
+from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product.kernel import Kernel, Laid
 from tilewright.runtime.product.plan import Kept, Plan
+from tilewright.runtime.product.vendor import Vendor, VendorProduct
 from variants import variant
 
 HOW = LaunchConfig((10, 2, 3), (128, 2, 1), 1000)
@@ -463,6 +467,42 @@ class TestCall:
 
 
 # ---- How the extension is made -----------------------------------------------------------------------------------
+
+
+def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str) -> None:
+    """Of memory that is there, by a library that multiplies: in C as in Python, with alpha = 0 and captures by ours."""
+    product = Product(fake, "plain")
+    gpu, library = product.gpu, FakeCublas()
+    gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]
+    served = VendorProduct(product.kept.kernel, Vendor(gpu))
+    made = Plan(Kept(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
+    call: Any = made.quick()
+    assert (call is made) == (language == "Python")
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-8, 9, shape).astype("f4") for shape in ((120, 64), (64, 96)))
+    c = np.full((120, 96), np.nan, "f4")
+    given = [FakeArray(each.ctypes.data) for each in (a, b, c)]
+    assert call(*given, 1.0, 0.0) is given[2]
+    assert np.array_equal(c, a @ b)
+    product.kind.current_stream = 7
+    call(*given, 2.0, -1.0)
+    assert np.array_equal(c, a @ b)
+    first, second = library.products
+    assert (first[0], second[0]) == (0, 7)
+    assert first[1] != second[1]  # memory of its own for each stream
+    assert fake.taken() == []
+    gpu.captured = {7}
+    call(*given, 1.0, 0.0)  # one with beta = 0 was launched before
+    assert len(library.products) == 3
+    assert library.products[2][1] not in (first[1], second[1])
+    call(FakeArray(given[0].pointer + 64), *given[1:], 1.0, 0.0)
+    assert (len(library.products), len(fake.taken())) == (3, 1)
+    gpu.captured = set()
+    call(*given, 0.0, 1.0)
+    assert (len(library.products), len(fake.taken())) == (3, 1)
+    with pytest.raises(LayoutError, match="out overlaps a"):
+        call(given[0], given[1], given[0], 1.0, 0.0)
+    assert product.kind.written == [given[2]] * 5
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which kernel a shape gets: from the store, the nearest, the default; kept once found, checked again once outdated."""
+"""Which kernel a shape gets: from the store, of a near one, a default; kept once found, checked again once outdated."""
 
 import warnings
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def right(kernel: Callable[..., Any]) -> bool:
 
 
 class TestLookUp:
-    """Exact, nearest, default."""
+    """Exact, predicted, default."""
 
     def test_the_default_where_nothing_is_stored(self) -> None:
         kernel = load(20, 24, 16)
@@ -75,11 +75,12 @@ class TestLookUp:
         near = stored("24x24x16", EXACT)
         stored("64x24x16", PAD)
         kernel = load(21, 24, 16)
-        assert (kernel.origin, field(kernel.config, "edge")) == ("nearest 24x24x16", "bounds")  # 21 is no multiple of 8
+        assert (kernel.origin, field(kernel.config, "edge")) == ("predicted", "bounds")  # 21 is no multiple of 8
+        assert "(predicted (from 24x24x16))" in repr(kernel)
         assert field(kernel.config, "tile_width") == field(near.config, "tile_width")
         assert right(kernel)
         assert load(32, 24, 16).config == near.config
-        assert load(48, 24, 16).origin == "nearest 64x24x16"
+        assert "(predicted (from 64x24x16))" in repr(load(48, 24, 16))
 
     def test_records_of_other_types_and_transposes_do_not_count(self) -> None:
         stored("20x24x16", PAD)

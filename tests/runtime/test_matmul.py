@@ -6,18 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tilewright
+from multiplied import Products, whole
 from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Kept
-
-DTYPES = ("float32", "float64")
-
-
-def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArray[Any]:
-    """Whole numbers from -8 to 8: every sum of theirs is exact, so results must be equal to the last bit."""
-    return np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols)).astype(dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -25,106 +19,6 @@ def kernels() -> dict[Any, Kept]:
     """No kernels kept from another test, whose store was another."""
     tilewright.clear()
     return tilewright._library._kernels
-
-
-class Products:
-    """What holds wherever the arrays lie and the kernels run; a subclass says where that is."""
-
-    device: str | None = None
-
-    def put(self, array: NDArray[Any]) -> Any:
-        """The array as a user has it."""
-        return array
-
-    def back(self, array: Any) -> NDArray[Any]:
-        """As NumPy sees it."""
-        return np.asarray(array)
-
-    def product(self, a: Any, b: Any, **options: Any) -> Any:
-        return tilewright.matmul(a, b, device=self.device, **options)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_plain_and_transposed_operands(self, dtype: str) -> None:
-        a, b = whole(33, 19, dtype), whole(19, 21, dtype)
-        for left in (self.put(a), self.put(np.ascontiguousarray(a.T)).T):
-            for right in (self.put(b), self.put(np.ascontiguousarray(b.T)).T):
-                got = self.product(left, right)
-                assert got.dtype == a.dtype
-                assert type(got) is type(left)
-                assert np.array_equal(self.back(got), a @ b)
-
-    def test_submatrices_and_padded_rows(self) -> None:
-        a, b = whole(40, 50), whole(60, 45)
-        views = ((slice(3, 20), slice(5, 29)), (slice(0, 24), slice(7, 18))), ((slice(0, 48, 2), slice(1, 31)),) * 2
-        for of_a, of_b in views:
-            b_rows = slice(of_b[0].start, of_b[0].start + a[of_a].shape[1])
-            got = self.product(self.put(a)[of_a], self.put(b)[b_rows, of_b[1]])
-            assert np.array_equal(self.back(got), a[of_a] @ b[b_rows, of_b[1]])
-
-    def test_alpha_and_beta(self) -> None:
-        a, b, c = whole(17, 18), whole(18, 19), whole(17, 19)
-        for alpha, beta in ((1, 0), (0.5, 0.0), (1.0, 1.0), (np.float32(-2), 0.5), (0.0, 2.0), (0.0, 0.0)):
-            out = self.put(c.copy())
-            assert self.product(self.put(a), self.put(b), out=out, alpha=alpha, beta=beta) is out
-            assert np.array_equal(self.back(out), alpha * (a @ b) + beta * c)
-
-    def test_beta_zero_never_reads_out_and_alpha_zero_never_reads_operands(self) -> None:
-        a, b, nan = whole(9, 8), whole(8, 7), np.full((9, 7), np.nan, "float32")
-        assert np.array_equal(self.back(self.product(self.put(a), self.put(b), out=self.put(nan))), a @ b)
-        bad_a, bad_b, c = np.full_like(a, np.nan), np.full_like(b, np.inf), whole(9, 7)
-        out = self.product(self.put(bad_a), self.put(bad_b), out=self.put(c.copy()), alpha=0, beta=2)
-        assert np.array_equal(self.back(out), 2 * c)
-
-    def test_nan_in_an_operand_reaches_its_row(self) -> None:
-        a = whole(9, 8)
-        a[4, 3] = np.nan
-        got = self.back(self.product(self.put(a), self.put(whole(8, 7))))
-        assert np.isnan(got[4]).all()
-        assert np.isfinite(np.delete(got, 4, axis=0)).all()
-
-    def test_zero_sizes(self) -> None:
-        for m, n, k in ((0, 5, 4), (5, 0, 4), (0, 0, 0), (0, 5, 0)):
-            got = self.product(self.put(whole(m, k)), self.put(whole(k, n)))
-            assert got.shape == (m, n)
-        a, b, c = whole(5, 0), whole(0, 6), whole(5, 6)
-        assert not self.back(self.product(self.put(a), self.put(b))).any()
-        out = self.product(self.put(a), self.put(b), out=self.put(c.copy()), beta=-1.0)
-        assert np.array_equal(self.back(out), -c)
-
-    def test_shapes_that_are_one_wide(self) -> None:
-        for m, n, k in ((1, 1, 1), (1, 30, 20), (30, 1, 20), (30, 20, 1), (1, 1, 40), (1, 40, 1), (40, 1, 1)):
-            a, b = whole(m, k), whole(k, n)
-            assert np.array_equal(self.back(self.product(self.put(a), self.put(b))), a @ b)
-
-    def test_vectors_cut_out_of_a_matrix(self) -> None:
-        """A row, a column and every other element of one: each is a matrix with one dimension of 1."""
-        x, b, c = whole(20, 24), whole(20, 9), whole(20, 12)
-        for view in (lambda y: y[:, 3:4].T, lambda y: y.T[5:6], lambda y: y[::1, 2:3].T):
-            assert np.array_equal(self.back(self.product(view(self.put(x)), self.put(b))), view(x) @ b)
-        assert np.array_equal(self.back(self.product(self.put(x)[3:4, ::2], self.put(c)[:12])), x[3:4, ::2] @ c[:12])
-
-    def test_out_may_be_part_of_a_larger_array(self) -> None:
-        a, b, board = whole(13, 11), whole(11, 12), whole(20, 30)
-        wanted = board.copy()
-        wanted[4:17, 9:21] = a @ b + 3 * board[4:17, 9:21]
-        target = self.put(board.copy())
-        self.product(self.put(a), self.put(b), out=target[4:17, 9:21], beta=3)
-        assert np.array_equal(self.back(target), wanted)
-
-    def test_out_may_interleave_with_an_operand_in_one_array(self) -> None:
-        board, b = whole(16, 40), whole(12, 9)
-        wanted = board[:, 3:15] @ b
-        target = self.put(board.copy())
-        self.product(target[:, 3:15], self.put(b), out=target[:, 15:24])
-        assert np.array_equal(self.back(target)[:, 15:24], wanted)
-        assert np.array_equal(self.back(target)[:, :15], board[:, :15])
-
-    def test_the_loaded_kernel_takes_operands_as_stored(self) -> None:
-        a, b = whole(14, 23, "float64"), whole(22, 14, "float64")  # k x m and n x k
-        kernel = tilewright.load(23, 22, 14, dtype="double", trans_a=True, trans_b=True, device=self.device or "auto")
-        out = self.put(np.zeros((23, 22)))
-        assert kernel(self.put(a), self.put(b), out=out, alpha=2) is out
-        assert np.array_equal(self.back(out), 2 * a.T @ b.T)
 
 
 class TestHost(Products):

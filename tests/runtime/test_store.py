@@ -1,5 +1,6 @@
 """The store: what it keeps, its layers and look-up order."""
 
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,11 @@ from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import default_config
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.files import read_plain
+from tilewright.runtime.store import store as store_module
+from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import Record, Status
-from tilewright.runtime.store.store import Found, Store, StoreWarning
+from tilewright.runtime.store.store import Store, StoreWarning
 from tilewright.tuner.search.nearest import nearest
 from variants import variant
 
@@ -131,7 +135,65 @@ def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
     store.keep(make(1.0, Problem(64, 64, 64), CONFIGS[1]))
     older = replace(INFO, arch=ARCHES["sm_75"])  # has no cp.async
     for m, info, origin in ((1025, INFO, "1024x1024x1024"), (1025, older, "64x64x64"), (0, older, "64x64x64")):
-        assert store.lookup(info, Problem(m, 1024, 1024), nearest).origin == f"nearest {origin}"
+        assert store.lookup(info, Problem(m, 1024, 1024), nearest).taken_from == origin
+
+
+# --- what was read before ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files that are read, where every file counts as settled."""
+    found: list[str] = []
+
+    def noted(path: Path, limit_bytes: int) -> bytes:
+        found.append(path.name)
+        return read_plain(path, limit_bytes)
+
+    monkeypatch.setattr(store_module, "read_plain", noted)
+    monkeypatch.setattr(store_module, "_SETTLED_NS", -(10**12))
+    return found
+
+
+def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: list[str]) -> None:
+    problems = [Problem(m, 64, 64) for m in (32, 64, 96)]
+    for problem in problems:
+        store.keep(make(10.0, problem))
+    assert len(list(Store(store.root).records())) > 3
+    reads.clear()
+    for m in (33, 65):
+        Store(store.root).lookup(INFO, Problem(m, 64, 64), nearest)
+    assert [Store(store.root).best(DEVICE, problem) for problem in problems] == [make(10.0, each) for each in problems]
+    assert reads == []
+
+
+def test_a_file_that_changed_is_read_again(store: Store, reads: list[str]) -> None:
+    store.keep(make(10.0))
+    assert store.best(DEVICE, PROBLEM) == make(10.0)
+    path = path_of(store)
+    assert store.keep(make(9.0))  # another file
+    assert (store.best(DEVICE, PROBLEM), next(iter(store.records()))) == (make(9.0), make(9.0))
+    data = path.read_bytes()
+    time.sleep(0.02)
+    path.write_bytes(data.replace(b'"median_us"', b'"median_uS"'))  # in place, and no longer a record
+    with pytest.warns(StoreWarning, match="is damaged"):
+        assert store.best(DEVICE, PROBLEM) is None
+    assert list(store.records()) == []
+    path.write_bytes(data)
+    assert [record.median_us for record in store.records()] == [9.0]
+    path.unlink()
+    assert list(store.records()) == []
+
+
+def test_a_file_that_was_just_written_may_change_within_its_time(
+    store: Store, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_SETTLED_NS", 10**12)
+    store.keep(make(10.0))
+    reads.clear()
+    for _ in range(2):
+        assert store.best(DEVICE, PROBLEM) == make(10.0)
+    assert len(reads) == 2
 
 
 # --- shipped records -------------------------------------------------------------------------------------------

@@ -111,8 +111,8 @@ class Products:
         shapes: list[tuple[int, ...]] = []
         product = tilewright_torch._product
 
-        def counted(a: Any, b: Any, alpha: float = 1.0) -> Any:
-            result = product(a, b, alpha)
+        def counted(a: Any, b: Any, *options: Any) -> Any:
+            result = product(a, b, *options)
             shapes.append((*result.shape, a.shape[1]))
             return result
 
@@ -126,6 +126,27 @@ class Products:
             shapes.clear()
             tilewright_torch.matmul(left, right).backward(self.whole(5, 6))
             assert shapes == [(5, 6, 7), *backward]
+
+    def test_options_reach_every_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The product and both gradients, by each way: accuracy and whether the vendor's library may serve."""
+        seen: list[tuple[Any, ...]] = []
+        product = tilewright._library.product
+
+        def noted(*given: Any, **options: Any) -> Any:
+            seen.append((given[5], given[8]))
+            return product(*given, **options)
+
+        monkeypatch.setattr(tilewright._library, "product", noted)
+        for call in (
+            lambda a, b: tilewright_torch.matmul(a, b, accuracy="normwise", vendor="never"),
+            lambda a, b: OP(a, b, 1.0, "normwise", "never"),
+            lambda a, b: tilewright.matmul(a, b, accuracy="normwise", vendor="never"),
+        ):
+            a, b = (self.whole(*shape).requires_grad_() for shape in ((5, 7), (7, 6)))
+            seen.clear()
+            call(a, b).backward(self.whole(5, 6))
+            assert set(seen) == {("normwise", "never")}
+            assert len(seen) >= 3
 
     @pytest.mark.parametrize("way", WAYS)
     def test_parameters_get_gradients(self, way: str) -> None:

@@ -58,7 +58,7 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
     found = nearest(Problem.parse("514"), H200, records)
     assert found is not None
-    assert (found.origin, found.record) == ("nearest 512x512x512", records[1])
+    assert (found.told, found.record) == ("predicted (from 512x512x512)", records[1])
     assert (found.config.cta_tile, found.config.edge) == (near.cta_tile, "bounds")
 
 
@@ -71,7 +71,7 @@ def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() ->
     assert nearest(Problem(0, 4, 4), H200, records) is None
     far = nearest(Problem(0, 4, 4), H200, (record(Problem.parse("4096"), parse("tiled:16"), H200.key),))
     assert far is not None
-    assert far.origin == "nearest 4096x4096x4096"
+    assert (far.origin, far.taken_from) == ("predicted", "4096x4096x4096")
 
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)

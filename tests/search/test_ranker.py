@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -10,16 +11,19 @@ import numpy as np
 import pytest
 import tilewright
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.leaf import Mode
+from tilewright.codegen.leaf import Edge, Mode
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.features import FEATURES, Table
+from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import nearest, predictions
 from tilewright.tuner.search.ranked import beyond_advice, first_guesses
-from tilewright.tuner.search.ranker import FEATURES, Ranker, Table, Trees, plain, ranker_of, shared_out
+from tilewright.tuner.search.ranker import Ranker, Trees, plain, ranker_of, shared_out
 
 H200 = KNOWN["nvidia-h200"]
 SHAPES = ((300, 5000, 70), (5, 7, 9), (12000, 3, 900), (7000, 7000, 7000), (64, 64, 300_000), (1, 1, 1), (1, 9000, 1))
@@ -43,9 +47,9 @@ def test_trees_answer_as_their_definition_says() -> None:
     rng = np.random.default_rng(1)
     questions = rng.integers(0, 4, (7, 3))
     borders, leaves = rng.normal(size=(7, 3)), rng.normal(size=(7, 8))
-    trees, features = Trees(questions, borders, leaves, 0.25), rng.normal(size=(5, 4))
+    trees, features = Trees(questions, borders, leaves), rng.normal(size=(5, 4))
     for row, found in zip(features, trees(features)):
-        expected = 0.25
+        expected = 0.0
         for asks, above, leaf in zip(questions, borders, leaves):
             expected += leaf[sum(2**bit for bit in range(3) if row[asks[bit]] > above[bit])]
         assert found == pytest.approx(expected)
@@ -57,8 +61,9 @@ def test_what_ships_is_read_whole(dtype: DType) -> None:
     found = ranker(dtype)
     assert [str(config) for config in found.portfolio] == values["portfolio"]
     assert [plain(config) for config in found.portfolio] == list(found.portfolio)
-    assert len(found.trees.leaves) == len(values["trees"])
-    assert {len(tree["leaves"]) for tree in values["trees"]} == {2 ** len(values["trees"][0]["above"])}
+    for trees, name in ((found.trees, "ranking"), (found.level, "level")):
+        assert len(trees.leaves) == len(values[name])
+        assert {len(tree["leaves"]) for tree in values[name]} == {2 ** len(values[name][0]["above"])}
     assert found.regret > 1
 
 
@@ -83,8 +88,43 @@ def test_features_say_what_a_config_does() -> None:
     assert found["tiles"] == pytest.approx(np.log2(16 * 5))
     assert found["even"] == pytest.approx(16 * 5 * 4 / H200.sm_count / 3)
     assert found["used_mn"] == pytest.approx(1000 * 520 / (1024 * 640))
-    assert (found["trans_a"], found["trans_b"], found["rows_a"], found["rows_c"]) == (0, 1, 16, 16)
-    assert found["exact"] == 0
+    assert (found["trans_a"], found["trans_b"], found["row_c"]) == (0, 1, 32)
+    assert (found["copied_a"], found["copied_b"]) == (4, 4)  # both run along k, and cp.async transposes them
+    assert (found["shared"], found["stages"], found["thread_m"], found["warp_m"]) == (0, 3, 8, -1)
+
+
+@DTYPES
+def test_the_time_modelled_for_many_is_near_that_for_one(dtype: DType) -> None:
+    table = ranker(dtype).table(H200)
+    for problem in (replace(each, dtype=dtype) for each in drawn(30)):
+        rows = np.flatnonzero(table.sensible(problem))[::40]
+        ratios = [
+            us / estimate_us(problem, table.configs[row], H200)
+            for row, us in zip(rows, table.modelled_us(problem, rows))
+            if table.configs[row].edge is Edge.BOUNDS
+        ]
+        assert 0.6 < np.median(ratios) < 1.5, problem
+
+
+def test_k_stays_innermost_only_where_it_is_innermost_in_memory() -> None:
+    parse = tilewright.codegen.families.parse
+    table = Table([parse(text) for text in ("simt:64x64x16,k_inner_a", "simt:64x64x16,k_inner_b")], DType.FLOAT, H200)
+    for trans, sensible in (("nn", (1, 0)), ("tn", (0, 0)), ("nt", (1, 1)), ("tt", (0, 1))):
+        assert tuple(table.sensible(Problem.parse("640", "float", trans))) == sensible
+    assert shared_out(parse("simt:64x64x16,k_inner_b"), DType.FLOAT, H200.arch)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", ["1x1x1", "1x16384x1", "200000x2x16", "8x8x500000"])
+def test_extreme_shapes_get_nothing_absurd(dtype: DType, shape: str) -> None:
+    for trans in ("nn", "nt", "tn", "tt"):
+        problem = Problem.parse(shape, dtype.value, trans)
+        (first,) = predictions(problem, H200, 1)
+        floor = floor_us(H200, problem)
+        assert floor is not None
+        assert floor / 2 < first.us < 20 * floor
+        assert serves(first.config, problem, H200.arch)
+        assert estimate_us(problem, first.config, H200) < 10 * max(floor, 3.0)
 
 
 def test_work_is_shared_out_only_where_that_makes_sense() -> None:
@@ -117,7 +157,7 @@ def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
 def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     near = store.lookup(H200, Problem.parse("1000x1000x1010", dtype.value), nearest)
-    assert (near.origin, near.expected_us, near.regret) == ("nearest 1000x1000x1000", None, None)
+    assert (near.told, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
     for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1000", dtype.value, "tt")):
         found = store.lookup(H200, far, nearest)
         (first, *_) = predictions(far, H200, 3)

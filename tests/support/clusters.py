@@ -110,6 +110,11 @@ class Place:
         assert len(counts) == self.shapes * TRIALS
         return counts.total() - len(counts)
 
+    def journaled(self) -> int:
+        """How many trials the client has written."""
+        journals = (self.store / "trials").glob("*.jsonl")
+        return sum(max(0, journal.read_text().count("\n") - 1) for journal in journals)
+
     def complete(self) -> bool:
         """Whether each problem has its record, and its journal every trial once."""
         journals = list((self.store / "trials").glob("*.jsonl"))
@@ -138,6 +143,17 @@ class Place:
     def measuring(self) -> list[psutil.Process]:
         """Processes that compile or measure."""
         return self._running("measure.worker")
+
+    def quiet(self) -> None:
+        """Wait until nobody has measured for a second."""
+        last = time.monotonic()
+
+        def rested() -> bool:
+            nonlocal last
+            last = time.monotonic() if self.measuring() else last
+            return time.monotonic() > last + 1
+
+        until(rested)
 
     def workers(self) -> list[psutil.Process]:
         """Dask's worker processes."""

@@ -121,6 +121,16 @@ class Bench:
         )
         return Tried(record, Phases(**self._spent), fault)
 
+    def beside_vendor(self, config: Config, rounds: int) -> tuple[list[float], list[float]]:
+        """Microseconds of the vendor's library and of a config that was tried, round by round; nothing where the
+        library is wrong. Raises one of FAILURES."""
+        with self.device.entered():
+            ours, vendor = prepare(self.device, self.problem, config).launch, self.device.vendor(self.problem)
+            if self._verifier.check(vendor).reason:
+                return [], []
+            samples, _ = self._timer.rounds({"ours": ours, "vendor": vendor}, rounds)
+        return samples["vendor"], samples["ours"]
+
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
 

@@ -15,14 +15,15 @@ from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...codegen.render import render
 from ...runtime.device.cache import CacheWarning, compile_cached, mark_private
 from ...runtime.device.detect import compiler_for, open_device
 from ...runtime.device.elf import code_digest
 from ...runtime.device.protocol import Device, DeviceInfo
 from ...runtime.store.store import StoreWarning
-from ..bench.contest import contest, setting
+from ..bench.contest import contest
+from ..bench.rivals import setting
 from ..bench.rows import BenchRow, Setting
 from .evaluate import Bench, Duel, Tried
 
@@ -62,10 +63,10 @@ class Worker:
         """`Bench.duel`."""
         return self._bench.duel(configs, rounds, seconds)
 
-    def set_up(self, info: DeviceInfo) -> Setting:
-        """Own a device, to compare with other libraries there."""
+    def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> Setting:
+        """Own a device, to compare with other libraries there in products of these grades."""
         self._device = open_device(info)
-        return setting(self._device)
+        return setting(self._device, grades)
 
     def contest(self, *asked: Any) -> BenchRow:
         """`contest` on the device."""

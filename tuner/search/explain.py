@@ -10,13 +10,16 @@ from ...codegen.legality import rejections, rules_of
 from ...codegen.problem import Problem
 from ...runtime.check.roofline import Bound, bounds_of
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.product.vendor import Handover
+from ...runtime.store.found import Found
 from ...runtime.store.record import Record
-from ...runtime.store.store import Found, Store
+from ...runtime.store.store import Store
 from .candidates import candidates, read_spaces
 from .model import estimate_us
 from .nearest import distance, nearest, predictions
 from .policies import policy_of
 from .ranked import PREDICTED, beyond_advice, first_guesses, recorded
+from .vendor import faster
 
 NEAR = 4
 """Records of near shapes that are listed."""
@@ -57,6 +60,8 @@ class Explained:
     """What a look-up gives."""
     why: str
     """And why, in one sentence."""
+    handover: Handover | None
+    """That the vendor's library serves in its place, where it is known to be faster."""
     near: tuple[tuple[Record, float], ...]
     """The nearest records of the device with the same type and transposes, and how far their shapes are."""
     tried: tuple[tuple[str, int], ...]
@@ -83,6 +88,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         bounds=bounds_of(info, problem),
         found=found,
         why=_why(problem, info, found, near),
+        handover=faster(problem, info, found),
         near=tuple(near[:NEAR]),
         tried=tuple((name, count) for name, count in counts.items() if count),
         guesses=_guesses(problem, info, allowed.configs, records),

@@ -34,6 +34,8 @@ class Cost:
     """Tiles that a CTA has on their way while it works on one, for a family whose CTAs wait for them; else 0."""
     fragments_ahead: bool = False
     """Whether fragments are read while those before them are multiplied."""
+    rate: float = 1.0
+    """Share of the tensor cores' rate that was measured of a family that does not reach what its limits leave."""
     narrow: int = 0
     """Operands that are copied to shared memory in pieces of less than 16 bytes."""
 

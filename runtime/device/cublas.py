@@ -1,0 +1,94 @@
+"""cuBLAS by its C interface, in memory that the caller gives, so that it may be captured."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from ...codegen.errors import LaunchError, check
+from ...codegen.problem import DType, Problem
+from .protocol import Device, Launcher, Multiplied, Operand
+
+WORKSPACE_BYTES = 64 << 20
+"""What it may use on a stream; more than its own default for this generation."""
+_DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH: no TF32
+_DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
+_FLOAT = 0  # CUDA_R_32F
+_COMPUTE, _COMPUTE_TF32 = 68, 77  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
+_TYPES = {Multiplied.TF32: (_FLOAT, _COMPUTE_TF32), Multiplied.HALF: (2, _COMPUTE), Multiplied.BFLOAT16: (14, _COMPUTE)}
+_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
+
+
+class Cublas:
+    """One handle of cuBLAS on one GPU. Not safe between threads: who calls holds a lock."""
+
+    workspace_bytes = WORKSPACE_BYTES
+    """Bytes that each product is given."""
+
+    def __init__(self, library: Any, handle: int) -> None:
+        """`library` is libcublas as ctypes has it, `handle` a cublasHandle_t; its mode of arithmetic is set."""
+        self._library, self._handle = library, handle
+        product = _ADDRESS, *(_INT,) * 5, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
+        library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
+        typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, *product[10:12], _INT, _INT, _INT, _INT
+        library.cublasGemmEx.argtypes = typed
+        library.cublasSetStream_v2.argtypes = _ADDRESS, _ADDRESS
+        library.cublasSetWorkspace_v2.argtypes = _ADDRESS, _ADDRESS, ctypes.c_size_t
+        library.cublasSetMathMode.argtypes = _ADDRESS, _INT
+        _ok(library.cublasSetMathMode(handle, _DEFAULT_MATH))
+
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+        """The product of matrices with these leading dimensions: called with a stream, addresses of A, B and C, alpha,
+        beta and the address of its workspace. m, n, k and alpha are not 0. A and B hold what is `multiplied`, C the
+        problem's type. Calling raises LaunchError."""
+        library, handle = self._library, self._handle
+        single = problem.dtype is DType.FLOAT
+        call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
+        set_stream, set_workspace = library.cublasSetStream_v2, library.cublasSetWorkspace_v2
+        factor, factor_c = kind(), kind()
+        at_factor, at_factor_c = ctypes.addressof(factor), ctypes.addressof(factor_c)
+        # It counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+        shape = int(problem.trans_b), int(problem.trans_a), problem.n, problem.m, problem.k
+        element, compute = _TYPES.get(multiplied, (_FLOAT, _COMPUTE))
+
+        def typed(*values: Any) -> int:
+            *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
+            operands = factor, b, element, ldb, a, element, lda, factor_c, c, _FLOAT, ldc
+            return int(library.cublasGemmEx(*sizes, *operands, compute, _DEFAULT_ALGORITHM))
+
+        if multiplied is not Multiplied.OWN:
+            call = typed
+
+        def launch(stream: int, *values: Any) -> None:
+            a, b, c, factor.value, factor_c.value, workspace = values
+            # The stream each time, and after it the workspace, which setting the stream takes away.
+            status = (
+                set_stream(handle, stream)
+                or set_workspace(handle, workspace, WORKSPACE_BYTES)
+                or call(handle, *shape, at_factor, b, ldb, a, lda, at_factor_c, c, ldc)
+            )
+            if status:
+                _ok(status)
+
+        return launch
+
+
+def cublas_product(
+    device: Device, problem: Problem, multiplied: Multiplied = Multiplied.OWN
+) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    """What launches one product of (a, b, c, alpha, beta) with any leading dimensions, with a handle and a workspace of
+    its own. Raises DeviceError where the library is missing."""
+    blas, laid = device.blas(), dict[tuple[int, int, int], Launcher]()
+    workspace = device.allocate(blas.workspace_bytes)
+
+    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        lds = a.ld, b.ld, c.ld
+        if lds not in laid:
+            laid[lds] = blas.gemm(problem, *lds, multiplied)
+        with device.entered():
+            laid[lds](device.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
+
+    return launch
+
+
+def _ok(status: int) -> None:
+    check(status == 0, f"cuBLAS returned status {status}", LaunchError)

@@ -1,0 +1,155 @@
+"""A product that the vendor's library makes in a kernel's place, where it is known to be the faster one."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...codegen.errors import CaptureError
+from ...codegen.problem import Problem
+from ..device.protocol import Device, DeviceInfo, Operand
+from ..store.found import Found
+from .kernel import Kernel, Run
+from .program import Program
+from .scratch import Scratch
+
+_MOST_GRAPHS = 8
+"""Graphs that get memory for the library without being prepared for: it is much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """That the vendor's library is faster than what a look-up found, and by what that is known."""
+
+    expected_us: float
+    """Microseconds that its product is expected to take."""
+    regret: float | None
+    """How many times the best kernel's time that is at most, for nine of ten shapes; None where nobody knows."""
+    why: str
+    """What says so, in a few words."""
+
+
+Faster = Callable[[Problem, DeviceInfo, Found], Handover | None]
+"""Tells where the vendor's library is faster than what a look-up found; None where it is not, or nobody knows."""
+
+
+class Vendor:
+    """The vendor's library on a device: one handle, with memory for each stream and graph, for products of all
+    shapes."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.blas = device, device.blas()
+        self.lock = threading.Lock()
+        """Held while a product is launched: a handle has one stream and one workspace at a time."""
+        sizes = (self.blas.workspace_bytes,)
+        self.scratch = Scratch(device, sizes, 0, lambda buffers: (buffers[0].pointer,), _MOST_GRAPHS)
+
+    def set_aside(self, count: int) -> None:
+        """Have memory ready for so many graphs. Raises LaunchError."""
+        with self.lock:
+            self.scratch.set_aside(count)
+
+    def release(self) -> None:
+        """Free the memory; graphs that hold products must not run any more."""
+        with self.lock:
+            self.scratch.release()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory held, but for what the library itself takes."""
+        return self.scratch.nbytes
+
+
+_started: dict[int, Vendor] = {}
+"""By the identity of their devices, which they keep."""
+_starting = threading.Lock()
+
+
+def vendor_of(device: Device) -> Vendor:
+    """That of a device, started once. Raises DeviceError where it is missing."""
+    with _starting:
+        if id(device) not in _started:
+            _started[id(device)] = Vendor(device)
+        return _started[id(device)]
+
+
+class VendorProduct:
+    """One problem by the vendor's library, used as a Kernel is. A kernel of ours stands by for what the library may do
+    otherwise than we promise: a product with alpha = 0, which must not read A and B, and one that is captured before
+    one like it was launched, so that the library might have to load something, or with no memory aside for the graph.
+    Safe between threads."""
+
+    def __init__(self, kernel: Kernel, vendor: Vendor) -> None:
+        self.kernel, self.vendor = kernel, vendor
+        self.device, self.problem = kernel.device, kernel.problem
+        self.config, self.source = kernel.config, kernel.source
+        self._laid: dict[tuple[int, int, int], LaidVendor] = {}
+
+    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """As `Kernel.launch`."""
+        key = a.ld, b.ld, c.ld
+        run = self._laid.get(key)
+        if run is None:
+            run = self._laid[key] = self.laid(*key)
+        stream = self.device.stream()
+        run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
+
+    def laid(self, lda: int, ldb: int, ldc: int) -> "LaidVendor":
+        """As `Kernel.laid`."""
+        return LaidVendor(self, (lda, ldb, ldc))
+
+    def prepare_graphs(self, count: int) -> None:
+        """As `Kernel.prepare_graphs`: graphs hold the kernel, or the library's product where one like it was made."""
+        self.kernel.prepare_graphs(count)
+        self.vendor.set_aside(count)
+
+    def release(self) -> None:
+        """As `Kernel.release`."""
+        self.kernel.release()
+        self.vendor.release()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the kernel that stands by; that of the library is shared by all its products."""
+        return self.kernel.nbytes
+
+
+class LaidVendor:
+    """A product by the vendor's library of matrices with certain leading dimensions. Called as `Kernel.laid` says."""
+
+    __slots__ = ("_lds", "_product", "_seen", "_standing_by", "masks", "program")
+
+    def __init__(self, product: VendorProduct, lds: tuple[int, int, int]) -> None:
+        self._product, self._lds = product, lds
+        self._standing_by: Run | None = None
+        self._seen = seen = set[int]()
+        elements = product.problem.dtype.size_bytes - 1
+        self.masks = elements, elements, elements
+        """Bits of the addresses of A, B and C that are always 0."""
+        vendor = product.vendor
+        gemm = vendor.blas.gemm(product.problem, *lds)
+
+        def launch(stream: int, *values: Any) -> None:
+            gemm(stream, *values)
+            seen.add(_like(*values))
+
+        names = ("workspace",)
+        steps = [(launch, ["a", "b", "c", "alpha", "beta", *names])]
+        self.program = Program.of(vendor.lock, vendor.scratch.at, names, {}, steps)
+        """What is launched for all but alpha = 0."""
+
+    def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        if alpha != 0 and not (capturing and _like(a, b, c, alpha, beta) not in self._seen):
+            try:
+                self.program(stream, capturing, a, b, c, alpha, beta)
+                return
+            except CaptureError:  # no memory for another graph
+                pass
+        if self._standing_by is None:
+            self._standing_by = self._product.kernel.laid(*self._lds)
+        self._standing_by(stream, capturing, a, b, c, alpha, beta)
+
+
+def _like(a: int, b: int, c: int, alpha: float, beta: float, workspace: int = 0) -> int:
+    """A number for products that the library makes alike: by the alignment of the matrices, and whether C is read."""
+    return (a & 255) << 17 | (b & 255) << 9 | (c & 255) << 1 | (beta != 0)

@@ -1,0 +1,356 @@
+"""Products that the vendor's library makes: the same rules as ours, by a fake cuBLAS and, marked gpu, the real one."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from fake_cublas import FakeCublas, VendorHost, always
+from multiplied import Products, whole
+from numpy.typing import NDArray
+from tilewright.codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LaunchError
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.cublas import Cublas
+from tilewright.runtime.product import gemm as gemm_module
+from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product.matmul import Library
+from tilewright.runtime.product.vendor import LaidVendor, VendorProduct
+from tilewright.tuner.first_use import measured
+from tilewright.tuner.search.nearest import nearest
+
+
+def library() -> Library:
+    return Library(nearest, measured, lambda *given: None, always)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> VendorHost:
+    """What every selector opens."""
+    found = VendorHost()
+    for module in (gemm_module, matmul_module):
+        monkeypatch.setattr(module, "device_of", lambda selector: found)
+    return found
+
+
+class TestFake(Products):
+    """All that holds of products, by the library."""
+
+    device = "host"
+
+    @pytest.fixture(autouse=True)
+    def own(self, device: VendorHost) -> None:
+        self.library, self.found = library(), device
+
+    def product(self, a: Any, b: Any, **options: Any) -> Any:
+        return self.library.matmul(a, b, **options)
+
+    def test_the_loaded_kernel_takes_operands_as_stored(self) -> None:
+        a, b = whole(14, 23, "float64"), whole(22, 14, "float64")
+        kernel = self.library.load(23, 22, 14, dtype="double", trans_a=True, trans_b=True)
+        out = np.zeros((23, 22))
+        assert kernel(a, b, out=out, alpha=2) is out
+        assert np.array_equal(out, 2 * a.T @ b.T)
+        assert len(self.found.library.products) == 1
+
+    def test_it_is_the_library_that_multiplies(self) -> None:
+        a, b = whole(9, 8), whole(8, 7)
+        self.product(a, b)
+        assert [each[2:] for each in self.found.library.products] == [(7, 9, 8)]
+        self.product(a, b, out=np.zeros((9, 7), "f4"), alpha=0, beta=1)  # ours: it must not read a and b
+        self.product(a, b, vendor="never")
+        assert len(self.found.library.products) == 1
+        assert self.found.library.math_mode == 0  # no TF32
+
+
+class TestLoaded:
+    """What a kernel tells."""
+
+    def test_of_itself(self, device: VendorHost) -> None:
+        kernel = library().load(20, 24, 16)
+        assert (kernel.origin, kernel.expected_us, kernel.regret) == ("vendor", 12.5, 1.25)
+        assert "(default; the vendor's library, by a test)" in repr(kernel)
+        ours = library().load(20, 24, 16, vendor="never")
+        assert (ours.origin, ours.config, ours.vendor) == ("default", kernel.config, "")
+        assert "vendor" not in repr(ours)
+
+    def test_the_variable_and_bad_input(self, device: VendorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TILEWRIGHT_VENDOR", "never")
+        assert library().load(20, 24, 16).origin == "default"
+        assert library().load(20, 24, 16, vendor="auto").origin == "vendor"
+        monkeypatch.setenv("TILEWRIGHT_VENDOR", "yes")
+        with pytest.raises(ConfigError, match="TILEWRIGHT_VENDOR must be auto or never, got 'yes'"):
+            library().load(20, 24, 16)
+        a, b = whole(4, 5), whole(5, 6)
+        for call in (
+            lambda: library().load(4, 6, 5, vendor="cublas"),
+            lambda: library().matmul(a, b, vendor="cublas"),
+            lambda: library().prepare("4x6x5", vendor="cublas"),
+        ):
+            with pytest.raises(ConfigError, match="vendor must be 'auto' or 'never', got 'cublas'"):
+                call()
+
+    def test_where_there_is_no_library_ours_serves_and_says_so(
+        self, device: VendorHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing(self: VendorHost) -> Any:
+            raise DeviceError("cuBLAS cannot be loaded (no such file)")
+
+        monkeypatch.setattr(VendorHost, "blas", missing)
+        kernel = library().load(20, 24, 16)
+        assert (kernel.origin, kernel.expected_us) == ("default", None)
+        assert (
+            kernel.vendor
+            == "not the vendor's library, which is faster by a test: cuBLAS cannot be loaded (no such file)"
+        )
+        assert kernel.vendor in repr(kernel)
+        a, b = whole(20, 16), whole(16, 24)
+        assert np.array_equal(library().matmul(a, b), a @ b)
+
+    def test_what_is_emitted_is_ours(self, device: VendorHost) -> None:
+        with pytest.raises(ConfigError, match="was chosen for the processor"):
+            library().load(20, 24, 16).emit("my_gemm")
+
+    def test_the_processor_keeps_to_itself(self) -> None:
+        assert tilewright.load(20, 24, 16, device="host", vendor="auto").origin == "default"
+
+
+class TestCaptured:
+    """Graphs hold what was launched before; else ours."""
+
+    def test_one_like_it_has_to_be_launched_before(self, device: VendorHost) -> None:
+        a, b, out, board = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4"), np.zeros(9 * 7 + 1, "f4")
+        product = library().load(9, 7, 8)._kept.kernel
+        product.prepare_graphs(1)
+        run = product.laid(8, 7, 7)
+
+        def captured(captured: bool, c: Any, beta: float = 0.0) -> None:
+            run(0, captured, a.ctypes.data, b.ctypes.data, c.ctypes.data, 1.0, beta)
+
+        captured(True, out)
+        assert device.library.products == []
+        assert np.array_equal(out, a @ b)
+        captured(False, out)
+        captured(True, out)
+        assert len(device.library.products) == 2
+        captured(True, out, beta=1.0)  # reads C
+        captured(True, board[1:])  # lies otherwise
+        assert len(device.library.products) == 2
+        assert np.array_equal(out, 2 * (a @ b))
+        assert np.array_equal(board[1:].reshape(9, 7), a @ b)
+
+    def test_graphs_have_memory_of_their_own(self, device: VendorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        graph = [0]
+        monkeypatch.setattr(
+            VendorHost, "identity", lambda self, stream, captured: (graph[0] if captured else 0, stream)
+        )
+        own = library()
+        kernel = own.load(9, 7, 8)
+        a, b, out = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4")
+        kernel(a, b, out=out)
+        own.prepare((9, 7, 8), graphs=2)
+        run = kernel._kept.kernel.laid(8, 7, 7)
+        at = (each.ctypes.data for each in (a, b, out))
+        given = *at, 1.0, 0.0
+        run(0, False, *given)
+        for graph[0] in (1, 1, 2):
+            run(0, True, *given)
+        places = [each[1] for each in device.library.products[-3:]]
+        assert places[0] == places[1] != places[2]
+        assert device.library.products[-4][1] not in places
+        assert own.memory().bytes >= 3 * Cublas.workspace_bytes
+        graph[0] = 3
+        out[...] = 0
+        run(0, True, *given)  # no memory is aside for another graph: by ours
+        assert len(device.library.products) == 5
+        assert np.array_equal(out, a @ b)
+        own.clear()
+        assert own.memory().bytes < Cublas.workspace_bytes
+
+
+def test_threads_take_turns_with_the_handle(device: VendorHost) -> None:
+    own, wrong = library(), list[object]()
+
+    def work(seed: int) -> None:
+        try:
+            for turn in range(40):
+                m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
+                a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+                if not np.array_equal(own.matmul(a, b, alpha=float(1 + seed)), (1 + seed) * (a @ b)):
+                    wrong.append((seed, turn))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(device.library.products) == 160
+
+
+def test_an_error_of_the_library_is_one_line(device: VendorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", lambda self, *given: 13)
+    with pytest.raises(LaunchError, match="cuBLAS returned status 13"):
+        library().matmul(whole(4, 5), whole(5, 6))
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_how_it_is_called(dtype: str, trans: str) -> None:
+    """Row by row, transposed, with padded rows: by what cuBLAS makes of its arguments, which counts in columns."""
+    problem = Problem(5, 7, 6, dtype, trans[0] == "t", trans[1] == "t")
+    numpy_type, fake = problem.dtype.numpy_name, FakeCublas()
+    a, b = (whole(*shape, numpy_type) for shape in (problem.stored_a, problem.stored_b))
+    c = whole(5, 7, numpy_type)
+    boards = [np.full((array.shape[0], array.shape[1] + 3), 99, numpy_type) for array in (a, b, c)]
+    for board, array in zip(boards, (a, b, c)):
+        board[:, : array.shape[1]] = array
+    launch = Cublas(fake, 1).gemm(problem, *(board.shape[1] for board in boards))
+    launch(7, *(board.ctypes.data for board in boards), 2.0, -1.0, 4096)
+    left, right = (array.T if each == "t" else array for array, each in zip((a, b), trans))
+    assert np.array_equal(boards[2][:, :7], 2 * left @ right - c)
+    assert (boards[2][:, 7:] == 99).all()
+    assert fake.products == [(7, 4096, 7, 5, 6)]
+
+
+def test_it_is_used_as_a_kernel_is(device: VendorHost) -> None:
+    product = library().load(9, 7, 8)._kept.kernel
+    assert isinstance(product, VendorProduct)
+    assert isinstance(product.laid(8, 7, 7), LaidVendor)
+    assert product.laid(8, 7, 7).masks == (3, 3, 3)
+    with pytest.raises(ArgumentTypeError):
+        library().matmul(whole(4, 5), [[1.0]])
+
+
+def cupy_or_skip() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.mark.gpu
+class TestCupy(Products):
+    """CuPy's arrays, by cuBLAS."""
+
+    device = "cuda"
+
+    @pytest.fixture(autouse=True)
+    def own(self) -> None:
+        self.library = library()
+
+    def put(self, array: NDArray[Any]) -> Any:
+        return cupy_or_skip().asarray(array)
+
+    def back(self, array: Any) -> NDArray[Any]:
+        copied: NDArray[Any] = cupy_or_skip().asnumpy(array)
+        return copied
+
+    def test_the_loaded_kernel_takes_operands_as_stored(self) -> None:
+        a, b = whole(14, 23, "float64"), whole(22, 14, "float64")  # k x m and n x k
+        kernel = self.library.load(23, 22, 14, dtype="double", trans_a=True, trans_b=True, device="cuda")
+        assert kernel.origin == "vendor"
+        assert np.array_equal(self.back(kernel(self.put(a), self.put(b), alpha=2)), 2 * a.T @ b.T)
+
+    def product(self, a: Any, b: Any, **options: Any) -> Any:
+        return self.library.matmul(a, b, **options)
+
+    def test_a_view_is_used_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[int] = []
+        monkeypatch.setattr(LaidVendor, "__call__", lambda self, stream, capturing, *given: seen.extend(given[:3]))
+        x, y = self.put(whole(30, 40)), self.put(whole(50, 60))
+        a, b = x.T[4:20, 3:18], y[2:17, 1:24]
+        out = self.product(a, b)
+        assert seen == [array.data.ptr for array in (a, b, out)]
+
+    def test_it_is_cublas(self) -> None:
+        kernel = self.library.load(256, 192, 128, device="cuda")
+        assert kernel.origin == "vendor"
+        a, b = self.put(whole(256, 128)), self.put(whole(128, 192))
+        assert np.array_equal(self.back(kernel(a, b)), self.back(a) @ self.back(b))
+
+    def test_captured_without_a_product_before(self) -> None:
+        """By ours, and with the library's own memory untouched."""
+        cupy = cupy_or_skip()
+        self.library.prepare((96, 80, 64), device="cuda", graphs=2)
+        a, b, out = self.put(whole(96, 64)), self.put(whole(64, 80)), cupy.zeros((96, 80), "float32")
+        stream = cupy.cuda.Stream(non_blocking=True)
+        graphs = []
+        with stream:
+            for beta in (0.0, 1.0):
+                stream.synchronize()
+                stream.begin_capture()
+                self.product(a, b, out=out, beta=beta)
+                graphs.append(stream.end_capture())
+            for graph in graphs:
+                graph.launch(stream)
+            stream.synchronize()
+        assert np.array_equal(self.back(out), 2 * (self.back(a) @ self.back(b)))
+
+    @pytest.mark.parametrize("shape", [(1000, 1000, 1000), (35, 700, 2048), (16, 4096, 4096), (2040, 830, 3)])
+    def test_graphs_of_the_library_run_at_once(self, shape: tuple[int, int, int]) -> None:
+        """Split-K of cuBLAS works in its workspace: two graphs on two streams must not share it."""
+        cupy = cupy_or_skip()
+        m, n, k = shape
+        a, b = self.put(whole(m, k)), self.put(whole(k, n))
+        self.library.prepare(shape, device="cuda", graphs=2)
+        outs = [cupy.zeros((m, n), "float32") for _ in range(2)]
+        streams, graphs = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)], []
+        for stream, out in zip(streams, outs):
+            with stream:
+                self.product(a, b, out=out)
+                stream.synchronize()
+                stream.begin_capture()
+                self.product(a, b, out=out)
+                graphs.append(stream.end_capture())
+        wanted = whole(m, k).astype("float64") @ whole(k, n)
+        for _ in range(20):
+            for out in outs:
+                out.fill(0)
+            cupy.cuda.Device().synchronize()
+            for stream, graph in zip(streams, graphs):
+                graph.launch(stream)
+            cupy.cuda.Device().synchronize()
+            assert all(np.array_equal(self.back(out), wanted) for out in outs)
+
+    def test_threads_with_streams_of_their_own(self) -> None:
+        cupy, wrong = cupy_or_skip(), list[object]()
+
+        def work(seed: int) -> None:
+            try:
+                with cupy.cuda.Stream(non_blocking=True) as stream:
+                    for turn in range(50):
+                        m, n, k = 64 + 16 * ((seed + turn) % 3), 96, 2048 + 64 * (turn % 2)
+                        a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+                        got = self.product(self.put(a), self.put(b))
+                        stream.synchronize()
+                        if not np.array_equal(self.back(got), a @ b):
+                            wrong.append((seed, turn))
+            except Exception as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+    def test_a_call_takes_no_longer_than_cupys_own(self) -> None:
+        """Of the processor, until it returns; the device has little to do."""
+        import time
+
+        cupy = cupy_or_skip()
+        a, b = self.put(whole(128, 128)), self.put(whole(128, 128))
+        out = cupy.empty((128, 128), "float32")
+
+        def best_us(call: Any) -> float:
+            times = []
+            for _ in range(30):
+                begin = time.perf_counter()
+                for _ in range(100):
+                    call()
+                times.append((time.perf_counter() - begin) * 1e4)
+                cupy.cuda.Device().synchronize()
+            return min(times)
+
+        assert best_us(lambda: self.product(a, b, out=out)) <= best_us(lambda: cupy.matmul(a, b, out=out))
