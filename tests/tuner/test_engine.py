@@ -20,7 +20,7 @@ from tilewright.runtime.device.elf import code_digest
 from tilewright.runtime.device.protocol import Binary, DeviceInfo
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.measure.evaluate import Bench, Duel, Tried
+from tilewright.tuner.measure.evaluate import Bench, Duel, Side, Tried
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.recording.replay import replay
 from tilewright.tuner.result import EFFORTS, Progress
@@ -151,6 +151,13 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
     assert len(set(tried)) == 7
 
 
+def slowed(side: Side) -> Side:
+    """By far: on a busy processor the fastest of tiny products is anybody's guess."""
+    times = side.measurement
+    samples = tuple(100 * each for each in times.samples_us)
+    return replace(side, measurement=replace(times, samples_us=samples, median_us=100 * times.median_us))
+
+
 @pytest.mark.parametrize(
     ("text", "listed"),
     [("naive:1x8,unroll=1", True), ("simt:96x16x8", False)],
@@ -167,7 +174,8 @@ def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monke
 
     def noted(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         met.extend(configs)
-        return original(self, configs, rounds, seconds)
+        sides = original(self, configs, rounds, seconds)
+        return tuple(slowed(side) if side.config == slow else side for side in sides)
 
     monkeypatch.setattr(Bench, "duel", noted)
     result = tune(PROBLEM, device="host", trials=12, seconds=40, isolation=False, keep=1)
