@@ -122,8 +122,10 @@ TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scal
 template <bool HALF>
 TILEWRIGHT_ARITHMETIC Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
 template <bool HALF, int COUNT>
-TILEWRIGHT_ARITHMETIC void limbs(const unsigned short* bits, Scaled* to)
+TILEWRIGHT_ARITHMETIC void limbs(const void* from, Scaled* to)
 {
+    unsigned short bits[COUNT];
+    memcpy(bits, from, sizeof bits);
     for (int i = 0; i < COUNT; ++i) to[i] = limb<HALF>(bits[i]);
 }
 
@@ -145,16 +147,17 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
     const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
     const int g = int(lane()) / 4, t = int(lane()) % 4;
     return warp_collective(~0u, mine, [=](auto of) {
-        const auto part = [](unsigned two, int which) {
-            return limb<HALF>((unsigned short)(two >> 16 * which));
-        };
-        Scaled rows[2][16], cols[2][16];
-        for (int p = 0; p < 16; ++p) {
-            const int pair = p % 8 / 2, which = p % 2, later = p / 8;
+        unsigned of_rows[2][8], of_cols[2][8];  // steps of k in pairs
+        for (int pair = 0; pair < 8; ++pair) {
             for (int each = 0; each < 2; ++each) {
-                rows[each][p] = part(of(4 * g + pair).a[2 * later + each], which);
-                cols[each][p] = part(of(4 * (2 * t + each) + pair).b[later], which);
+                of_rows[each][pair] = of(4 * g + pair % 4).a[pair / 4 * 2 + each];
+                of_cols[each][pair] = of(4 * (2 * t + each) + pair % 4).b[pair / 4];
             }
+        }
+        Scaled rows[2][16], cols[2][16];
+        for (int each = 0; each < 2; ++each) {
+            limbs<HALF, 16>(of_rows[each], rows[each]);
+            limbs<HALF, 16>(of_cols[each], cols[each]);
         }
         return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
                        cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
