@@ -1,12 +1,14 @@
 """What pays for families whose CTAs multiply tiles out of shared memory, whatever multiplies them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
 from ....codegen.leaf import Edge, Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, widest
+from ....codegen.mechanisms.split import LONG_SPLITS
 from ....codegen.problem import DType, Problem
 from .policy import Policy
 
@@ -31,6 +33,12 @@ _INTERLEAVED_FLOPS = {DType.FLOAT: 1 << 29, DType.DOUBLE: 1 << 30}
 """Shorter products have few tiles a CTA, and lose more by what each group of copies costs than they gain."""
 _PREFETCH_FLOPS = 1 << 30
 """Products beyond take so long that what is gained before their first tiles no longer counts."""
+_MOST_FITTED, _FITS = 2, 0.93
+"""Tiles that may cover a narrow side of C where theirs is fitted to it, and what share of others' they compute."""
+_LONG_K = 1 << 14
+"""Steps of k from which on it counts that CTAs which share them fill every SM."""
+_FILLED = (*range(127, 133), *range(254, 265))
+"""CTAs that fill 132 SMs once or twice, up to a few."""
 _AT_ONCE = 264
 """CTAs that a large device runs at a time with two on each SM: later ones begin while others work, and have nothing to
 wait for before their tiles."""
@@ -121,6 +129,16 @@ def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     return bool(group == 4 or 4 < group < 2 * rows)
 
 
+def side_fits(extent: int, side: int, others: Collection[int]) -> bool:
+    """Whether one or two tiles of `side` cover that much of C with clearly less to spare than any of the others."""
+
+    def covered(by: int) -> float:
+        count = -(-extent // by)
+        return count * by if count <= _MOST_FITTED else math.inf
+
+    return covered(side) <= _FITS * min(map(covered, others)) < math.inf
+
+
 SHAPES_PAY: tuple[Rule[Any], ...] = (
     Rule(
         "a block tile has at most 16 rows, or less than twice those of C",
@@ -145,6 +163,13 @@ def splits_pay(most_tiles: int, least_k: int) -> tuple[Rule[Any], ...]:
         Rule(
             f"CTAs that share out k have {least_k} steps each",
             lambda problem, config, arch: config.split_ctas == 1 or least_k * config.split_ctas <= problem.k,
+        ),
+        Rule(
+            "split counts for devices of 132 SMs fill those, for a long k",
+            lambda problem, config, arch: (
+                config.split.parts not in LONG_SPLITS
+                or (problem.k >= _LONG_K and tiles(problem, config) * config.split.parts in _FILLED)
+            ),
         ),
         Rule(
             f"CTAs share out k where there are at most {most_tiles} tiles, and each has a tile of k",

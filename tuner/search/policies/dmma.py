@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
-from ....codegen.families.dmma import MOST_ACCUMULATORS, DmmaConfig
+from ....codegen.families.dmma import FITTED_M, FITTED_N, MOST_ACCUMULATORS, DmmaConfig
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import Fragments, widest
@@ -12,6 +12,26 @@ from ....codegen.problem import Problem
 from . import blocked
 from .blocked import is_deep, nearly_square
 from .policy import Cost, Factors
+
+
+_SIDES = (16, 32, 48, 64, 96, 128, 192, 256)
+"""Sides of block tiles for any C."""
+_SCHEDULERS = 4
+"""Of an SM: each issues the instructions of every fourth warp of a CTA."""
+
+
+def _warp_shape_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    tile = config.tile
+    if not tile.fitted:
+        return tile.warp_m <= 64 and tile.warp_n in (8, 16, 32, 64) and nearly_square(2, tile.warp_m, tile.warp_n)
+    # A long warp tile reads more from shared memory for each product, but may be the one that spans a fitted side.
+    spans = tile.warp_n == tile.block_n if tile.block_n in FITTED_N else tile.warp_m == tile.block_m
+    return spans or nearly_square(2, tile.warp_m, tile.warp_n)
+
+
+def _warps_fit(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    warps = config.tile.warps * config.tile.slices
+    return not config.tile.fitted or (warps % _SCHEDULERS == 0 and config.tile.accumulators >= 16)
 
 
 def _area_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
@@ -48,8 +68,24 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         lambda problem, config, arch: config.tile.mma_k != 4 or "dmma.m16n8" not in arch.instructions,
     ),
     Rule(
-        "a warp tile is at most twice as long as wide",
-        lambda problem, config, arch: nearly_square(2, config.tile.warp_m, config.tile.warp_n),
+        "block tiles between the usual ones fit a narrow C, by their rows",
+        lambda problem, config, arch: (
+            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _SIDES)
+        ),
+    ),
+    Rule(
+        "block tiles between the usual ones fit a narrow C, by their columns",
+        lambda problem, config, arch: (
+            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, (8, *_SIDES))
+        ),
+    ),
+    Rule(
+        "a warp tile is at most twice as long as wide, or as wide as a block tile that fits a narrow C",
+        _warp_shape_pays,
+    ),
+    Rule(
+        "tiles that fit a narrow C keep all four schedulers of an SM at work alike, with large warp tiles",
+        _warps_fit,
     ),
     *blocked.SHAPES_PAY,
     Rule(
@@ -72,7 +108,7 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
     Rule(
         "large block tiles have large warp tiles, which read less for each product",
         lambda problem, config, arch: (
-            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32
+            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32 or config.tile.fitted
         ),
     ),
     Rule(
@@ -152,6 +188,9 @@ class _Dmma(blocked.Blocked):
         ("fragments",): {("double",): 0.979},
         ("interleave",): {(1,): 1.009, (2,): 0.991, (4,): 0.999},
     }  # fmt: skip
+
+    def non_power_of_two(self, config: Any) -> bool:
+        return bool(config.tile.fitted)
 
     def cost(self, problem: Problem, config: Any) -> Cost:
         tile = config.tile
