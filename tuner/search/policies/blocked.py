@@ -35,7 +35,7 @@ _PREFETCH_FLOPS = 1 << 30
 """Products beyond take so long that what is gained before their first tiles no longer counts."""
 _MOST_FITTED, _FITS = 2, 0.93
 """Tiles that may cover a narrow side of C where theirs is fitted to it, and what share of others' they compute."""
-_LONG_K = 1 << 14
+LONG_K = 1 << 14
 """Steps of k from which on it counts that CTAs which share them fill every SM."""
 _FILLED = (*range(127, 133), *range(254, 265))
 """CTAs that fill 132 SMs once or twice, up to a few."""
@@ -86,13 +86,14 @@ def few_small(problem: Problem, config: Any) -> bool:
 
 
 def much_ahead(problem: Problem, config: Any) -> bool:
-    """Whether deep tiles keep as much on its way as memory gives, with few barriers and work for every stage."""
+    """Whether deep tiles keep as much on their way as memory gives, with few barriers and work for every stage. Where k
+    is long the smallest tiles may have few threads: little else keeps enough on its way."""
     depth, ahead = config.tile.block_k, config.pipeline.stages - 1
     bytes_ahead = ahead * depth * (config.tile.block_m + config.tile.block_n) * problem.dtype.size_bytes
     return (
         bytes_ahead in _BYTES_AHEAD
         and 8 <= depth // config.tile.slices <= 32
-        and config.threads >= 256
+        and config.threads >= (256 if problem.k < LONG_K else 128)
         and config.min_ctas == 1
         and depth * ahead * config.split_ctas <= problem.k
         and tiles(problem, config) * config.split_ctas <= _MOST_CTAS
@@ -157,8 +158,15 @@ SHAPES_PAY: tuple[Rule[Any], ...] = (
 )
 
 
-def splits_pay(most_tiles: int, least_k: int) -> tuple[Rule[Any], ...]:
-    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least."""
+def _fills(problem: Problem, config: Any, few: Collection[int]) -> bool:
+    """Whether a split count for devices of 132 SMs fills those, which powers of two of tiles leave a few idle."""
+    count = tiles(problem, config)
+    return problem.k >= LONG_K and count * config.split.parts in _FILLED and (count.bit_count() > 1 or count in few)
+
+
+def splits_pay(most_tiles: int, least_k: int, few: Collection[int]) -> tuple[Rule[Any], ...]:
+    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least. Counts
+    of `few` tiles that are powers of two are shared out among 132 SMs and not only among 128."""
     return (
         Rule(
             f"CTAs that share out k have {least_k} steps each",
@@ -166,10 +174,7 @@ def splits_pay(most_tiles: int, least_k: int) -> tuple[Rule[Any], ...]:
         ),
         Rule(
             "split counts for devices of 132 SMs fill those, for a long k",
-            lambda problem, config, arch: (
-                config.split.parts not in LONG_SPLITS
-                or (problem.k >= _LONG_K and tiles(problem, config) * config.split.parts in _FILLED)
-            ),
+            lambda problem, config, arch: config.split.parts not in LONG_SPLITS or _fills(problem, config, few),
         ),
         Rule(
             f"CTAs share out k where there are at most {most_tiles} tiles, and each has a tile of k",

@@ -34,6 +34,13 @@ def _warps_fit(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
     return not config.tile.fitted or (warps % _SCHEDULERS == 0 and config.tile.accumulators >= 16)
 
 
+def _stores_wide(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    vec_c = widest(problem, "c")
+    if problem.k >= blocked.LONG_K and config.tile.accumulators % (config.tile.slices * vec_c):
+        vec_c = 1
+    return config.epilogue.vec_c == vec_c
+
+
 def _area_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
     # The smaller a block tile, the more often A and B pass through the cache.
     area = config.tile.block_m * config.tile.block_n
@@ -56,8 +63,10 @@ def _depth_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
 
 
 def _streams_plainly(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    if config.tile.accumulators < MOST_ACCUMULATORS or config.split.mode is not Mode.STREAM_K:
+    if config.split.mode is not Mode.STREAM_K:
         return True
+    if config.tile.accumulators < MOST_ACCUMULATORS:  # beside rows that not all threads copy, addresses take more
+        return not config.tile.fitted or config.pipeline.interleave == 1 or config.tile.block_k == 16
     plain = config.tile.block_k == 16 and not config.epilogue.shared
     return plain and config.pipeline.vec_a == 2 and config.pipeline.vec_b == 2
 
@@ -101,8 +110,8 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         lambda problem, config, arch: config.pipeline.vec_b == widest(problem, "b"),
     ),
     Rule(
-        "C is stored in vectors as wide as its rows allow",
-        lambda problem, config, arch: config.epilogue.vec_c == widest(problem, "c"),
+        "C is stored in vectors as wide as its rows allow, and as slices that share a long k leave accumulators",
+        _stores_wide,
     ),
     Rule("small block tiles are for results that have few of them", _area_pays),
     Rule(
@@ -125,11 +134,12 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         _depth_pays,
     ),
     Rule("warps share out k where there are few tiles", _slices_pay),
-    *blocked.splits_pay(most_tiles=128, least_k=32),
+    *blocked.splits_pay(most_tiles=128, least_k=32, few=(1, 2, 4)),
     *blocked.STREAMS_PAY,
     Rule(
         f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K with deep tiles, a "
-        "shared-memory epilogue or copies of single elements",
+        "shared-memory epilogue or copies of single elements, and one of a tile that fits a narrow C none with deep "
+        "tiles whose copies are interleaved",
         _streams_plainly,
     ),
     Rule(
