@@ -210,6 +210,8 @@ class DmmaConfig(BlockedConfig):
         needed = 48 + held + 2 * self._operand_registers() + self.copied("a") + self.copied("b")
         if needed < bound and self.epilogue.shared:
             needed += 32
+        if self.tile.fitted and self.pipeline.interleave > 1:
+            needed += 24
         if self.persistent_tiles > 1:
             needed += 24
         if self.stream_ctas_per_sm:

@@ -63,7 +63,7 @@ CONFIGS = {
     "stream-K, slices, many CTAs": "16x32x32,warp=16x16,stages=2,slices=4,stream_k=4",
     "fitted columns, some threads copy": "32x40x16,warp=16x40,stages=3,fragments=double,interleave=2",
     "fitted columns, chunks swapped": "64x80x16,warp=16x80,stages=2,split_k=3",
-    "fitted columns, cooperative reduction": "32x24x16,warp=16x24,stages=2,split_k=24",
+    "fitted columns, cooperative reduction": "32x24x16,warp=16x24,stages=2,split_k=26",
     "fitted rows, slices, shared": "80x32x32,warp=80x16,stages=2,slices=2,shared=1",
     "shared": "32x32x16,warp=32x16,stages=2,split_k=2,shared=1",
     "shared, pieces, wide": "48x64x16,warp=48x32,stages=2,shared=1",

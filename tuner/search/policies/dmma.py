@@ -24,9 +24,9 @@ def _warp_shape_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
     tile = config.tile
     if not tile.fitted:
         return tile.warp_m <= 64 and tile.warp_n in (8, 16, 32, 64) and nearly_square(2, tile.warp_m, tile.warp_n)
-    # A long warp tile reads more from shared memory for each product, but may be the one that spans a fitted side.
-    spans = tile.warp_n == tile.block_n if tile.block_n in FITTED_N else tile.warp_m == tile.block_m
-    return spans or nearly_square(2, tile.warp_m, tile.warp_n)
+    # A long warp tile reads more from shared memory for each product, but one or two may span a fitted side.
+    across = tile.block_n // tile.warp_n if tile.block_n in FITTED_N else tile.block_m // tile.warp_m
+    return across <= 2 or nearly_square(2, tile.warp_m, tile.warp_n)
 
 
 def _warps_fit(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
@@ -89,7 +89,8 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         ),
     ),
     Rule(
-        "a warp tile is at most twice as long as wide, or as wide as a block tile that fits a narrow C",
+        "a warp tile is at most twice as long as wide, or one or two span the side of a block tile that fits a narrow "
+        "C",
         _warp_shape_pays,
     ),
     Rule(
