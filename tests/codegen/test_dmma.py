@@ -122,6 +122,9 @@ def sample() -> list[Row]:
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(doubled, 6)]
     clustered = [each for each in of("512x512x1024") if each.clustered]
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(clustered, 8)]
+    for shape, trans in (("129x100x100000", "nn"), ("9733x67x1687", "nt"), ("69x29569x477", "tt")):
+        fitted = [each for each in of(shape, trans=trans) if each.tile.fitted]
+        rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(fitted, 6)]
     lasting = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]
     for config, target in product(generator.sample(lasting, 6), TARGETS[1:]):
         if serves(config, Problem.parse("1024", "double"), ARCHES[target]):

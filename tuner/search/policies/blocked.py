@@ -33,8 +33,9 @@ _INTERLEAVED_FLOPS = {DType.FLOAT: 1 << 29, DType.DOUBLE: 1 << 30}
 """Shorter products have few tiles a CTA, and lose more by what each group of copies costs than they gain."""
 _PREFETCH_FLOPS = 1 << 30
 """Products beyond take so long that what is gained before their first tiles no longer counts."""
-_MOST_FITTED, _FITS = 2, 0.93
-"""Tiles that may cover a narrow side of C where theirs is fitted to it, and what share of others' they compute."""
+_MOST_FITTED, _FITS, _NEARLY = 2, 0.93, 1.12
+"""Tiles that may cover a narrow side of C where theirs is fitted to it, what share they compute of what the usual ones
+do, and how much more than the best of them."""
 LONG_K = 1 << 14
 """Steps of k from which on it counts that CTAs which share them fill every SM."""
 _FILLED = (*range(127, 133), *range(254, 265))
@@ -130,14 +131,16 @@ def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     return bool(group == 4 or 4 < group < 2 * rows)
 
 
-def side_fits(extent: int, side: int, others: Collection[int]) -> bool:
-    """Whether one or two tiles of `side` cover that much of C with clearly less to spare than any of the others."""
+def side_fits(extent: int, side: int, usual: Collection[int], fitted: Collection[int]) -> bool:
+    """Whether one or two tiles of `side` cover that much of C with clearly less to spare than any of the usual sides,
+    and not much more than the best of those that fit."""
 
     def covered(by: int) -> float:
         count = -(-extent // by)
         return count * by if count <= _MOST_FITTED else math.inf
 
-    return covered(side) <= _FITS * min(map(covered, others)) < math.inf
+    least = min(map(covered, usual))
+    return covered(side) <= min(_FITS * least, _NEARLY * min(map(covered, fitted))) and least < math.inf
 
 
 SHAPES_PAY: tuple[Rule[Any], ...] = (

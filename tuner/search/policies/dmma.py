@@ -14,7 +14,7 @@ from .blocked import is_deep, nearly_square
 from .policy import Cost, Factors
 
 
-_SIDES = (16, 32, 48, 64, 96, 128, 192, 256)
+_ROWS, _COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256), (8, 16, 32, 64, 96, 128, 192, 256)
 """Sides of block tiles for any C."""
 _SCHEDULERS = 4
 """Of an SM: each issues the instructions of every fourth warp of a CTA."""
@@ -79,13 +79,13 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
     Rule(
         "block tiles between the usual ones fit a narrow C, by their rows",
         lambda problem, config, arch: (
-            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _SIDES)
+            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _ROWS, FITTED_M)
         ),
     ),
     Rule(
         "block tiles between the usual ones fit a narrow C, by their columns",
         lambda problem, config, arch: (
-            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, (8, *_SIDES))
+            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, _COLUMNS, FITTED_N)
         ),
     ),
     Rule(
