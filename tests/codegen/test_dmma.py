@@ -48,9 +48,7 @@ def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None
     assert any(reason in each for each in given), given
 
 
-EVENLY = (
-    "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C"
-)
+EVENLY = "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C"
 
 
 def test_rows_that_threads_cannot_share_out_evenly_are_refused() -> None:

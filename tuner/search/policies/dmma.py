@@ -13,7 +13,6 @@ from . import blocked
 from .blocked import is_deep, nearly_square
 from .policy import Cost, Factors
 
-
 _ROWS, _COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256), (8, 16, 32, 64, 96, 128, 192, 256)
 """Sides of block tiles for any C."""
 _SCHEDULERS = 4
