@@ -82,11 +82,12 @@ def pays(
 
     sure = {tile for tile, configs in typical.items() if not policy.non_power_of_two(configs[0])}
     tiles = itertools.product(*(axes[side] for side in policy.tile_sides))
-    times = {
-        (tile, way): us(tile, way) for tile, way in itertools.product(tiles, known) if tile in sure and works(tile, way)
-    }
     # Split counts for some devices come beside the others, and do not raise what those have to reach.
-    costs = sorted(time for (_, way), time in times.items() if way != _STREAMED and way[1] not in LONG_SPLITS)
+    usual = [way for way in known if way[1] not in LONG_SPLITS]
+    times = {
+        (tile, way): us(tile, way) for tile, way in itertools.product(tiles, usual) if tile in sure and works(tile, way)
+    }
+    costs = sorted(time for (_, way), time in times.items() if way != _STREAMED)
     if not costs:
         return ()
     limit = min(_OVER_BEST * costs[0], costs[min(_TILINGS, len(costs)) - 1])

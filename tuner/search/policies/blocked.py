@@ -162,14 +162,14 @@ SHAPES_PAY: tuple[Rule[Any], ...] = (
 
 
 def _fills(problem: Problem, config: Any, few: Collection[int]) -> bool:
-    """Whether a split count for devices of 132 SMs fills those, which powers of two of tiles leave a few idle."""
+    """Whether CTAs fill 132 SMs once or twice, with tiles that are no power of two or among `few`."""
     count = tiles(problem, config)
     return problem.k >= LONG_K and count * config.split.parts in _FILLED and (count.bit_count() > 1 or count in few)
 
 
 def splits_pay(most_tiles: int, least_k: int, few: Collection[int]) -> tuple[Rule[Any], ...]:
-    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least. Counts
-    of `few` tiles that are powers of two are shared out among 132 SMs and not only among 128."""
+    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least. So few
+    tiles as `few` has are shared out among 132 SMs, not only among 128."""
     return (
         Rule(
             f"CTAs that share out k have {least_k} steps each",
