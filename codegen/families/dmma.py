@@ -4,18 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..arch import Arch
-from ..leaf import Edge, Mode, Value, option
+from ..leaf import Edge, Value, option
 from ..legality import Rule
-from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
-from ..mechanisms.operands import Fragments, runs_along_k
-from ..mechanisms.split import Split, split_rules
-from ..problem import DType, Problem
-
-MOST_ACCUMULATORS = 64
-"""Elements of C that a thread can hold in registers, two each, beside the operands."""
-STEP = 8
-"""Steps of k whose operands a warp reads at once."""
+from ..mechanisms.blocked import Epilogue, registers_held_to
+from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
+from ..mechanisms.operands import Fragments
+from ..mechanisms.split import Split
+from ..problem import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +24,11 @@ class DmmaTile:
     warp_n: int = option(32, 8, 16, 64, meaning="columns of C a warp computes")
     mma_k: int = option(8, 4, meaning="steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8")
     slices: int = option(1, 2, 4, 8, meaning="sliced-K: groups of warps that share out the k of each tile")
+
+    @property
+    def mma_m(self) -> int:
+        """Rows of C of one instruction."""
+        return 8 if self.mma_k == 4 else 16
 
     @property
     def warps(self) -> int:
@@ -52,83 +52,18 @@ class DmmaPipeline:
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
 
 
-@dataclass(frozen=True, slots=True)
-class DmmaLaunch:
-    """Order of tiles, and PDL."""
-
-    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
-    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
-
-
-def _interleave_fits(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool:
-    groups, tile = config.pipeline.interleave, config.tile
-    if groups == 1:
-        return True
-    # Not the instructions of a tile's last step, which waits for the next tile.
-    steps = tile.block_k // (tile.slices * STEP)
-    places = (steps - 1) * (tile.warp_m // (8 if tile.mma_k == 4 else 16)) * (tile.warp_n // 8)
-    copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
-    return config.pipeline.fragments is Fragments.DOUBLE and groups <= min(copies, places)
-
-
-def _evenly(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool:
-    """What a thread copies lies at the same distances for all threads, with and without vectors."""
-    depth, team = config.tile.block_k, config.threads
-    sides = (("a", config.tile.block_m, config.pipeline.vec_a), ("b", config.tile.block_n, config.pipeline.vec_b))
-    for operand, extent, widest in sides:
-        along = runs_along_k(problem, operand)
-        for vec in (1, widest):
-            row = (depth if along else extent) // vec
-            if team % row and row % team:
-                return False
-            # From copy to copy the chunks of all threads' rows have to be swapped alike.
-            rows, period = team // row, 2 if along and depth > 8 else 4
-            if rows not in (0, 1, 2) and rows % period:
-                return False
-    return True
-
-
 _RULES: tuple[Rule["DmmaConfig"], ...] = (
     Rule("the tensor cores multiply double", lambda problem, config, arch: problem.dtype is DType.DOUBLE),
     Rule(
         "the device has fp64 tensor cores that multiply {c.tile.mma_k} steps of k",
         lambda problem, config, arch: ("dmma.m8n8k4" if config.tile.mma_k == 4 else "dmma.m16n8") in arch.instructions,
     ),
-    *TILE_RULES,
-    Rule(
-        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
-    ),
-    Rule(
-        "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
-        "double-buffered fragments",
-        lambda problem, config, arch: (
-            config.tile.block_k
-            % (config.tile.slices * STEP * (2 if config.pipeline.fragments is Fragments.DOUBLE else 1))
-            == 0
-        ),
-    ),
-    Rule(
-        "interleave {c.pipeline.interleave} is for double-buffered fragments, at most the copies of a thread of A or B "
-        "for a tile and the instructions they go with",
-        _interleave_fits,
-    ),
-    Rule("threads share out the rows of the tiles of A and B evenly", _evenly),
-    *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
-    Rule(
-        "a CTA of several tiles of C has no shared memory free for the accumulators of {c.tile.slices} slices",
-        lambda problem, config, arch: config.tile.slices == 1 or config.split.mode is not Mode.PERSISTENT,
-    ),
-    Rule(
-        "CTAs of several tiles of C count fewer than 2^31 of them",
-        lambda problem, config, arch: config.split.mode is not Mode.PERSISTENT or config.tiles(problem) < 2**31,
-    ),
-    *BLOCKED_RULES,
+    *FRAGMENT_RULES,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class DmmaConfig(BlockedConfig):
+class DmmaConfig(FragmentConfig):
     """A variant of the family."""
 
     family = "dmma"
@@ -149,28 +84,10 @@ class DmmaConfig(BlockedConfig):
     pipeline: DmmaPipeline = DmmaPipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
-    launch: DmmaLaunch = DmmaLaunch()
+    launch: FragmentLaunch = FragmentLaunch()
     edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     # --- resources
-
-    def smem_bytes(self, dtype: DType) -> int:
-        """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; later
-        what a family of block tiles needs."""
-        tile = self.tile
-        sides = sum(side + (4 if side % 16 else 0) for side in (tile.block_m, tile.block_n))
-        elements = self.pipeline.stages * tile.block_k * sides
-        passing = self.passing_elements(8, 2, wide=2)
-        if tile.slices > 1 or self.clustered or self.persistent_tiles == 1:
-            elements = self.most_elements(elements, passing, wide=2)
-        elif self.epilogue.shared:  # accumulators pass beside the stages, which are filled again meanwhile
-            elements += passing
-        return elements * dtype.size_bytes
-
-    def copied(self, operand: str) -> int:
-        """Elements of an operand that a thread copies for a tile."""
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        return -(-extent * self.tile.block_k // self.threads)
 
     def _operand_registers(self) -> int:
         return 2 * (self.tile.warp_m + self.tile.warp_n) * STEP // 32

@@ -6,7 +6,7 @@ from tilewright.codegen.arch import arch_named
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def golden_files() -> dict[str, str]:
     files = {}
     for name, text in KERNELS.items():
         config = parse(text)
-        dtype = "double" if config.tensor_cores and not config.limbs else "float"
+        dtype = "double" if config.tensor_cores and config.accuracy is Grade.IEEE else "float"
         problem = Problem.parse("1024x768x512", dtype, accuracy=config.accuracy)
         files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
     problem = Problem.parse("1024x768x512", "double", "tt")

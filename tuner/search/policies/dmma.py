@@ -3,9 +3,10 @@
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
-from ....codegen.families.dmma import MOST_ACCUMULATORS, DmmaConfig
+from ....codegen.families.dmma import DmmaConfig
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
+from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
 from ....codegen.mechanisms.operands import Fragments, widest
 from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import Problem
