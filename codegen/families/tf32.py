@@ -37,6 +37,11 @@ class Tf32Tile:
         return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     @property
+    def lane_n(self) -> int:
+        """Columns of C that a thread holds elements of."""
+        return self.warp_n // 4
+
+    @property
     def accumulators(self) -> int:
         """Elements of C that a thread holds, each twice: what an interval of k adds, and the sum."""
         return self.warp_m * self.warp_n // 32
@@ -64,6 +69,13 @@ _RULES: tuple[Rule["Tf32Config"], ...] = (
     Rule(
         "the device multiplies TF32 by mma.m16n8k8",
         lambda problem, config, arch: "mma.m16n8k8" in arch.instructions,
+    ),
+    Rule(
+        "a lane stores the two neighbours that it holds of a row of C at a time, not {c.epilogue.vec_c}, or as many of "
+        "its {c.tile.lane_n} as pass through shared memory",
+        lambda problem, config, arch: (
+            config.epilogue.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % config.epilogue.vec_c == 0)
+        ),
     ),
     *FRAGMENT_RULES,
 )
