@@ -35,6 +35,7 @@ KERNELS = {
     "mma_bf16x6": "mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,vec_c=2,evict_first,raster=4",
     "wgmma_fp16x3": "wgmma:64x64x64,stages=2",
     "wgmma_bf16x6": "wgmma:128x96x64,scheme=bf16x6,stages=2,promote=32,vec_c=2,raster=4",
+    "tf32x3": "tf32x3:64x64x32,vec=4x4x2",
     "dmma_bounds": "dmma:64x64x16,fragments=single",
     "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
     "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",

@@ -1,4 +1,4 @@
-"""The tf32 family on the host device: edges, vectors, special values, errors, banks and planted faults."""
+"""The tf32x3 family on the host device: edges, vectors, special values, errors, banks and planted faults."""
 
 import itertools
 from dataclasses import replace
@@ -57,7 +57,7 @@ NAMES = [name if name in SOME else pytest.param(name, marks=SLOW) for name in CO
 
 
 def config_for(text: str, vec: int = 1, edge: str = "bounds") -> Config:
-    return variant(f"tf32:{text}", vec_a=vec, vec_b=vec, vec_c=min(vec, 2), edge=edge)
+    return variant(f"tf32x3:{text}", vec_a=vec, vec_b=vec, vec_c=min(vec, 2), edge=edge)
 
 
 def problem_for(shape: str, trans: str = "nn", accuracy: str = "normwise") -> Problem:
@@ -263,7 +263,7 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     device, probes = HostDevice(), []
     shapes = tuple(product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)))
     for trans, block_k, block_m in shapes:
-        config = variant(f"tf32:{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single")
+        config = variant(f"tf32x3:{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single")
         source = render(problem_for("64", trans), config, ARCHES["host"])
         probes.append(replace(source, name=f"places_{len(probes)}", code=source.code + PROBE))
     code = [replace(probe, code=probe.code.replace("places(", f"{probe.name}(")) for probe in probes]

@@ -1,4 +1,4 @@
-"""The `tf32` family: float on the tensor cores, by products of TF32 limbs that are made as fragments are read."""
+"""The `tf32x3` family: float on the tensor cores, by products of TF32 limbs that are made as fragments are read."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _LEAST_INTERVALS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Tf32Tile:
+class Tf32x3Tile:
     """Sizes of the block tile and the warp tile."""
 
     block_m: int = option(64, 16, 32, 96, 128, 192, 256, meaning="rows of C a CTA computes")
@@ -48,7 +48,7 @@ class Tf32Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Tf32Pipeline:
+class Tf32x3Pipeline:
     """How tiles of A and B come to shared memory by cp.async, and from there to the tensor cores."""
 
     promote: int = option(32, 16, 64, meaning="steps of k after which the tensor cores' sums are added up in float")
@@ -59,7 +59,7 @@ class Tf32Pipeline:
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
 
 
-_RULES: tuple[Rule["Tf32Config"], ...] = (
+_RULES: tuple[Rule["Tf32x3Config"], ...] = (
     Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than {c.accuracy}",
@@ -82,12 +82,12 @@ _RULES: tuple[Rule["Tf32Config"], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tf32Config(FragmentConfig):
+class Tf32x3Config(FragmentConfig):
     """A variant of the family."""
 
-    family = "tf32"
+    family = "tf32x3"
     title = "float by products of TF32 limbs on the tensor cores, split as fragments are read"
-    template = "tf32.cu.jinja"
+    template = "tf32x3.cu.jinja"
     order = 7
     rules = _RULES
     tensor_cores = True
@@ -97,8 +97,8 @@ class Tf32Config(FragmentConfig):
         ("vec", ("vec_a", "vec_b", "vec_c")),
     )
 
-    tile: Tf32Tile = Tf32Tile()
-    pipeline: Tf32Pipeline = Tf32Pipeline()
+    tile: Tf32x3Tile = Tf32x3Tile()
+    pipeline: Tf32x3Pipeline = Tf32x3Pipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
     launch: FragmentLaunch = FragmentLaunch()
@@ -127,5 +127,8 @@ class Tf32Config(FragmentConfig):
         return 2 * self.tile.accumulators + 2 * self._operand_registers() + 40
 
     def registers(self, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: it reads and splits operands ahead of what the text says."""
-        return min(registers_held_to(self), self.least_registers(dtype) + 64)
+        """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile ahead."""
+        if self.tile.accumulators >= 64:
+            return registers_held_to(self)  # it takes what there is
+        ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
+        return min(registers_held_to(self), self.least_registers(dtype) + ahead)

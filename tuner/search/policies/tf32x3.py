@@ -1,9 +1,9 @@
-"""What searches try of the `tf32` family, and what the model has to know of it."""
+"""What searches try of the `tf32x3` family, and what the model has to know of it."""
 
 from typing import Any
 
 from ....codegen.arch import Arch
-from ....codegen.families.tf32 import Tf32Config
+from ....codegen.families.tf32x3 import Tf32x3Config
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
@@ -16,14 +16,14 @@ _SPLIT = 5
 """Instructions that make limbs of an element, an addition in float aside; those on integers issue at half the rate."""
 
 
-def _promotes(problem: Problem, config: Tf32Config, arch: Arch) -> bool:
+def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
     # With 64 the errors on positive data come near those of sums in order.
     most = 64 if problem.accuracy is Grade.NORMWISE else 32
     fitting = [each for each in (64, 32) if each <= most and 6 * each <= problem.k]
     return config.pipeline.promote in (fitting or [16])
 
 
-_ADVICE: tuple[Rule[Tf32Config], ...] = (
+_ADVICE: tuple[Rule[Tf32x3Config], ...] = (
     Rule(
         "k is at least {c.least_k}, else products are in float",
         lambda problem, config, arch: problem.k >= config.least_k,
@@ -39,16 +39,21 @@ _ADVICE: tuple[Rule[Tf32Config], ...] = (
     ),
     *fragments.TILES_PAY,
     Rule(
-        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K or persistent CTAs",
+        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K, persistent CTAs or "
+        "more than 16 steps of k in a tile",
         lambda problem, config, arch: (
-            config.tile.accumulators < MOST_ACCUMULATORS or config.split.mode not in (Mode.STREAM_K, Mode.PERSISTENT)
+            config.tile.accumulators < MOST_ACCUMULATORS
+            or (
+                config.tile.block_k <= 16 * config.tile.slices
+                and config.split.mode not in (Mode.STREAM_K, Mode.PERSISTENT)
+            )
         ),
     ),
     *fragments.ENDS_PAY,
 )
 
 
-class _Tf32(blocked.Blocked):
+class _Tf32x3(blocked.Blocked):
     instead = ({"interleave": 1}, {"interleave": 1, "stages": 2})
     advice = _ADVICE
     first = (
@@ -71,4 +76,4 @@ class _Tf32(blocked.Blocked):
         )
 
 
-POLICY = _Tf32()
+POLICY = _Tf32x3()
