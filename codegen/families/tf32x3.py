@@ -62,7 +62,7 @@ class Tf32x3Pipeline:
 _RULES: tuple[Rule["Tf32x3Config"], ...] = (
     Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
     Rule(
-        "results need not be more accurate than {c.accuracy}",
+        "results need not be more accurate than elementwise",
         lambda problem, config, arch: config.accuracy.keeps(problem.accuracy),
     ),
     LEAST_K,

@@ -25,7 +25,7 @@ def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
 
 _ADVICE: tuple[Rule[Tf32x3Config], ...] = (
     Rule(
-        "k is at least {c.least_k}, else products are in float",
+        "k is long enough for the tensor cores: {c.least_k}",
         lambda problem, config, arch: problem.k >= config.least_k,
     ),
     Rule("sums are promoted no more often than the promise and errors ask for", _promotes),
