@@ -131,4 +131,11 @@ class Tf32x3Config(FragmentConfig):
         if self.tile.accumulators >= 64:
             return registers_held_to(self)  # it takes what there is
         ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
+        copies = self.copied("a") // self.pipeline.vec_a + self.copied("b") // self.pipeline.vec_b
+        if copies > 8:
+            ahead += copies + 8
+        if self.stream_ctas_per_sm or self.persistent_tiles > 1:
+            ahead += 48
+        if self.clustered or self.epilogue.shared:
+            ahead += 16
         return min(registers_held_to(self), self.least_registers(dtype) + ahead)

@@ -60,7 +60,10 @@ def test_devices_that_multiply_tf32(arch: str, has: bool) -> None:
 
 
 def test_resources_and_text() -> None:
-    problem, config = Problem.parse("256x128x512", accuracy="normwise"), variant("tf32x3:128x16x16,warp=32x16,split_k=4")
+    problem, config = (
+        Problem.parse("256x128x512", accuracy="normwise"),
+        variant("tf32x3:128x16x16,warp=32x16,split_k=4"),
+    )
     launch = config.launch_config(problem, 132)
     assert launch.grid == (2 * 8 * 4, 1, 1)
     assert launch.static_smem_bytes == 3 * 16 * (128 + 16 + 4) * 4
@@ -75,7 +78,9 @@ def test_resources_and_text() -> None:
 # ---- What searches try ------------------------------------------------------------------------------------------
 
 
-def of(shape: str, target: str = "sm_90a", trans: str = "nn", accuracy: str = "elementwise", **values: Any) -> list[Any]:
+def of(
+    shape: str, target: str = "sm_90a", trans: str = "nn", accuracy: str = "elementwise", **values: Any
+) -> list[Any]:
     """What a search tries for a problem."""
     return tried(Problem.parse(shape, "float", trans, accuracy), target, "tf32x3", **values)
 

@@ -163,21 +163,25 @@ def test_the_smallest_and_largest_numbers(name: str) -> None:
 
 
 def altered(kernel: Kernel, old: str, new: str, folder: Path) -> Kernel:
-    """The kernel with something else in its text."""
+    """The kernel with something else in its text, compiled by itself."""
     assert old in kernel.source.code
+    folder.mkdir()
     source = replace(kernel.source, code=kernel.source.code.replace(old, new, 1))
     binary = kernel.device.compiler.build(source, str(folder))
     return Kernel(QuickDevice(), kernel.problem, kernel.config, source, binary)
 
 
 def test_products_are_in_float_where_magnitudes_are_tiny_and_not_elsewhere(tmp_path: Path) -> None:
-    kernel = kernel_for(CONFIGS["double"], "33x20x300")
-    plain = altered(kernel, "special = depth < LEAST_K", "special = true", tmp_path)
+    made, condition = kernel_for(CONFIGS["double"], "33x20x300"), "special = depth < LEAST_K"
+    kernel = altered(made, condition, condition, tmp_path / "kernel")
+    plain = altered(made, condition, "special = true", tmp_path / "plain")
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((33, 300)).astype(np.float32), rng.standard_normal((300, 20)).astype(np.float32)
 
     def equal() -> NDArray[np.bool_]:
-        ours, other = (run(each.device, each, a, b, np.zeros((33, 20), np.float32), 1.0, 0.0) for each in (kernel, plain))
+        ours, other = (
+            run(each.device, each, a, b, np.zeros((33, 20), np.float32), 1.0, 0.0) for each in (kernel, plain)
+        )
         return ours == other  # type: ignore[no-any-return]
 
     a[5, 7], b[9, 9], a[:, 8], b[10] = 0, -0.0, 2.0**-103, -(2.0**-103)
@@ -238,7 +242,7 @@ def test_without_promotion_the_error_is_several_times_as_large(tmp_path: Path) -
     def error(one: Kernel) -> float:
         return exact.in_the_norm(run(one.device, one, a, b, np.zeros((32, 32), np.float32), 1.0, 0.0))
 
-    assert error(altered(kernel, "PROMOTE    = 32;", "PROMOTE    = 1024;", tmp_path)) > 5 * error(kernel)
+    assert error(altered(kernel, "PROMOTE    = 32;", "PROMOTE    = 1024;", tmp_path / "rare")) > 5 * error(kernel)
 
 
 PROBE = """
@@ -298,7 +302,8 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("promotion lost", "acc[e] += partial[e];", "", DOUBLE, "nn"),
     ("sums promoted twice", "partial[e] = 0;", "", DOUBLE, "nn"),
     ("last promotion lost", "    promote();\n\n    // Once more", "\n    // Once more", SINGLE, "nn"),
-    ("low limbs of A lost", "mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "", DOUBLE, "tn"),
+    ("low limbs of A lost", "mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "",
+     DOUBLE, "tn"),
     ("low limbs of B lost", "mma(upper, upper + THREAD_N, a.high[2 * i], a.high[2 * i + 1], b.low[j]);", "",
      DOUBLE, "nt"),
     ("limbs cut off, not rounded, and taken for rounded", "(bits + 0x1000u) & 0xffffe000u", "bits + 0x1000u",
@@ -308,8 +313,8 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("rows of other groups", "a.high[2 * i + 1], b.high", "a.high[2 * i], b.high", DOUBLE, "nn"),
     ("rows swapped as read only", "(col ^ swap(row))", "col", DOUBLE, "nn"),
     ("columns swapped as written only", "^ swap(k);", "^ 0;", DOUBLE, "nn"),
-    ("pair read a step late", "lane % 4 * 2;\n            const int across", "lane % 4 * 2 + 2;\n            const int across",
-     DOUBLE, "nn"),
+    ("pair read a step late", "lane % 4 * 2;\n            const int across",
+     "lane % 4 * 2 + 2;\n            const int across", DOUBLE, "nn"),
     ("second of a pair read twice", "stage + (p + e) * PITCH", "stage + p * PITCH", DOUBLE, "tn"),
     ("places of steps mixed up", "places[p / 8 % BASES]", "places[0]", DOUBLE, "nn"),
     ("wrong set of operands", "split_fragment(b_fragment[step % 2]", "split_fragment(b_fragment[0]", DOUBLE, "nn"),
@@ -318,8 +323,8 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("guard of stored rows off by one", "row >= rows || col", "row > rows || col", DOUBLE, "nn"),
     ("infinities not seen", "special |= !(fabsf(acc[e]) < 1.7014118e38f);", "", DOUBLE, "nn"),
     ("sums kept where limbs cannot hold the operands", "for (int e = 0; e < ACC; ++e) acc[e] = 0;", "", DOUBLE, "nn"),
-    ("all of k for each slice", "p += BLOCK_K) {\n            multiply_plainly", "p += BLOCK_K / 2) {\n            multiply_plainly",
-     SPLIT, "nn"),
+    ("all of k for each slice", "p += BLOCK_K) {\n            multiply_plainly",
+     "p += BLOCK_K / 2) {\n            multiply_plainly", SPLIT, "nn"),
     ("part of k begun too early", "A + (k_begin + p)", "A + Index(p)", SPLIT, "nn"),
     ("part of k begun too early in columns", "B + (k_begin + p)", "B + Index(p)", SPLIT, "tt"),
     ("end of k not seen", "min(depth - int(k_begin) - p, BLOCK_K / SLICES)", "BLOCK_K / SLICES", SPLIT, "nn"),

@@ -33,7 +33,7 @@ def _slices_pay(problem: Problem, config: Any, arch: Arch) -> bool:
 def _depth_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     if is_deep(config):
         return blocked.few_small(problem, config) and blocked.much_ahead(problem, config)
-    return config.tile.slices <= 4 and config.pipeline.stages <= 5
+    return bool(config.tile.slices <= 4 and config.pipeline.stages <= 5)
 
 
 SHAPES_PAY: tuple[Rule[Any], ...] = (
