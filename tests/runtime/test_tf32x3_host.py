@@ -44,10 +44,10 @@ CONFIGS = {
     "stream-K, single, shared": "32x64x16,warp=32x32,promote=16,fragments=single,stream_k=3,shared=1",
     "persistent, deep": "16x32x64,warp=16x16,promote=16,stages=2,persistent=2,raster=4,shared=1",
     "slices, splits": "16x16x32,warp=16x16,promote=16,slices=2,split_k=3,stages=2",
-    "8 steps, wide": "32x96x8,warp=16x32,promote=16,fragments=single,stages=4",
+    "8 steps, wide": "32x64x8,warp=16x32,promote=16,fragments=single,stages=4",
     "narrow, cooperative": "32x8x16,warp=16x8,promote=16,fragments=single,slices=2,split_k=16",
     "large warps, many slices": "64x32x64,warp=64x32,promote=16,fragments=single,slices=8,stages=2,evict_first=1",
-    "three warps": "96x64x16,warp=32x64,promote=16,stages=2,split_k=2",
+    "three warps": "96x8x16,warp=32x8,promote=16,stages=2,split_k=2",
     "interleaved, stream-K": "32x64x32,warp=32x32,promote=16,stages=3,interleave=4,stream_k=1",
 }  # fmt: skip
 SOME = ("double", "cluster, interleaved", "stream-K, single, shared", "persistent, deep", "slices, splits")
