@@ -2,10 +2,11 @@
 
     python benchmarks/limbs.py
     python benchmarks/limbs.py --family wgmma --sizes 1024 4096
+    python benchmarks/limbs.py --family tf32x3 --sizes 512 64x4096x4096
 
-Variants of `mma` and `wgmma` are compiled side by side, checked, compared with SGEMM on kinds of data that are hard to
-multiply, run on infinities, NaN and zero rows, and timed from CUDA graphs: both launches, and each by itself. Needs
-CuPy.
+Variants of `mma`, `wgmma` and `tf32x3` are compiled side by side, checked, compared with SGEMM on kinds of data that
+are hard to multiply, run on infinities, NaN and zero rows, and timed from CUDA graphs: all launches, and each by
+itself. Needs CuPy.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import cupy as cp
 import numpy as np
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
+from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.kinds import KINDS, Exact
@@ -34,6 +36,7 @@ FIRST = (
     "mma:128x128x32",
     "wgmma:128x128x64,scheme=bf16x6,stages=2",
     "mma:128x128x32,scheme=bf16x6,promote=32",
+    "tf32x3:64x64x32",
 )
 """Checked with all transposes, and shown."""
 OTHERS = (
@@ -47,6 +50,16 @@ OTHERS = (
     "wgmma:128x128x64,scheme=bf16x6,stages=2,ordered", "wgmma:128x128x32,scheme=bf16x6,stages=4,ordered,raster=8",
     "wgmma:128x192x32,scheme=bf16x6,stages=3,ordered,raster=8", "wgmma:128x64x64,scheme=bf16x6,stages=3",
     "mma:128x128x32,scheme=bf16x6,promote=32,stages=4,raster=8",
+    "tf32x3:64x64x32,vec=4x4x2,edge=exact", "tf32x3:128x64x32,vec=4x4x2,raster=8,edge=exact",
+    "tf32x3:64x64x16,stages=4,vec=4x4x2,edge=exact", "tf32x3:64x64x32,slices=2,stages=4,vec=4x4x2,edge=exact",
+    "tf32x3:128x64x16,warp=64x32,stages=4,vec=4x4x2,raster=8,edge=exact",
+    "tf32x3:128x128x16,warp=64x32,stages=4,vec=4x4x2,raster=8,edge=exact",
+    "tf32x3:128x128x16,warp=64x32,stages=4,vec=4x4x2,fragments=single,raster=8,edge=exact",
+    "tf32x3:128x128x16,warp=64x32,stages=4,vec=4x4x2,promote=16,raster=8,edge=exact",
+    "tf32x3:128x64x32,warp=64x32,stages=4,vec=4x4x2,raster=8,edge=exact",
+    "tf32x3:32x64x64,slices=4,stages=5,vec=4x4x2,edge=exact",
+    "tf32x3:32x64x64,slices=4,stages=5,vec=4x4x2,split_k=4,edge=exact",
+    "tf32x3:64x64x32,stages=4,vec=4x4x2,split_k=8,edge=exact",
 )  # fmt: skip
 CHECKED = (128, 128, 512), (257, 130, 999), (1, 1, 300), (1000, 33, 4096), (4097, 515, 1031)
 TRANS = "nn", "nt", "tn", "tt"
@@ -86,6 +99,8 @@ def check(device: Device, first: Sequence[str], others: Sequence[str]) -> None:
             for shape in CHECKED:
                 config = parse(text)
                 problem = problem_of(config, shape, trans)
+                if not serves(config, problem, device.info.arch):
+                    continue
                 reason = Verifier(device, problem).check(prepare(device, problem, config).launch).reason
                 if reason:
                     wrong += 1
@@ -145,39 +160,44 @@ def timed(device: Device, run: Callable[[], None], flops: float) -> float:
     return statistics.median(found)
 
 
-def speed(device: Device, size: int, texts: Sequence[str]) -> None:
-    """All variants at one square size."""
-    a, b = (cp.random.standard_normal((size, size), cp.float32) for _ in range(2))
-    c, flops = cp.empty((size, size), cp.float32), 2.0 * size**3
+def speed(device: Device, size: str, texts: Sequence[str]) -> None:
+    """All variants that serve one size."""
+    plain = Problem.parse(size)
+    m, n, k = shape = plain.m, plain.n, plain.k
+    a, b = cp.random.standard_normal((m, k), cp.float32), cp.random.standard_normal((k, n), cp.float32)
+    c, flops = cp.empty((m, n), cp.float32), float(plain.flops)
     given = operand(a), operand(b), operand(c)
-    vendor, begin = device.vendor(Problem(size, size, size)), time.monotonic()
+    vendor, begin = device.vendor(plain), time.monotonic()
     while time.monotonic() - begin < 0.4:
         vendor(*given, 1.0, 0.0)
         cp.cuda.get_current_stream().synchronize()
     base = timed(device, lambda: vendor(*given, 1.0, 0.0), flops)
-    print(f"{size}^3: SGEMM {base:.1f} us, {flops / base / 1e6:.1f} TFLOP/s")
+    print(f"{plain.shape}: SGEMM {base:.1f} us, {flops / base / 1e6:.1f} TFLOP/s")
     for text in texts:
         config = parse(text)
-        kernel = prepare(device, problem_of(config, (size, size, size)), config)
+        if not serves(config, problem_of(config, shape), device.info.arch):
+            continue
+        kernel = prepare(device, problem_of(config, shape), config)
         kernel.launch(*given)
         kernel.prepare_graphs(1)
         whole = timed(device, lambda kernel=kernel: kernel.launch(*given), flops)
-        program = kernel.laid(size, size, size).program
+        program = kernel.laid(k, n, n).program
         own, alone = program.addresses(device.stream(), False), []
         values = (a.data.ptr, b.data.ptr, c.data.ptr, 1.0, 0.0, *own, *program.constants)
         for launch, _, pick in program.steps:
             arguments = pick(values)
             run = lambda launch=launch, arguments=arguments: launch(device.stream(), *arguments)  # noqa: E731
             alone.append(timed(device, run, flops))
-        parts = f"split {alone[0]:.1f}, product {alone[1]:.1f} us"
+        names = ("split", "product")[-len(alone) :]
+        parts = ", ".join(f"{name} {us:.1f}" for name, us in zip(names, alone)) + " us"
         print(f"  {text:<58} {whole:8.1f} us {flops / whole / 1e6:6.1f} TFLOP/s {base / whole:5.2f} x SGEMM; {parts}")
 
 
 def main() -> None:
     """All of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
-    parser.add_argument("--family", choices=("mma", "wgmma"), help="of one family alone")
+    parser.add_argument("--sizes", nargs="+", default=["1024", "2048", "4096", "8192"], help="N or MxNxK")
+    parser.add_argument("--family", choices=("mma", "wgmma", "tf32x3"), help="of one family alone")
     options = parser.parse_args()
     first, others = ([text for text in texts if text.startswith(options.family or "")] for texts in (FIRST, OTHERS))
     device = open_device(choose("cuda").info)

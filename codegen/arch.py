@@ -28,8 +28,8 @@ class Arch:
     mma_per_cycle: int = 0
     """Fused multiply-adds of halves with sums in float of its tensor cores in one clock, by mma.sync."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, mma.m16n8k16, dmma.m8n8k4, dmma.m16n8, cluster, tma, wgmma.mma_async;
-    griddepcontrol: kernels that follow each other are launched with PDL."""
+    """What families may ask for: cp.async, mma.m16n8k16, mma.m16n8k8 (TF32), dmma.m8n8k4, dmma.m16n8, cluster, tma,
+    wgmma.mma_async; griddepcontrol: kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -48,7 +48,7 @@ class Arch:
         return self.name == "host"
 
 
-_SINCE_SM_80 = frozenset(("cp.async", "mma.m16n8k16", "dmma.m8n8k4"))
+_SINCE_SM_80 = frozenset(("cp.async", "mma.m16n8k16", "mma.m16n8k8", "dmma.m8n8k4"))
 _SINCE_SM_90 = _SINCE_SM_80 | {"dmma.m16n8", "cluster", "tma", "griddepcontrol"}
 """What every GPU has from compute capability 9.0 on."""
 

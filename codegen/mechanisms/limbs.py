@@ -55,16 +55,17 @@ def limb_ctas(config: Any, problem: Problem) -> int:
     return (-(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)) * int(config.limb_ctas)
 
 
+LEAST_K: Rule[Any] = Rule(
+    "where each element is promised, k is at least {c.least_k}",
+    lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
+)
 LIMB_RULES: tuple[Rule[Any], ...] = (
     Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than {c.pipeline.scheme} is",
         lambda problem, config, arch: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
     ),
-    Rule(
-        "where each element is promised, k is at least {c.least_k}",
-        lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
-    ),
+    LEAST_K,
     Rule(
         "of block_k {c.tile.block_k} and the promotion interval {c.pipeline.promote} one divides the other",
         lambda problem, config, arch: (

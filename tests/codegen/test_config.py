@@ -57,7 +57,7 @@ def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, got 'fast'"),
+        ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, tf32x3, got 'fast'"),
         ("simt:64x64", "the tile must read block_mxblock_nxblock_k, got '64x64'"),
         ("simt:speed=3", "simt has the parameters block_m, .*, got 'speed'"),
         ("simt:stages=7", "stages must be one of 3, 2, 4, 5, 6, 8, got 7"),

@@ -61,6 +61,8 @@ NEEDS = {
     "skinny:load=cp_async,stages=2": 80,
     "dmma:mma_k=4": 80,
     "dmma:": 90,
+    "tf32x3:": 80,
+    "tf32x3:split_k=2,reduce=cluster": 90,
 }
 """The oldest architecture that can run a kernel; 0 where all can."""
 

@@ -20,9 +20,10 @@ def reasons(text: str, problem: Problem = CUBE, arch: str = "sm_90a") -> list[st
 @pytest.mark.parametrize("family", families().values(), ids=families())
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
 def test_defaults_serve_every_device_that_has_the_instructions(family: type[Config], arch: str) -> None:
-    needed = {"simt": "cp.async", "dmma": "dmma.m16n8", "mma": "mma.m16n8k16", "wgmma": "wgmma.mma_async"}.get(
-        family.family
-    )
+    needed = {
+        "simt": "cp.async", "dmma": "dmma.m16n8", "mma": "mma.m16n8k16", "wgmma": "wgmma.mma_async",
+        "tf32x3": "mma.m16n8k8",
+    }.get(family.family)  # fmt: skip
     has = needed is None or needed in arch.instructions
     has &= family().smem_bytes(DType.FLOAT) <= arch.smem_per_block_bytes
     assert serves(family(), coarse(Problem.parse("1x2x3", dtypes(family)[-1])), arch) == has

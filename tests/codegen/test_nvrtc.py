@@ -12,7 +12,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import serves
-from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.tuner.search.legal import may_hold
 from tilewright.tuner.search.policies import policy_of
 from variants import FEW, coarse, combinations, dtypes
@@ -31,7 +31,7 @@ def listed(family: type[Config]) -> list[Config]:
 
 def targets_of(family: type[Config]) -> list[str]:
     """The targets that have the instructions."""
-    if family().limbs:
+    if family().accuracy is not Grade.IEEE:
         return [target for target in TARGETS if serves(family(), coarse(Problem.parse("1024")), ARCHES[target])]
     return [target for target in TARGETS if target != "sm_80" or not family.tensor_cores]
 

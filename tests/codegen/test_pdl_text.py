@@ -52,7 +52,7 @@ def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(te
         assert touch is not None
         assert body.count("griddepcontrol_wait();") == 1
         assert body.index("griddepcontrol_wait();") < touch.start()
-    assert config.pdl == (config.family in ("simt", "skinny", "dmma", "mma", "wgmma"))
+    assert config.pdl == (config.family in ("simt", "skinny", "dmma", "mma", "wgmma", "tf32x3"))
     assert bodies[0].count("launch_dependents();") == config.pdl
     if config.pdl:
         # Not before it has waited itself: then the next one would come before those that this one waits for end.

@@ -103,7 +103,7 @@ def test_a_record_that_cannot_be_read_is_set_aside_not_overwritten(tmp_path: Pat
         ("dmma", [("mma_k", 16)], "mma_k must be one of 8, 4, got 16"),
         ("dmma", [("prefetch", 1), ("min_blocks", 2)], "dmma has no min_ctas=2, fragments=ahead any more: tune the pr"),
         ("simt", [("speed", 1)], "simt has no parameter 'speed'"),
-        ("fast", [], "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, got 'fast'"),
+        ("fast", [], "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, tf32x3, got 'fast'"),
         ("simt", [("split_k", 2), ("stream_k", 132)], "stream_k and split_k exclude each other"),
         ("simt", [("rows_first", 7)], "rows_first must be 0 to 1, got 7"),
     ],

@@ -6,7 +6,7 @@ from tilewright.codegen.arch import arch_named
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ KERNELS = {
     "mma_bf16x6": "mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,vec_c=2,evict_first,raster=4",
     "wgmma_fp16x3": "wgmma:64x64x64,stages=2",
     "wgmma_bf16x6": "wgmma:128x96x64,scheme=bf16x6,stages=2,promote=32,vec_c=2,raster=4",
+    "tf32x3": "tf32x3:64x64x32,vec=4x4x2",
     "dmma_bounds": "dmma:64x64x16,fragments=single",
     "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
     "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",
@@ -65,7 +66,7 @@ def golden_files() -> dict[str, str]:
     files = {}
     for name, text in KERNELS.items():
         config = parse(text)
-        dtype = "double" if config.tensor_cores and not config.limbs else "float"
+        dtype = "double" if config.tensor_cores and config.accuracy is Grade.IEEE else "float"
         problem = Problem.parse("1024x768x512", dtype, accuracy=config.accuracy)
         files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
     problem = Problem.parse("1024x768x512", "double", "tt")

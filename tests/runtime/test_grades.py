@@ -148,7 +148,7 @@ class TestUse:
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [512, 4096, 16384])
 @pytest.mark.parametrize("text", ["mma:128x128x32", "wgmma:128x128x64", "mma:64x64x32,scheme=bf16x6,promote=32",
-                                  "wgmma:128x128x64,scheme=bf16x6,stages=2"])  # fmt: skip
+                                  "wgmma:128x128x64,scheme=bf16x6,stages=2", "tf32x3:64x64x32"])  # fmt: skip
 def test_on_a_gpu_each_grade_keeps_its_promise_on_six_kinds_of_data(text: str, k: int) -> None:
     device, config = open_device(choose("cuda").info), parse(text)
     problem, plain = Problem(300, 260, k, accuracy=config.accuracy), Problem(300, 260, k)

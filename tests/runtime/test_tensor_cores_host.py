@@ -8,6 +8,12 @@ from tilewright.codegen.source import KernelSource, LaunchConfig
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.host import HostDevice
 
+SUM_TF32 = """
+extern "C" __global__ void add_tf32(const unsigned* a, const unsigned* b, const float* start, float* out, int n)
+{
+    for (int i = 0; i < n; ++i) out[i] = tilewright_host::cut_off_sum_tf32(start[i], a + 8 * i, b + 8 * i);
+}
+"""
 CONVERT = """
 extern "C" __global__ void convert(const float* x, unsigned short* out, float* back, int n)
 {
@@ -83,3 +89,26 @@ def test_sums_are_cut_off_at_25_fraction_bits_then_at_23() -> None:
     assert summed(0.0, (3.0, 5.0), (-2.0, 7.5)) == 0.0
     assert summed(0.0, (2.0**-24, 2.0**-24)) == 2.0**-48
     assert summed(2.0**-149) == 2.0**-149
+
+
+def test_sums_of_tf32_take_the_upper_bits_and_overflow_to_infinity() -> None:
+    def summed(start: float, *products: tuple[float, float]) -> float:
+        a, b, out = np.zeros(8, np.float32), np.zeros(8, np.float32), np.empty(1, np.float32)
+        for p, (x, y) in enumerate(products):
+            a[p], b[p] = x, y
+        launched("add_tf32", SUM_TF32, "QQQQi", (out,), a, b, np.array([start], np.float32))
+        return float(out[0])
+
+    assert summed(0.0, (1 + 2.0**-10, 1.0)) == 1 + 2.0**-10
+    assert summed(0.0, (1 + 2.0**-11, 1.0)) == 1.0  # 10 fraction bits are kept
+    assert summed(0.0, (1.0, -(2 - 2.0**-23))) == -(2 - 2.0**-10)  # toward zero
+    assert summed(1.0, (2.0**-13, 2.0**-14)) == 1.0
+    assert summed(1.0, *[(2.0**-13, 2.0**-12)] * 7) == 1 + 2.0**-23
+    assert summed(0.0, (2.0**-130, 2.0**100)) == 2.0**-30  # subnormal numbers count
+    assert summed(0.0, (2.0**-137, 2.0**100)) == 0.0  # but for their low bits
+    assert summed(0.0, (2.0**100, 2.0**100)) == np.inf
+    assert summed(-np.inf, (1.0, 1.0)) == -np.inf
+    assert summed(0.0, (2.0**100, 2.0**100), (-(2.0**100), 2.0**100)) == 0.0  # exact before it is rounded
+    for x, y in ((np.inf, 0.0), (np.nan, 1.0)):
+        assert np.isnan(summed(0.0, (x, y)))
+    assert np.isnan(summed(np.inf, (-np.inf, 1.0)))

@@ -34,7 +34,7 @@ def bytes_ahead(config: Any) -> int:
 
 def test_policies_are_found_by_the_names_of_families() -> None:
     with_advice = [family for family in families() if policy_of(family).advice]
-    assert with_advice == ["simt", "skinny", "dmma", "mma", "wgmma"]
+    assert with_advice == ["simt", "skinny", "dmma", "mma", "wgmma", "tf32x3"]
     assert type(policy_of("naive")) is Policy
 
 

@@ -13,6 +13,7 @@ KERNELS += [
     "simt:64x64x16,thread=4,slices=2,split_k=12",
     "dmma:persistent=4",
     "dmma:stream_k=1",
+    "tf32x3:split_k=3,promote=16",
 ]
 SERVED = [(text, dtype.value) for text in KERNELS for dtype in dtypes(family_named(text.partition(":")[0]))]
 """Every kernel in every type that its family computes in."""

@@ -139,11 +139,12 @@ def _tensor_cycles(
     warps = concurrent * config.threads // 32
     products = concurrent * tile_m * tile_n * tile_k
     busy = products / (cost.rate * _fma_per_cycle(dtype, config, info.arch)) * (1 + 1 / warps) * max(1.0, 4 / warps)
+    issue = products * cost.splitting / (32 * WARPS_PER_CYCLE)
     shared = products * cost.smem_loads * dtype.size_bytes / SMEM_BYTES_PER_CYCLE
     cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / L2_BYTES_PER_CYCLE
     arrival = ARRIVAL_CYCLES / cost.ahead
     # A tenth: some copies take longer than others.
-    tile = _slowest(busy, shared, cached) + _BARRIER_CYCLES / (3 if cost.fragments_ahead else 1) + arrival / 10
+    tile = _slowest(busy, issue, shared, cached) + _BARRIER_CYCLES / (3 if cost.fragments_ahead else 1) + arrival / 10
     rounds = math.ceil(critical / concurrent)
     return max(critical / concurrent * tile, rounds * arrival) * depth + rounds * FILL_CYCLES
 

@@ -1,6 +1,6 @@
-// Twins of what tensor cores do with halves and bfloat16s: conversions, and mma.m16n8k16 with sums in float.
+// Twins of what tensor cores do with halves, bfloat16s and TF32: conversions, and mma with sums in float.
 //
-// Their sums are not those of IEEE arithmetic. The 16 products, which are exact, and the number that they are added to
+// Their sums are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are added to
 // are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off once more to
 // the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
 #pragma once
@@ -161,6 +161,43 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
         }
         return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
                        cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
+    });
+}
+
+// start + the sum of a[i] * b[i], of floats of which TF32 has the upper 19 bits. Sums too large for a float are infinite.
+inline float cut_off_sum_tf32(float start, const unsigned* a, const unsigned* b)
+{
+    Scaled x[8], y[8];
+    double plain = start;
+    bool finite = isfinite(start);
+    for (int p = 0; p < 8; ++p) {
+        const float left = __uint_as_float(a[p] & 0xffffe000u), right = __uint_as_float(b[p] & 0xffffe000u);
+        plain += double(left) * right;
+        finite = finite && isfinite(left) && isfinite(right);
+        x[p] = scaled(left);
+        y[p] = scaled(right);
+    }
+    return finite && fabs(plain) < ldexp(1.0, 128) ? cut_off_sum<8>(start, x, y) : float(plain);
+}
+
+// What mma.m16n8k8 on TF32 leaves a lane: rows g and g + 8 of the 16 x 8 sums, columns 2t and 2t + 1.
+inline OfTile mma_1688(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* upper, const float* lower)
+{
+    struct Fragment {
+        unsigned a[4], b[2];
+    };
+    const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const int g = int(lane()) / 4, t = int(lane()) % 4;
+    return warp_collective(~0u, mine, [=](auto of) {
+        unsigned rows[2][8], cols[2][8];
+        for (int p = 0; p < 8; ++p) {
+            for (int each = 0; each < 2; ++each) {
+                rows[each][p] = of(4 * g + p % 4).a[p / 4 * 2 + each];
+                cols[each][p] = of(4 * (2 * t + each) + p % 4).b[p / 4];
+            }
+        }
+        return OfTile{{cut_off_sum_tf32(upper[0], rows[0], cols[0]), cut_off_sum_tf32(upper[1], rows[0], cols[1]),
+                       cut_off_sum_tf32(lower[0], rows[1], cols[0]), cut_off_sum_tf32(lower[1], rows[1], cols[1])}};
     });
 }
 

@@ -3,14 +3,15 @@
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
-from ....codegen.families.dmma import FITTED_M, FITTED_N, MOST_ACCUMULATORS, DmmaConfig
+from ....codegen.families.dmma import FITTED_M, FITTED_N, DmmaConfig
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
+from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
 from ....codegen.mechanisms.operands import Fragments, widest
 from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import Problem
-from . import blocked
-from .blocked import is_deep, nearly_square
+from . import blocked, fragments
+from .blocked import nearly_square
 from .policy import Cost, Factors
 
 _ROWS, _COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256), (8, 16, 32, 64, 96, 128, 192, 256)
@@ -38,27 +39,6 @@ def _stores_wide(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
     if problem.k >= blocked.LONG_K and config.tile.accumulators % (config.tile.slices * vec_c):
         vec_c = 1
     return config.epilogue.vec_c == vec_c
-
-
-def _area_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    # The smaller a block tile, the more often A and B pass through the cache.
-    area = config.tile.block_m * config.tile.block_n
-    return area >= 128 * 64 or blocked.tiles(problem, config) <= (1024 if area >= 64 * 64 else 600)
-
-
-def _slices_pay(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    slices = config.tile.slices
-    return slices == 1 or (
-        config.threads <= 256
-        and (is_deep(config) or 64 * slices <= config.threads)
-        and blocked.tiles(problem, config) <= 512
-    )
-
-
-def _depth_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    if is_deep(config):
-        return blocked.few_small(problem, config) and blocked.much_ahead(problem, config)
-    return config.tile.slices <= 4 and config.pipeline.stages <= 5
 
 
 def _streams_plainly(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
@@ -96,79 +76,19 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         "tiles that fit a narrow C keep all four schedulers of an SM at work alike, with large warp tiles",
         _warps_fit,
     ),
-    *blocked.SHAPES_PAY,
-    Rule(
-        "a CTA has 64 to 256 threads, or as many as its block tile allows",
-        lambda problem, config, arch: config.threads <= 256 and (config.threads >= 64 or config.tile.slices == 1),
-    ),
-    Rule(
-        "A is copied in vectors as wide as its rows allow",
-        lambda problem, config, arch: config.pipeline.vec_a == widest(problem, "a"),
-    ),
-    Rule(
-        "B is copied in vectors as wide as its rows allow",
-        lambda problem, config, arch: config.pipeline.vec_b == widest(problem, "b"),
-    ),
+    *fragments.SHAPES_PAY,
     Rule(
         "C is stored in vectors as wide as its rows allow, and as slices that share a long k leave accumulators",
         _stores_wide,
     ),
-    Rule("small block tiles are for results that have few of them", _area_pays),
-    Rule(
-        "large block tiles have large warp tiles, which read less for each product",
-        lambda problem, config, arch: (
-            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32 or config.tile.fitted
-        ),
-    ),
-    Rule(
-        "two stages are enough only with 32 steps of k each",
-        lambda problem, config, arch: config.pipeline.stages != 2 or config.tile.block_k == 32,
-    ),
-    Rule(
-        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for split-K",
-        lambda problem, config, arch: config.tile.accumulators < MOST_ACCUMULATORS or config.split_ctas == 1,
-    ),
-    Rule(
-        "tiles of more than 32 steps of k are for small block tiles of a result that has few, with much on its way and "
-        "few barriers; others have at most 4 slices",
-        _depth_pays,
-    ),
-    Rule("warps share out k where there are few tiles", _slices_pay),
-    *blocked.splits_pay(most_tiles=128, least_k=32, few=(1, 2, 4)),
-    *blocked.STREAMS_PAY,
+    *fragments.TILES_PAY,
     Rule(
         f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K with deep tiles, a "
         "shared-memory epilogue or copies of single elements, and one of a tile that fits a narrow C none with deep "
         "tiles whose copies are interleaved",
         _streams_plainly,
     ),
-    Rule(
-        "two CTAs that share a tile of C form a cluster, more do not",
-        lambda problem, config, arch: blocked.cluster_fits(config, arch),
-    ),
-    blocked.RASTER_PAYS,
-    *blocked.EPILOGUES_PAY,
-    *blocked.L2_PREFETCH_PAYS,
-    Rule(
-        # Longer loops over k leave little before and after them; CTAs that end in any order fill a device better then.
-        "persistent CTAs are for products of few steps of k",
-        lambda problem, config, arch: config.split.mode is not Mode.PERSISTENT or problem.k <= blocked.SHORT_K,
-    ),
-    Rule(
-        "persistent CTAs compute 2 or 4 tiles of C where 256 CTAs are left, one of two on an SM writes while the other "
-        "works, and start their copies together",
-        lambda problem, config, arch: (
-            config.split.mode is not Mode.PERSISTENT
-            or (config.split.parts in (2, 4) and config.ctas(problem, 0) >= 256 and config.pipeline.interleave == 1)
-        ),
-    ),
-    blocked.INTERLEAVE_PAYS,
-    Rule(
-        "copies are interleaved up to sm_90, where that was measured: for later devices the compiler runs out of "
-        "registers",
-        lambda problem, config, arch: config.pipeline.interleave == 1 or arch.capability < (10, 0),
-    ),
-    blocked.EDGES_PAY,
+    *fragments.ENDS_PAY,
 )
 
 

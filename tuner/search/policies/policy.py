@@ -24,6 +24,8 @@ class Cost:
     """Elements that pass through shared memory for one multiply-add of one thread, broadcasts counted as loads."""
     overhead: float = 1.0
     """Instructions of a warp for each of its multiply-adds, beside that: loads, addresses, loops."""
+    splitting: float = 0.0
+    """Instructions of a lane that make limbs of what the tensor cores multiply, for each of their multiply-adds."""
     slices_cycles: float = 0.0
     """Clocks in which the slices of a CTA add up after its main loop."""
     in_flight: int = 0

@@ -1,0 +1,141 @@
+"""The `tf32x3` family: float on the tensor cores, by products of TF32 limbs that are made as fragments are read."""
+
+from dataclasses import dataclass
+
+from ..leaf import Edge, option
+from ..legality import Rule
+from ..mechanisms.blocked import Epilogue, registers_held_to
+from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
+from ..mechanisms.limbs import LEAST_K
+from ..mechanisms.operands import Fragments
+from ..mechanisms.split import Split
+from ..problem import DType, Grade
+
+_LEAST_INTERVALS = 6
+"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tf32x3Tile:
+    """Sizes of the block tile and the warp tile."""
+
+    block_m: int = option(64, 16, 32, 96, 128, 192, 256, meaning="rows of C a CTA computes")
+    block_n: int = option(64, 8, 16, 32, 96, 128, 192, 256, meaning="columns of C a CTA computes")
+    block_k: int = option(32, 8, 16, 64, meaning="steps of k that a tile covers")
+    warp_m: int = option(32, 16, 64, meaning="rows of C a warp computes")
+    warp_n: int = option(32, 8, 16, 64, meaning="columns of C a warp computes")
+    slices: int = option(1, 2, 4, 8, meaning="sliced-K: groups of warps that share out the k of each tile")
+
+    @property
+    def mma_m(self) -> int:
+        """Rows of C of one instruction."""
+        return 16
+
+    @property
+    def warps(self) -> int:
+        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
+        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+
+    @property
+    def lane_n(self) -> int:
+        """Columns of C that a thread holds elements of."""
+        return self.warp_n // 4
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread holds, each twice: what an interval of k adds, and the sum."""
+        return self.warp_m * self.warp_n // 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tf32x3Pipeline:
+    """How tiles of A and B come to shared memory by cp.async, and from there to the tensor cores."""
+
+    promote: int = option(32, 16, 64, meaning="steps of k after which the tensor cores' sums are added up in float")
+    stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
+    vec_a: int = option(1, 2, 4, meaning="elements of A that one copy moves")
+    vec_b: int = option(1, 2, 4, meaning="elements of B that one copy moves")
+    fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
+    interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
+
+
+_RULES: tuple[Rule["Tf32x3Config"], ...] = (
+    Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
+    Rule(
+        "results need not be more accurate than elementwise",
+        lambda problem, config, arch: config.accuracy.keeps(problem.accuracy),
+    ),
+    LEAST_K,
+    Rule(
+        "the device multiplies TF32 by mma.m16n8k8",
+        lambda problem, config, arch: "mma.m16n8k8" in arch.instructions,
+    ),
+    Rule(
+        "a lane stores the two neighbours that it holds of a row of C at a time, not {c.epilogue.vec_c}, or as many of "
+        "its {c.tile.lane_n} as pass through shared memory",
+        lambda problem, config, arch: (
+            config.epilogue.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % config.epilogue.vec_c == 0)
+        ),
+    ),
+    *FRAGMENT_RULES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tf32x3Config(FragmentConfig):
+    """A variant of the family."""
+
+    family = "tf32x3"
+    title = "float by products of TF32 limbs on the tensor cores, split as fragments are read"
+    template = "tf32x3.cu.jinja"
+    order = 7
+    rules = _RULES
+    tensor_cores = True
+    joined = (
+        ("", ("block_m", "block_n", "block_k")),
+        ("warp", ("warp_m", "warp_n")),
+        ("vec", ("vec_a", "vec_b", "vec_c")),
+    )
+
+    tile: Tf32x3Tile = Tf32x3Tile()
+    pipeline: Tf32x3Pipeline = Tf32x3Pipeline()
+    split: Split = Split()
+    epilogue: Epilogue = Epilogue()
+    launch: FragmentLaunch = FragmentLaunch()
+    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def accuracy(self) -> Grade:
+        return Grade.ELEMENTWISE
+
+    @property
+    def least_k(self) -> int:
+        """Steps of k with fewer of which products are in float, so that each element keeps its bound."""
+        return _LEAST_INTERVALS * self.pipeline.promote
+
+    @property
+    def products(self) -> int:
+        return 3
+
+    # --- resources
+
+    def _operand_registers(self) -> int:
+        return (self.tile.warp_m + self.tile.warp_n) * STEP // 32
+
+    def least_registers(self, dtype: DType) -> int:
+        """Registers that a thread can do with; with fewer some spill."""
+        return 2 * self.tile.accumulators + 2 * self._operand_registers() + 40
+
+    def registers(self, dtype: DType) -> int:
+        """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile ahead."""
+        if self.tile.accumulators >= 64:
+            return registers_held_to(self)  # it takes what there is
+        ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
+        copies = self.copied("a") // self.pipeline.vec_a + self.copied("b") // self.pipeline.vec_b
+        if copies > 8:
+            ahead += copies + 8
+        if self.stream_ctas_per_sm or self.persistent_tiles > 1:
+            ahead += 48
+        if self.clustered or self.epilogue.shared:
+            ahead += 16
+        return min(registers_held_to(self), self.least_registers(dtype) + ahead)

@@ -1,0 +1,142 @@
+"""What families share whose warps read the fragments of tensor cores from shared memory, element by element."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..arch import Arch
+from ..leaf import Mode, option
+from ..legality import Rule
+from ..problem import DType, Problem
+from .blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig
+from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k
+from .split import split_rules
+
+MOST_ACCUMULATORS = 64
+"""Elements of C that a thread can hold in registers, at most two each, beside the operands."""
+STEP = 8
+"""Steps of k whose operands a warp reads at once."""
+_SWAPPED = 16
+"""Elements of a row within which chunks are swapped in shared memory, or a part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentLaunch:
+    """Order of tiles, and PDL."""
+
+    raster: int = option(1, 4, 8, 16, meaning="rows of tiles of a rasterisation group (threadblock swizzle)")
+    l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
+
+
+def _interleave_fits(problem: Problem, config: "FragmentConfig", arch: Arch) -> bool:
+    groups, tile = config.pipeline.interleave, config.tile
+    if groups == 1:
+        return True
+    # Not the instructions of a tile's last step, which waits for the next tile.
+    steps = tile.block_k // (tile.slices * STEP)
+    places = (steps - 1) * (tile.warp_m // tile.mma_m) * (tile.warp_n // 8)
+    copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
+    return config.pipeline.fragments is Fragments.DOUBLE and bool(groups <= min(copies, places))
+
+
+def _copied_evenly(problem: Problem, config: "FragmentConfig", arch: Arch) -> bool:
+    """Whether all threads copy, or in tiles that fit a narrow C half of them at least; with and without vectors."""
+    team, widest = config.threads, (config.pipeline.vec_a, config.pipeline.vec_b)
+    for operand, vec in zip("ab", widest):
+        along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
+        for each in (1, vec):
+            copiers = config.copiers(operand, each, along)
+            if copiers < (team // 2 if config.fitted else team) or elements > MOST_COPIES * each * copiers:
+                return False
+    return True
+
+
+FRAGMENT_RULES: tuple[Rule[Any], ...] = (
+    *TILE_RULES,
+    Rule(
+        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
+        lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
+    ),
+    Rule(
+        "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
+        "double-buffered fragments",
+        lambda problem, config, arch: (
+            config.tile.block_k
+            % (config.tile.slices * STEP * (2 if config.pipeline.fragments is Fragments.DOUBLE else 1))
+            == 0
+        ),
+    ),
+    Rule(
+        "interleave {c.pipeline.interleave} is for double-buffered fragments, at most the copies of a thread of A or B "
+        "for a tile and the instructions they go with",
+        _interleave_fits,
+    ),
+    Rule(
+        "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C",
+        _copied_evenly,
+    ),
+    *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
+    Rule(
+        "a CTA of several tiles of C has no shared memory free for the accumulators of {c.tile.slices} slices",
+        lambda problem, config, arch: config.tile.slices == 1 or config.split.mode is not Mode.PERSISTENT,
+    ),
+    Rule(
+        "CTAs of several tiles of C count fewer than 2^31 of them",
+        lambda problem, config, arch: config.split.mode is not Mode.PERSISTENT or config.tiles(problem) < 2**31,
+    ),
+    *BLOCKED_RULES,
+)
+"""The rules on tiles, copies, work and epilogue, beside dtype, device and accuracy."""
+
+
+class FragmentConfig(BlockedConfig):
+    """A config of such a family."""
+
+    __slots__ = ()
+
+    def smem_bytes(self, dtype: DType) -> int:
+        """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; later
+        what a family of block tiles needs."""
+        tile, wide = self.tile, WIDE_BYTES // dtype.size_bytes
+        banks = 8 * wide  # elements that all banks of shared memory hold side by side
+        sides = sum(side + (4 if side % banks else 0) for side in (tile.block_m, tile.block_n))
+        elements = self.pipeline.stages * tile.block_k * sides
+        passing = self.passing_elements(8, wide, wide)
+        if tile.slices > 1 or self.clustered or self.persistent_tiles == 1:
+            elements = self.most_elements(elements, passing, wide)
+        elif self.epilogue.shared:  # accumulators pass beside the stages, which are filled again meanwhile
+            elements += passing
+        return int(elements) * dtype.size_bytes
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the block tile has a side that is there for a C as narrow as that."""
+        return False
+
+    def extent(self, operand: str) -> int:
+        """Rows of A or columns of B in a tile."""
+        return int(self.tile.block_m if operand == "a" else self.tile.block_n)
+
+    def copied(self, operand: str) -> int:
+        """Elements of an operand that a thread copies for a tile where all threads do."""
+        return int(-(-self.extent(operand) * self.tile.block_k // self.threads))
+
+    def copiers(self, operand: str, vec: int, along_k: bool) -> int:
+        """How many threads copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
+        whose copies lie at the same distances for all of them, in memory and where chunks of rows are swapped."""
+        return _copiers(self.extent(operand), self.tile.block_k, vec, along_k, self.threads)
+
+
+@cache
+def _copiers(extent: int, depth: int, vec: int, along_k: bool, threads: int) -> int:
+    per_row = (depth if along_k else extent) // vec
+    swapped = along_k or extent % _SWAPPED == 0
+    period = 2 if along_k and depth > STEP else 4  # rows after which chunks are swapped alike, or after a multiple
+
+    def alike(count: int) -> bool:
+        rows, more = divmod(count, per_row)
+        if rows == 0:  # a row takes several copies of each thread, which no swap may cross
+            return per_row % count == 0 and (not swapped or count * vec % _SWAPPED == 0)
+        return more == 0 and (not swapped or rows in (1, 2) or rows % period == 0)
+
+    return next(count for count in range(threads, 0, -1) if alike(count) or count == 1)

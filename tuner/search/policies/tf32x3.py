@@ -1,0 +1,83 @@
+"""What searches try of the `tf32x3` family, and what the model has to know of it."""
+
+from typing import Any
+
+from ....codegen.arch import Arch
+from ....codegen.families.tf32x3 import Tf32x3Config
+from ....codegen.leaf import Mode
+from ....codegen.legality import Rule
+from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
+from ....codegen.mechanisms.operands import Fragments, widest
+from ....codegen.problem import Grade, Problem
+from . import blocked, fragments
+from .policy import Cost
+
+_SPLIT = 5
+"""Instructions that make limbs of an element, an addition in float aside; those on integers issue at half the rate."""
+
+
+def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
+    # With 64 the errors on positive data come near those of sums in order.
+    most = 64 if problem.accuracy is Grade.NORMWISE else 32
+    fitting = [each for each in (64, 32) if each <= most and 6 * each <= problem.k]
+    return config.pipeline.promote in (fitting or [16])
+
+
+_ADVICE: tuple[Rule[Tf32x3Config], ...] = (
+    Rule(
+        "k is long enough for the tensor cores: {c.least_k}",
+        lambda problem, config, arch: problem.k >= config.least_k,
+    ),
+    Rule("sums are promoted no more often than the promise and errors ask for", _promotes),
+    Rule(
+        "a warp tile is at most twice as long as wide",
+        lambda problem, config, arch: blocked.nearly_square(2, config.tile.warp_m, config.tile.warp_n),
+    ),
+    *fragments.SHAPES_PAY,
+    Rule(
+        "C is stored in vectors as wide as its rows and a lane's columns allow",
+        lambda problem, config, arch: (
+            config.epilogue.vec_c
+            == min(widest(problem, "c"), 4 if config.epilogue.shared and config.tile.lane_n % 4 == 0 else 2)
+        ),
+    ),
+    *fragments.TILES_PAY,
+    Rule(
+        f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K, persistent CTAs or "
+        "more than 16 steps of k in a tile",
+        lambda problem, config, arch: (
+            config.tile.accumulators < MOST_ACCUMULATORS
+            or (
+                config.tile.block_k <= 16 * config.tile.slices
+                and config.split.mode not in (Mode.STREAM_K, Mode.PERSISTENT)
+            )
+        ),
+    ),
+    *fragments.ENDS_PAY,
+)
+
+
+class _Tf32x3(blocked.Blocked):
+    instead = ({"interleave": 1}, {"interleave": 1, "stages": 2})
+    advice = _ADVICE
+    first = (
+        "promote", "block_m", "block_n", "block_k", "warp_m", "warp_n", "stages", "vec_a", "vec_b", "vec_c",
+        "fragments", "slices", "mode", "parts", "reduce", "raster",
+    )  # fmt: skip
+    orders_tiles = blocked.Blocked.orders_tiles | {"warp_m", "warp_n"}
+
+    def cost(self, problem: Problem, config: Any) -> Cost:
+        tile = config.tile
+        read = 1 / tile.warp_m + 1 / tile.warp_n
+        return Cost(
+            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
+            smem_loads=read + 1 / tile.block_m + 1 / tile.block_n,
+            splitting=_SPLIT * read,
+            ahead=config.pipeline.stages - 1,
+            fragments_ahead=config.pipeline.fragments is Fragments.DOUBLE,
+            rate=0.35,  # not measured yet: TF32 runs at half the rate of halves, and 0.7 of that is expected
+            narrow=blocked.narrow_operands(problem, config),
+        )
+
+
+POLICY = _Tf32x3()
