@@ -16,7 +16,7 @@ from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.families import families, family_named, parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from variants import dtypes, edges
 
 NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
@@ -49,7 +49,8 @@ def bundle(texts: tuple[tuple[str, str], ...], transes: tuple[str, ...] = ("nn",
         for number, (text, dtype) in zip(count(1), texts):
             config = parse(text)
             m, n, k = config.multiples if config.edge == "exact" else (65, 36, 24)
-            shape = f"{number * m}x{n}x{2 * k}"
+            deep = 2 if config.accuracy is Grade.IEEE else 16  # k is at least so long where each element is promised
+            shape = f"{number * m}x{n}x{deep * k}"
             rows.append(Served(Problem.parse(shape, dtype, trans, config.accuracy), config, ARCHES[arch]))
     return emit(rows, "gemm", Layout(main=True))
 

@@ -17,10 +17,12 @@ _SPLIT = 5
 
 
 def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
-    # With 64 the errors on positive data come near those of sums in order.
+    # Within a tile the compiler knows when: it leaves out to set sums to 0, and additions in other tiles. With 64 the
+    # errors on positive data come near those of sums in order.
     most = 64 if problem.accuracy is Grade.NORMWISE else 32
-    fitting = [each for each in (64, 32) if each <= most and 6 * each <= problem.k]
-    return config.pipeline.promote in (fitting or [16])
+    most = max(16, min(most, config.tile.block_k // config.tile.slices))
+    fitting = [each for each in (64, 32, 16) if each <= most and 6 * each <= problem.k]
+    return bool(config.pipeline.promote == (fitting or [16])[0])
 
 
 _ADVICE: tuple[Rule[Tf32x3Config], ...] = (
@@ -28,7 +30,7 @@ _ADVICE: tuple[Rule[Tf32x3Config], ...] = (
         "k is long enough for the tensor cores: {c.least_k}",
         lambda problem, config, arch: problem.k >= config.least_k,
     ),
-    Rule("sums are promoted no more often than the promise and errors ask for", _promotes),
+    Rule("sums are promoted once a tile, or as seldom as the promise and errors allow", _promotes),
     Rule(
         "a warp tile is at most twice as long as wide",
         lambda problem, config, arch: blocked.nearly_square(2, config.tile.warp_m, config.tile.warp_n),
