@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,10 +23,10 @@ from ...codegen.families import parse
 from ...codegen.leaf import Edge, Mode
 from ...codegen.legality import serves
 from ...codegen.mechanisms.split import MODES, Reduce
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
-from .features import FEATURES, TYPICAL, Floats, Table
+from .features import FEATURES, Floats, Table, typical
 from .policies import policy_of
 
 MODELLED = 200
@@ -45,17 +45,35 @@ class Trees:
     """A row for each tree: the answer is yes above the border."""
     leaves: Floats
     """A row for each tree: what it adds in each leaf."""
+    _asked: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """Features that are asked for: each question once, of which trees have half in common."""
+    _borders: NDArray[np.float32] = field(init=False, repr=False, compare=False)
+    _levels: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """The questions of all trees, a row for each level, the highest bit first."""
+    _first: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """The place of each tree's first leaf."""
+
+    def __post_init__(self) -> None:
+        asked = np.stack([self.questions.ravel(), self.borders.ravel().astype(np.float32)])
+        each, which = np.unique(asked, axis=1, return_inverse=True)
+        values = {
+            "_asked": each[0].astype(np.intp),
+            "_borders": each[1].astype(np.float32)[:, None],
+            "_levels": which.reshape(self.questions.shape).T[::-1].copy(),
+            "_first": np.arange(self.leaves.size).reshape(self.leaves.shape)[:, :1],
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""
-        count, depth = self.questions.shape
-        columns, borders = np.ascontiguousarray(features.T, np.float32), self.borders.T.astype(np.float32)
-        asked = columns[self.questions.T.ravel()]  # whole rows: several times as fast
-        answers = (asked > borders.reshape(-1, 1)).reshape(depth, count, -1)
-        leaf = np.zeros(answers.shape[1:], np.uint8)
-        for bit, answer in enumerate(answers.view(np.uint8)):
-            leaf |= answer << bit
-        found: Floats = self.leaves.ravel().take(leaf + (np.arange(count)[:, None] << depth)).sum(axis=0)
+        columns = np.ascontiguousarray(features.T, np.float32)
+        answers = (columns.take(self._asked, axis=0) > self._borders).view(np.uint8)
+        leaf = np.zeros((len(self.leaves), len(features)), np.uint8)
+        for level in self._levels:
+            leaf += leaf
+            leaf += answers.take(level, axis=0)
+        found: Floats = self.leaves.ravel().take(leaf + self._first).sum(axis=0)
         return found
 
 
@@ -108,8 +126,7 @@ class Ranker:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
         what it puts far behind too little was measured for the trees to know better."""
         table = self.table(info)
-        rows = table.likeliest(problem, MODELLED)
-        features = table.features(problem, rows)
+        rows, features = table.likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
@@ -135,7 +152,7 @@ def _changed(config: Config, values: dict[str, Any]) -> Config:
 @cache
 def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
     """A kernel of the portfolio with every way to share out the work that it can have on a device."""
-    served = next((problem for problem in TYPICAL[dtype] if serves(base, problem, arch)), None)
+    served = next((problem for problem in typical(dtype, Grade.IEEE) if serves(base, problem, arch)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
