@@ -150,7 +150,7 @@ class _Contest:
     def _enter(self, key: str, verifier: Verifier, timer: Timer) -> None:
         """A rival joins. A wrong result of the vendor's library is told, and timed: it is what users get."""
         if key in self._others:
-            launch = prepare(self.device, self.problem, self._others[key]).launch
+            launch: Launch = prepare(self.device, self.problem, self._others[key]).launch
         else:
             launch = self._fastest(timer) if key == "cublaslt" else rival(self.device, self.problem, key)
         reason = self._checked(verifier, key, launch)
