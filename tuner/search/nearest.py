@@ -76,8 +76,12 @@ def _by_kind(records: Sequence[Record]) -> _Kinds:
 
 def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicted]:
     """The configs that the ranker expects most of, as they serve a problem on a GPU, at most so many, best first; none
-    where it knows nothing: for the processor, a product without work, or a type that it was not fitted to."""
-    ranker = None if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0 else ranker_of(problem.dtype)
+    where it knows nothing: for the processor, a product without work, or a type that it was not fitted to. Where it was
+    not fitted to the accuracy it is that of the next finer one."""
+    if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+        return []
+    coarsest_first = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
+    ranker = next(filter(None, (ranker_of(problem.dtype, grade) for grade in coarsest_first)), None)
     ranked = ranker.ranked(problem, info) if ranker else ()
     fits = ((fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)), each) for each in ranked)
     return list(itertools.islice((replace(each, config=config) for config, each in fits if config is not None), count))

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -98,10 +98,10 @@ class Predicted:
 
 
 class Ranker:
-    """The portfolio and trees of one type."""
+    """The portfolio and trees of one type and accuracy."""
 
-    def __init__(self, values: dict[str, Any], dtype: DType) -> None:
-        self.dtype = dtype
+    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
+        self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
         self.device_key = str(values["device"])
@@ -117,20 +117,22 @@ class Ranker:
     def table(self, info: DeviceInfo) -> Table:
         """The portfolio with every way to share out the work, as far as the device has them."""
         if info not in self._tables:
-            every = (_on_device(base, self.dtype, info.arch) for base in self.portfolio)
+            every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
             configs = dict.fromkeys(itertools.chain.from_iterable(every))
             self._tables[info] = Table(tuple(configs), self.dtype, info)
         return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
-        what it puts far behind too little was measured for the trees to know better."""
+        what it puts far behind too little was measured for the trees to know better. Nothing is said of the regret
+        where the problem allows kernels that are less accurate than those here, and perhaps much faster."""
+        same, problem = problem.accuracy is self.accuracy, replace(problem, accuracy=self.accuracy)
         table = self.table(info)
         rows, features = table.likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
-        regret = self.regret if info.key == self.device_key else None
+        regret = self.regret if same and info.key == self.device_key else None
         return (Predicted(table.configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
 
 
@@ -150,9 +152,9 @@ def _changed(config: Config, values: dict[str, Any]) -> Config:
 
 
 @cache
-def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
+def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
     """A kernel of the portfolio with every way to share out the work that it can have on a device."""
-    served = next((problem for problem in typical(dtype, Grade.IEEE) if serves(base, problem, arch)), None)
+    served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, arch)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
@@ -163,15 +165,26 @@ def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
     return tuple(config for config in found if serves(config, served, arch))
 
 
-def _on_device(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
+def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple[Config, ...]:
     """The same of a kernel of another device, with what this one lacks replaced."""
-    ways = (shared_out(base.changed(**other), dtype, arch) for other in ({}, *policy_of(base.family).instead))
+    ways = (shared_out(base.changed(**other), dtype, arch, accuracy) for other in ({}, *policy_of(base.family).instead))
     return next(filter(None, ways), ())
 
 
 @cache
-def ranker_of(dtype: DType) -> Ranker | None:
-    """The ranker that ships for a type; None where there is none."""
+def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Ranker | None:
+    """The ranker that ships for a type and accuracy; None where there is none."""
+    values = _shipped().get(name_of(dtype, accuracy))
+    return Ranker(values, dtype, accuracy) if values else None
+
+
+def name_of(dtype: DType, accuracy: Grade) -> str:
+    """Under which the file has a ranker: the type, and the accuracy where it is not `ieee`."""
+    return dtype.value if accuracy is Grade.IEEE else f"{dtype.value} {accuracy}"
+
+
+@cache
+def _shipped() -> dict[str, Any]:
     file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
-    values = json.loads(file.read_text()).get(dtype.value) if file.is_file() else None
-    return Ranker(values, dtype) if values else None
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return found

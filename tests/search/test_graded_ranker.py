@@ -1,0 +1,137 @@
+"""Products that need not be `ieee`: their features, data and ranker, by made-up trials."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewright
+from tilewright.codegen.families import parse
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search import nearest as looked_up
+from tilewright.tuner.search.features import FEATURES, Table
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.nearest import nearest, predictions
+from tilewright.tuner.search.ranker import Ranker, ranker_of, shared_out
+
+H200 = KNOWN["nvidia-h200"]
+FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+GRADES = pytest.mark.parametrize("accuracy", [Grade.NORMWISE, Grade.ELEMENTWISE])
+SPLIT = ("wgmma:128x128x64", "wgmma:64x128x64,scheme=bf16x6", "mma:64x64x32,warp=32,scheme=bf16x6")
+WHOLE = "simt:64x128x16,lanes_m=4"
+
+
+def ranker(asks: str, above: float, less: int) -> Ranker:
+    """One that has kernels take `less` where they answer yes."""
+    trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
+    level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
+    values = {"portfolio": [*SPLIT, WHOLE], "device": H200.key, "regret": 1.25, "ranking": trees, "level": level}
+    return Ranker(values, DType.FLOAT, Grade.NORMWISE)
+
+
+def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    of_grade = ranker("limbs", 2.5, 500)  # three limbs are the best
+    original = looked_up.ranker_of
+    known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: known.get(grade, original(dtype, grade)))
+    problem = Problem.parse("300x5000x700", accuracy="normwise")
+    first, second, *others = predictions(problem, H200, 9)
+    assert {each.config.limbs for each in (first, second)} == {3}
+    assert others[0].us == pytest.approx(first.us * np.exp(0.05))
+    assert {each.config.limbs for each in others} == {0, 2}
+    assert {each.regret for each in (first, *others)} == {1.25}
+    found = Store(tmp_path).lookup(H200, problem, nearest)
+    assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.us)
+    for finer in (Grade.ELEMENTWISE, Grade.IEEE):
+        assert predictions(replace(problem, accuracy=finer), H200, 1)[0].config.accuracy is Grade.IEEE
+    ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
+    assert {config.family for config in ampere} == {"mma", "simt"}  # it has no wgmma
+
+
+@GRADES
+def test_without_a_ranker_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(accuracy: Grade) -> None:
+    ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
+    if ranker_of(DType.FLOAT, accuracy) is not None:
+        pytest.skip("it has one")
+    expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
+    assert [(each.config, each.us) for each in found] == [(each.config, each.us) for each in expected]
+    assert {each.regret for each in found} == {None}  # others may be much faster
+
+
+@GRADES
+@pytest.mark.parametrize("shape", ["300x5000x70", "1x1x1", "12000x3x900", "7000x7000x7000"])
+def test_features_of_limbs_are_numbers(accuracy: Grade, shape: str) -> None:
+    problem = Problem.parse(shape, accuracy=accuracy)
+    table = Table([*map(parse, (*SPLIT, WHOLE))], DType.FLOAT, H200)
+    features = table.features(problem)
+    assert np.isfinite(features).all()
+    found = {name: features[:, place] for place, name in enumerate(FEATURES)}
+    assert found["limbs"].tolist() == [2, 3, 3, 0]
+    assert found["products"].tolist() == [3, 6, 6, 1]
+    assert found["promote"][:3].tolist() == [64, 64, table.configs[2].get("promote")]
+    assert found["promote"][3] == -1
+    assert found["splitting"][0] < found["splitting"][1] == found["splitting"][2]
+    assert found["splitting"][3] < found["splitting"][0] - 5
+    assert found["arithmetic"][1] >= found["arithmetic"][0]
+
+
+def test_the_time_modelled_for_many_is_near_that_for_one() -> None:
+    configs = [*map(parse, SPLIT)]
+    for shape in ("2048", "8192", "300x5000x700"):
+        problem = Problem.parse(shape, accuracy="normwise")
+        modelled = Table(configs, DType.FLOAT, H200).modelled_us(problem)
+        for config, us in zip(configs, modelled):
+            assert 0.5 < us / estimate_us(problem, config, H200) < 2, (shape, config)
+
+
+@GRADES
+def test_kernels_of_limbs_serve_only_who_allows_them(accuracy: Grade) -> None:
+    allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200.arch, accuracy)}
+    assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
+    assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200.arch)
+
+
+@GRADES
+def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
+    accuracy: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    dataset = __import__("dataset")
+    assert {problem.kind for problem in dataset.problems(accuracy)} >= {f"float {t} {accuracy}" for t in ("nn", "tt")}
+    assert len(set(dataset.problems(accuracy))) > 180
+    assert [p.shape for p in dataset.problems(accuracy)] == [p.shape for p in dataset.problems()[::2]]
+    problem = Problem.parse("700x900x800", accuracy=accuracy)
+    found = dataset.variants(problem, H200)
+    assert len(found) == len(set(found)) == dataset.TRIALS
+    assert all(serves(config, problem, H200.arch) for config in found)
+    assert {config.accuracy for config in found} >= {accuracy, Grade.IEEE}
+    assert len({config.family for config in found if config.limbs}) > 1
+
+
+def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    dataset = __import__("dataset")
+    configs = [parse(text) for text in (*SPLIT, WHOLE)]
+    rows = []
+    for place, accuracy in enumerate(Grade):
+        those = [c for c in configs if c.accuracy.keeps(accuracy)]
+        trials = [[str(c), Entry("ok", 5.0 + place + i).packed()] for i, c in enumerate(those)]
+        row = {"shape": "64x32x160", "dtype": "float", "trans": "nt", "vendor_us": 9.0, "trials": trials}
+        rows.append(row | ({} if accuracy is Grade.IEEE else {"accuracy": accuracy.value}))
+    file = tmp_path / "trials.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset.pack([file], tmp_path / "packed")
+    names = {path.name for path in (tmp_path / "packed").iterdir()}
+    assert names == {"float.tar.xz", "float-elementwise.tar.xz", "float-normwise.tar.xz"}
+    read = {each.problem.accuracy: each for each in dataset.read(tmp_path / "packed")}
+    for place, accuracy in enumerate(Grade):
+        each = read[accuracy]
+        assert (each.problem.trans, each.vendor_us) == ("nt", 9.0)
+        assert {c: entry.time_us for c, entry in each.entries.items()} == {
+            c: 5.0 + place + i for i, c in enumerate(c for c in configs if c.accuracy.keeps(accuracy))
+        }
