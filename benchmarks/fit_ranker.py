@@ -21,6 +21,7 @@ import catboost
 import numpy as np
 from dataset import read
 from numpy.typing import NDArray
+from pool import RANKER, as_text
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
@@ -60,7 +61,6 @@ FALL = 3.0
 FOLDS = 9
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
-RESULT = Path(__file__).parent.parent / "configs" / "ranker.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--judge", action="store_true", help="do not write")
     options = parser.parse_args()
     everything = [Tuned.of(each.problem, each.entries) for each in read(options.data)]
-    document = json.loads(RESULT.read_text())  # what there are no data of stays
+    document = json.loads(RANKER.read_text())  # what there are no data of stays
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
         print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
@@ -255,7 +255,7 @@ def main() -> None:
         regret = float(np.quantile(sure, 0.9))
         document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
-        RESULT.write_text(json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n")
+        RANKER.write_text(as_text(document))
 
 
 if __name__ == "__main__":

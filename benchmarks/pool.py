@@ -1,4 +1,5 @@
-"""Add a pool of kernels for products that need not be `ieee` to suites/pool.json, without a GPU.
+"""Add a pool of kernels for products that need not be `ieee` to suites/pool.json and, as long as no ranker was fitted
+to measurements of them, to configs/ranker.json, for the device's model to rank. Needs no GPU.
 
     python benchmarks/pool.py normwise
     python benchmarks/pool.py elementwise
@@ -13,6 +14,8 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from dataset import POOL, problems
@@ -31,6 +34,7 @@ SHAPES = 50
 KERNELS, IEEE_KERNELS = 96, 24
 UNTOLD = {"raster": (1, 8), "ordered": (False, True), "evict_first": (False,)}
 """What the model does not tell apart: the values that are tried of each."""
+RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
 FAR = 0.7
 """Logarithm of a slowdown from which on a kernel is no choice for a shape."""
 
@@ -62,7 +66,7 @@ def ordered(base: Config, accuracy: Grade) -> Iterator[Config]:
 
 
 def pool_of(accuracy: Grade, shapes: int = SHAPES) -> list[str]:
-    """The pool, as text."""
+    """Its kernels that split, as text."""
     tables = [table for problem in problems(accuracy)[:shapes] if (table := costs_of(problem))]
     bases = list(dict.fromkeys(base for table in tables for base in table))
     costs = np.array([[min(FAR, table.get(base, FAR)) for table in tables] for base in bases])
@@ -78,16 +82,25 @@ def pool_of(accuracy: Grade, shapes: int = SHAPES) -> list[str]:
         del left[first]
         best = np.minimum(best, costs[first])
         found |= dict.fromkeys(ordered(bases[first], accuracy))
-    ieee = json.loads(POOL.read_text())[DType.FLOAT.value][:IEEE_KERNELS]
-    return [*map(str, list(found)[:KERNELS]), *ieee]
+    return [*map(str, list(found)[:KERNELS])]
+
+
+def as_text(rankers: dict[str, Any]) -> str:
+    """The file of rankers, a line for each kernel and for each list of a tree."""
+    return json.dumps(rankers, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n"
 
 
 def main() -> None:
-    """Add to the file."""
+    """Add to the files."""
     accuracy = Grade.parse(sys.argv[1])
+    name, found = name_of(DType.FLOAT, accuracy), pool_of(accuracy)
     pools = json.loads(POOL.read_text())
-    pools[name_of(DType.FLOAT, accuracy)] = pool_of(accuracy)
+    pools[name] = [*found, *pools[DType.FLOAT.value][:IEEE_KERNELS]]
     POOL.write_text(json.dumps(pools, indent=1) + "\n")
+    rankers = json.loads(RANKER.read_text())
+    if "ranking" not in rankers.get(name, {}):
+        rankers[name] = {"portfolio": found}
+        RANKER.write_text(as_text(rankers))
 
 
 if __name__ == "__main__":

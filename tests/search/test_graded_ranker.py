@@ -17,7 +17,7 @@ from tilewright.tuner.search import nearest as looked_up
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import nearest, predictions
-from tilewright.tuner.search.ranker import Ranker, ranker_of, shared_out
+from tilewright.tuner.search.ranker import Ranker, plain, ranker_of, shared_out
 
 H200 = KNOWN["nvidia-h200"]
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
@@ -54,13 +54,31 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
 
 
 @GRADES
-def test_without_a_ranker_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(accuracy: Grade) -> None:
+def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(
+    accuracy: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = looked_up.ranker_of
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: original(dtype) if grade is Grade.IEEE else None)
     ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
-    if ranker_of(DType.FLOAT, accuracy) is not None:
-        pytest.skip("it has one")
     expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
     assert [(each.config, each.us) for each in found] == [(each.config, each.us) for each in expected]
     assert {each.regret for each in found} == {None}  # others may be much faster
+
+
+@GRADES
+def test_what_was_not_measured_is_compared_by_the_model_with_what_was(accuracy: Grade) -> None:
+    ranker = ranker_of(DType.FLOAT, accuracy)
+    if ranker is None or ranker.measured:
+        pytest.skip("it was measured")
+    assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
+    assert {config.accuracy for config in ranker.portfolio} == {accuracy}
+    for shape, splits in (("4096", True), ("900x700x800", True), ("5x7x9", False), ("64x64x65536", False)):
+        problem = Problem.parse(shape, accuracy=accuracy)
+        found = predictions(problem, H200, 300)
+        assert (found[0].config.limbs > 0) is splits
+        assert {each.config.accuracy for each in found} >= {Grade.IEEE} | ({accuracy} if problem.k > 9 else set())
+        assert [each.us for each in found] == sorted(each.us for each in found)
+        assert all(serves(each.config, problem, H200.arch) for each in found)
 
 
 @GRADES

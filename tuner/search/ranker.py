@@ -97,22 +97,17 @@ class Predicted:
     on another device than that which was measured."""
 
 
-class Ranker:
-    """The portfolio and trees of one type and accuracy."""
+class Portfolio:
+    """Kernels of one type and accuracy of which nothing was measured: the model of the device ranks them."""
+
+    measured = False
 
     def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
-        self.device_key = str(values["device"])
-        """The device that was measured."""
-        self.regret = float(values["regret"])
-        """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
-        self.trees = trees_of(values["ranking"])
-        """For log(time / best time) of a product."""
-        self.level = trees_of(values["level"])
-        """For log(best time / least time) of a product."""
         self._tables: dict[DeviceInfo, Table] = {}
+        self._factors: dict[DeviceInfo, Floats] = {}
 
     def table(self, info: DeviceInfo) -> Table:
         """The portfolio with every way to share out the work, as far as the device has them."""
@@ -123,17 +118,43 @@ class Ranker:
         return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
+        """What to run for a problem on a GPU, the most promising first; none where the device has none."""
+        table = self.table(info)
+        if info not in self._factors:
+            self._factors[info] = np.array([policy_of(config.family).factor(config) for config in table.configs])
+        us = np.where(table.sensible(problem), table.modelled_us(problem) * self._factors[info], np.inf)
+        order = np.argsort(us, kind="stable")
+        return (Predicted(table.configs[i], float(us[i]), None) for i in order if us[i] < np.inf)
+
+
+class Ranker(Portfolio):
+    """The portfolio and trees of one type and accuracy."""
+
+    measured = True
+
+    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
+        super().__init__(values, dtype, accuracy)
+        self.device_key = str(values["device"])
+        """The device that was measured."""
+        self.regret = float(values["regret"])
+        """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
+        self.trees = trees_of(values["ranking"])
+        """For log(time / best time) of a product."""
+        self.level = trees_of(values["level"])
+        """For log(best time / least time) of a product."""
+
+    def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
         what it puts far behind too little was measured for the trees to know better. Nothing is said of the regret
         where the problem allows kernels that are less accurate than those here, and perhaps much faster."""
         same, problem = problem.accuracy is self.accuracy, replace(problem, accuracy=self.accuracy)
-        table = self.table(info)
-        rows, features = table.likeliest(problem, MODELLED)
+        rows, features = self.table(info).likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
         regret = self.regret if same and info.key == self.device_key else None
-        return (Predicted(table.configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
+        configs = self.table(info).configs
+        return (Predicted(configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
 
 
 def plain(config: Config) -> Config:
@@ -172,10 +193,11 @@ def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple
 
 
 @cache
-def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Ranker | None:
-    """The ranker that ships for a type and accuracy; None where there is none."""
-    values = _shipped().get(name_of(dtype, accuracy))
-    return Ranker(values, dtype, accuracy) if values else None
+def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Portfolio | None:
+    """The ranker that ships for a type and accuracy, or a portfolio alone; None where there is neither."""
+    values = shipped().get(name_of(dtype, accuracy))
+    kind = Ranker if values and "ranking" in values else Portfolio
+    return kind(values, dtype, accuracy) if values else None
 
 
 def name_of(dtype: DType, accuracy: Grade) -> str:
@@ -184,7 +206,8 @@ def name_of(dtype: DType, accuracy: Grade) -> str:
 
 
 @cache
-def _shipped() -> dict[str, Any]:
+def shipped() -> dict[str, Any]:
+    """What ships of all types and accuracies, by name."""
     file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
     found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return found
