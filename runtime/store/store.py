@@ -102,18 +102,17 @@ class Store:
         shape. A record is replaced whole, which changes the times of its folder: while these stay no file is looked
         at."""
         begun_ns, folder = time.time_ns(), self.root / "records"
+        same: object = None
         try:
             facts = os.stat(folder)
-            same: object = str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
-            settled = begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS
+            if begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
+                same = str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
         except FileNotFoundError:
-            same, settled = str(folder), True
+            same = str(folder)
         except OSError:
-            same, settled = None, False
+            pass  # reading tells why
         known, shipped, _, found = _merged
-        if same is not None and same == known and shipped is self._shipped:
-            return found
-        return self._merge(same if settled else None)
+        return found if same and same == known and shipped is self._shipped else self._merge(same)
 
     def _merge(self, same: object) -> tuple[Record, ...]:
         global _merged

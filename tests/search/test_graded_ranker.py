@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilewright
+from tilewright.codegen.arch import ARCHES, Arch
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
-from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search import nearest as looked_up
@@ -79,6 +80,17 @@ def test_what_was_not_measured_is_compared_by_the_model_with_what_was(accuracy: 
         assert {each.config.accuracy for each in found} >= {Grade.IEEE} | ({accuracy} if problem.k > 9 else set())
         assert [each.us for each in found] == sorted(each.us for each in found)
         assert all(serves(each.config, problem, H200.arch) for each in found)
+
+
+@GRADES
+@pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
+def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
+    info = typical(arch)
+    for shape in ("3000", "700x20x9", "1x5000x300"):
+        problem = Problem.parse(shape, accuracy=accuracy)
+        found = nearest(problem, info, ())
+        assert found is not None
+        assert serves(found.config, problem, arch)
 
 
 @GRADES

@@ -106,20 +106,22 @@ class Portfolio:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
-        self._tables: dict[DeviceInfo, Table] = {}
+        self._tables: dict[DeviceInfo, Table | None] = {}
         self._factors: dict[DeviceInfo, Floats] = {}
 
-    def table(self, info: DeviceInfo) -> Table:
-        """The portfolio with every way to share out the work, as far as the device has them."""
+    def table(self, info: DeviceInfo) -> Table | None:
+        """The portfolio with every way to share out the work, as far as the device has them; None where it has none."""
         if info not in self._tables:
             every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
             configs = dict.fromkeys(itertools.chain.from_iterable(every))
-            self._tables[info] = Table(tuple(configs), self.dtype, info)
+            self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
         return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first; none where the device has none."""
         table = self.table(info)
+        if table is None:
+            return iter(())
         if info not in self._factors:
             self._factors[info] = np.array([policy_of(config.family).factor(config) for config in table.configs])
         us = np.where(table.sensible(problem), table.modelled_us(problem) * self._factors[info], np.inf)
@@ -148,13 +150,15 @@ class Ranker(Portfolio):
         what it puts far behind too little was measured for the trees to know better. Nothing is said of the regret
         where the problem allows kernels that are less accurate than those here, and perhaps much faster."""
         same, problem = problem.accuracy is self.accuracy, replace(problem, accuracy=self.accuracy)
-        rows, features = self.table(info).likeliest(problem, MODELLED)
+        table = self.table(info)
+        if table is None:
+            return iter(())
+        rows, features = table.likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
         regret = self.regret if same and info.key == self.device_key else None
-        configs = self.table(info).configs
-        return (Predicted(configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
+        return (Predicted(table.configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
 
 
 def plain(config: Config) -> Config:
