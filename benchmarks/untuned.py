@@ -155,7 +155,8 @@ def first_used(device: Device, problem: Problem) -> Row:
         try:
             begin = time.monotonic()
             store = Store(Path(empty) / "store")
-            gemm = load_on(device, problem, store, nearest, lambda *given: measured(*given, FIRST_USE_SECONDS))
+            with device.entered():
+                gemm = load_on(device, problem, store, nearest, lambda *given: measured(*given, FIRST_USE_SECONDS))
             return {"first_use": str(gemm.config), "first_use_s": time.monotonic() - begin}
         finally:
             os.environ.pop(CACHE_VARIABLE)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import tilewright
 from tilewright.codegen.arch import ARCHES, Arch
+from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN, typical
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search import nearest as looked_up
@@ -80,6 +82,29 @@ def test_what_was_not_measured_is_compared_by_the_model_with_what_was(accuracy: 
         assert {each.config.accuracy for each in found} >= {Grade.IEEE} | ({accuracy} if problem.k > 9 else set())
         assert [each.us for each in found] == sorted(each.us for each in found)
         assert all(serves(each.config, problem, H200.arch) for each in found)
+
+
+def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_that_accurate() -> None:
+    ieee, split, other = parse(WHOLE), parse(SPLIT[0]), parse("wgmma:64x128x64")
+
+    def found(shape: str, *records: tuple[str, str, Config]) -> Config:
+        problem = Problem.parse(shape, accuracy="normwise")
+        kept = [
+            Record(
+                Problem.parse(of, accuracy=grade), H200.key, config, Status.OK, "", Measurement((1.0,), 1.0, 0.0),
+                Accuracy(0.5, 0, 0),
+            )
+            for of, grade, config in records
+        ]  # fmt: skip
+        result = nearest(problem, H200, tuple(kept))
+        assert result is not None
+        return result.config
+
+    assert found("4096", ("4096", "ieee", ieee)).limbs > 0
+    small = found("64x64x70", ("64", "ieee", ieee))
+    assert (small.limbs, small.cta_tile) == (0, ieee.cta_tile)
+    assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3000", "normwise", other)).cta_tile == other.cta_tile
+    assert found("64x64x70", ("64", "normwise", split), ("64x64x70", "ieee", ieee)).cta_tile == split.cta_tile
 
 
 @GRADES

@@ -36,22 +36,27 @@ _sorted: tuple[Sequence[Record], _Kinds] = (), {}
 
 def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
     """How to run a problem that was not tuned on a device: as for a near shape of the device, else, on a GPU, as the
-    ranker predicts, else as for the nearest shape however far. None where no record helps. This is the ranking that
-    `Store.lookup` takes."""
+    ranker predicts, else as for the nearest shape however far. None where no record helps. A near record of a finer
+    accuracy gives way to a kernel that is less accurate than it could be and predicted to be faster. This is the
+    ranking that `Store.lookup` takes."""
     kinds, sizes = _by_kind(records), _doublings(problem)
-    away: list[tuple[float, bool, Record]] = []
+    away: list[tuple[bool, bool, float, bool, Record]] = []
     for grade in Grade:
         kind = info.key, problem.dtype, problem.trans_a, problem.trans_b, grade
         if grade.keeps(problem.accuracy) and kind in kinds:
             those, logs = kinds[kind]
-            # Of one shape's the record that was free to be as coarse as this product may be.
-            coarser = grade is not problem.accuracy
-            away += zip(np.abs(logs - sizes).sum(axis=1).round(9).tolist(), itertools.repeat(coarser), those)
-    away.sort(key=itemgetter(0, 1))
-    if not (away and away[0][0] <= _NEAR):
+            # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
+            finer = grade is not problem.accuracy
+            for record, distant in zip(those, np.abs(logs - sizes).sum(axis=1).round(9).tolist()):
+                far = distant > _NEAR
+                away.append((far, finer and not far, distant, finer, record))
+    away.sort(key=itemgetter(0, 1, 2, 3))
+    near = away[0][-1].problem.accuracy if away and not away[0][0] else None
+    if near is not problem.accuracy:
         for each in predictions(problem, info, 1):
-            return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
-    for _, _, record in away:
+            if near is None or not each.config.accuracy.keeps(near):
+                return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
+    for *_, record in away:
         # Another shape may want other vectors, and guarded edges.
         config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
         if config is not None:
