@@ -75,12 +75,14 @@ def test_what_was_not_measured_is_compared_by_the_model_with_what_was(accuracy: 
         pytest.skip("it was measured")
     assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
     assert {config.accuracy for config in ranker.portfolio} == {accuracy}
-    for shape, splits in (("4096", True), ("900x700x800", True), ("5x7x9", False), ("64x64x65536", False)):
+    for shape, splits in (("4096", True), ("2000x1500x1800", True), ("5x7x9", False), ("64x64x65536", False)):
         problem = Problem.parse(shape, accuracy=accuracy)
         found = predictions(problem, H200, 300)
         assert (found[0].config.limbs > 0) is splits
         assert {each.config.accuracy for each in found} >= {Grade.IEEE} | ({accuracy} if problem.k > 9 else set())
-        assert [each.us for each in found] == sorted(each.us for each in found)
+        assert [each.weighed_us for each in found] == sorted(each.weighed_us for each in found)
+        assert {each.modelled for each in found if each.config.limbs} <= {True}
+        assert not any(each.modelled for each in found if each.config.accuracy is Grade.IEEE)
         assert all(serves(each.config, problem, H200.arch) for each in found)
 
 

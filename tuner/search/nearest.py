@@ -94,7 +94,7 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
             rankers.append(ranker)
             if ranker.measured:
                 break
-    ranked = heapq.merge(*(ranker.ranked(problem, info) for ranker in rankers), key=attrgetter("us"))
+    ranked = heapq.merge(*(ranker.ranked(problem, info) for ranker in rankers), key=attrgetter("weighed_us"))
     fits = ((fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)), each) for each in ranked)
     return list(itertools.islice((replace(each, config=config) for config, each in fits if config is not None), count))
 
