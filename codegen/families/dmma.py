@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from ..arch import Arch
 from ..leaf import Edge, Mode, Value, option
 from ..legality import Rule
 from ..mechanisms.blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
-from ..mechanisms.operands import Fragments, runs_along_k
+from ..mechanisms.operands import MOST_COPIES, Fragments, runs_along_k
 from ..mechanisms.split import Split, split_rules
 from ..problem import DType, Problem
 
@@ -16,17 +17,23 @@ MOST_ACCUMULATORS = 64
 """Elements of C that a thread can hold in registers, two each, beside the operands."""
 STEP = 8
 """Steps of k whose operands a warp reads at once."""
+FITTED_M = (80, 112, 160)
+"""Rows of block tiles that fit a C of few rows, where others would reach far beyond it."""
+FITTED_N = (24, 40, 48, 56, 72, 80, 104, 112, 144, 160)
+"""Columns of those that fit a C of few columns."""
+_SWAPPED = 16
+"""Elements of a row within which chunks are swapped in shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class DmmaTile:
     """Sizes of the block tile, the warp tile and the instruction."""
 
-    block_m: int = option(64, 16, 32, 48, 96, 128, 192, 256, meaning="rows of C a CTA computes")
-    block_n: int = option(64, 8, 16, 32, 96, 128, 192, 256, meaning="columns of C a CTA computes")
+    block_m: int = option(64, 16, 32, 48, 96, 128, 192, 256, *FITTED_M, meaning="rows of C a CTA computes")
+    block_n: int = option(64, 8, 16, 32, 96, 128, 192, 256, *FITTED_N, meaning="columns of C a CTA computes")
     block_k: int = option(16, 8, 32, 64, meaning="steps of k that a tile covers")
-    warp_m: int = option(32, 16, 48, 64, meaning="rows of C a warp computes")
-    warp_n: int = option(32, 8, 16, 64, meaning="columns of C a warp computes")
+    warp_m: int = option(32, 16, 48, 64, 80, 112, meaning="rows of C a warp computes")
+    warp_n: int = option(32, 8, 16, 64, 24, 40, 48, 56, 72, 80, 104, 112, meaning="columns of C a warp computes")
     mma_k: int = option(8, 4, meaning="steps of k of one instruction: 16x8 elements of C, with 4 of them 8x8")
     slices: int = option(1, 2, 4, 8, meaning="sliced-K: groups of warps that share out the k of each tile")
 
@@ -39,6 +46,11 @@ class DmmaTile:
     def accumulators(self) -> int:
         """Elements of C that a thread holds."""
         return self.warp_m * self.warp_n // 32
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the block tile has a side that is there for a C as narrow as that."""
+        return self.block_m in FITTED_M or self.block_n in FITTED_N
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +83,14 @@ def _interleave_fits(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool
     return config.pipeline.fragments is Fragments.DOUBLE and groups <= min(copies, places)
 
 
-def _evenly(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool:
-    """What a thread copies lies at the same distances for all threads, with and without vectors."""
-    depth, team = config.tile.block_k, config.threads
-    sides = (("a", config.tile.block_m, config.pipeline.vec_a), ("b", config.tile.block_n, config.pipeline.vec_b))
-    for operand, extent, widest in sides:
-        along = runs_along_k(problem, operand)
-        for vec in (1, widest):
-            row = (depth if along else extent) // vec
-            if team % row and row % team:
-                return False
-            # From copy to copy the chunks of all threads' rows have to be swapped alike.
-            rows, period = team // row, 2 if along and depth > 8 else 4
-            if rows not in (0, 1, 2) and rows % period:
+def _copied_evenly(problem: Problem, config: "DmmaConfig", arch: Arch) -> bool:
+    """Whether all threads copy, or in tiles that fit a narrow C half of them at least; with and without vectors."""
+    team, widest = config.threads, (config.pipeline.vec_a, config.pipeline.vec_b)
+    for operand, vec in zip("ab", widest):
+        along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
+        for each in (1, vec):
+            copiers = config.copiers(operand, each, along)
+            if copiers < (team // 2 if config.tile.fitted else team) or elements > MOST_COPIES * each * copiers:
                 return False
     return True
 
@@ -113,7 +120,10 @@ _RULES: tuple[Rule["DmmaConfig"], ...] = (
         "for a tile and the instructions they go with",
         _interleave_fits,
     ),
-    Rule("threads share out the rows of the tiles of A and B evenly", _evenly),
+    Rule(
+        "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C",
+        _copied_evenly,
+    ),
     *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
     Rule(
         "a CTA of several tiles of C has no shared memory free for the accumulators of {c.tile.slices} slices",
@@ -167,10 +177,18 @@ class DmmaConfig(BlockedConfig):
             elements += passing
         return elements * dtype.size_bytes
 
+    def extent(self, operand: str) -> int:
+        """Rows of A or columns of B in a tile."""
+        return self.tile.block_m if operand == "a" else self.tile.block_n
+
     def copied(self, operand: str) -> int:
-        """Elements of an operand that a thread copies for a tile."""
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        return -(-extent * self.tile.block_k // self.threads)
+        """Elements of an operand that a thread copies for a tile where all threads do."""
+        return -(-self.extent(operand) * self.tile.block_k // self.threads)
+
+    def copiers(self, operand: str, vec: int, along_k: bool) -> int:
+        """How many threads copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
+        whose copies lie at the same distances for all of them, in memory and where chunks of rows are swapped."""
+        return _copiers(self.extent(operand), self.tile.block_k, vec, along_k, self.threads)
 
     def _operand_registers(self) -> int:
         return 2 * (self.tile.warp_m + self.tile.warp_n) * STEP // 32
@@ -192,8 +210,25 @@ class DmmaConfig(BlockedConfig):
         needed = 48 + held + 2 * self._operand_registers() + self.copied("a") + self.copied("b")
         if needed < bound and self.epilogue.shared:
             needed += 32
+        if self.tile.fitted and self.pipeline.interleave > 1:
+            needed += 24
         if self.persistent_tiles > 1:
             needed += 24
         if self.stream_ctas_per_sm:
             needed += 8
         return min(needed, bound)
+
+
+@cache
+def _copiers(extent: int, depth: int, vec: int, along_k: bool, threads: int) -> int:
+    per_row = (depth if along_k else extent) // vec
+    swapped = along_k or extent % _SWAPPED == 0
+    period = 2 if along_k and depth > STEP else 4  # rows after which chunks are swapped alike, or after a multiple
+
+    def alike(count: int) -> bool:
+        rows, more = divmod(count, per_row)
+        if rows == 0:  # a row takes several copies of each thread, which no swap may cross
+            return per_row % count == 0 and (not swapped or count * vec % _SWAPPED == 0)
+        return more == 0 and (not swapped or rows in (1, 2) or rows % period == 0)
+
+    return next(count for count in range(threads, 0, -1) if alike(count) or count == 1)

@@ -7,7 +7,9 @@ from typing import Any
 from ..leaf import Mode, option
 from ..legality import Rule
 
-SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+LONG_SPLITS = (11, 13, 22, 26, 29, 33, 44, 52, 66, 88, 132)
+"""How many CTAs may share a tile of C where k is so long that each SM counts: those of devices with 132 SMs."""
+SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, *LONG_SPLITS)
 """How many CTAs may share a tile of C."""
 MODES = {Mode.NONE: (1,), Mode.SPLIT_K: SPLITS, Mode.STREAM_K: (1, 2, 3, 4), Mode.PERSISTENT: (2, 3, 4, 6, 8, 16)}
 """What `parts` may be for each mode."""

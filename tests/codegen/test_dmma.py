@@ -48,7 +48,7 @@ def test_what_cannot_be_is_refused(text: str, problem: str, reason: str) -> None
     assert any(reason in each for each in given), given
 
 
-EVENLY = "threads share out the rows of the tiles of A and B evenly"
+EVENLY = "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C"
 
 
 def test_rows_that_threads_cannot_share_out_evenly_are_refused() -> None:
@@ -120,6 +120,9 @@ def sample() -> list[Row]:
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(doubled, 6)]
     clustered = [each for each in of("512x512x1024") if each.clustered]
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(clustered, 8)]
+    for shape, trans in (("129x100x100000", "nn"), ("9733x67x1687", "nt"), ("69x29569x477", "tt")):
+        fitted = [each for each in of(shape, trans=trans) if each.tile.fitted]
+        rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(fitted, 6)]
     lasting = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]
     for config, target in product(generator.sample(lasting, 6), TARGETS[1:]):
         if serves(config, Problem.parse("1024", "double"), ARCHES[target]):
@@ -166,11 +169,14 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
 def test_copies_go_where_they_are_read() -> None:
     """For every way of copying that searches try, with and without vectors, of whole and of odd shapes."""
     ways = set()
-    for shape, trans in product(("1024", "1023x769x511", "64x64x65536", "16x4096x4096"), ("nn", "tt")):
+    shapes = ("1024", "1023x769x511", "64x64x65536", "16x4096x4096", "145x142x43141", "100x150x90000", "9733x67x1687")
+    for shape, trans in product(shapes, ("nn", "tt")):
         for config in of(shape, trans=trans):
             for side, along, vec in zip("ab", (trans == "nn", trans == "tt"), config.alignment):
                 extent = config.tile.block_m if side == "a" else config.tile.block_n
-                ways |= {(along, config.tile.block_k, extent, each, config.threads) for each in (1, vec)}
+                ways |= {
+                    (along, config.tile.block_k, extent, each, config.copiers(side, each, along)) for each in (1, vec)
+                }
     assert len(ways) > 100
     assert {way: misplaced(*way) for way in ways if misplaced(*way)} == {}
 

@@ -38,6 +38,7 @@ KERNELS = {
     "dmma_bounds": "dmma:64x64x16,fragments=single",
     "dmma_cluster": "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster",
     "dmma_evict_first": "dmma:64x64x16,fragments=single,vec_c=2,shared,evict_first",
+    "dmma_fitted": "dmma:64x72x16,warp=16x72,fragments=single",
     "dmma_interleave": "dmma:64x64x16,interleave=2",
     "dmma_persistent": "dmma:64x64x16,shared,persistent=4",
     "dmma_stream_k": "dmma:64x64x32,interleave=2,raster=4,stream_k=1",

@@ -61,6 +61,10 @@ CONFIGS = {
     "stream-K, grouped": "16x16x8,warp=16x8,stages=3,raster=4,stream_k=3",
     "stream-K, interleaved, shared": "32x32x16,warp=32x16,stages=3,fragments=double,interleave=4,shared=1,stream_k=2",
     "stream-K, slices, many CTAs": "16x32x32,warp=16x16,stages=2,slices=4,stream_k=4",
+    "fitted columns, some threads copy": "32x40x16,warp=16x40,stages=3,fragments=double,interleave=2",
+    "fitted columns, chunks swapped": "64x80x16,warp=16x80,stages=2,split_k=3",
+    "fitted columns, cooperative reduction": "32x24x16,warp=16x24,stages=2,split_k=26",
+    "fitted rows, slices, shared": "80x32x32,warp=80x16,stages=2,slices=2,shared=1",
     "shared": "32x32x16,warp=32x16,stages=2,split_k=2,shared=1",
     "shared, pieces, wide": "48x64x16,warp=48x32,stages=2,shared=1",
     "shared, unequal slices": "48x16x32,warp=48x16,stages=2,slices=4,split_k=3,shared=1",
@@ -203,7 +207,8 @@ LARGE_K = "16x16x32,warp=16x8,stages=2,slices=2,split_k=2"
 CLUSTER = "32x16x32,warp=16x16,stages=2,slices=2,split_k=3,reduce=cluster"
 SHARED = "32x32x16,warp=32x16,stages=2,shared=1"
 PERSISTENT = "16x16x16,warp=16x8,stages=3,fragments=double,shared=1,persistent=2"
-UNFAULTED = (PLAIN, WARPS, SMALL, WIDE, DOUBLE, INTERLEAVED, LARGE_K, CLUSTER, SHARED, PERSISTENT)
+FITTED = "32x40x16,warp=16x40,stages=3"
+UNFAULTED = (FITTED, PLAIN, WARPS, SMALL, WIDE, DOUBLE, INTERLEAVED, LARGE_K, CLUSTER, SHARED, PERSISTENT)
 
 # Name, text, replacement, config, and transposes or vectors where they matter.
 FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
@@ -228,6 +233,10 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("swaps of later copies forgotten", "(place ^ swap(row_of(i)))", "place", PLAIN, "nn", 1),
     ("fragment read a step late", "const int at = p + 4 * e;", "const int at = p + 4 * e + 1;", WARPS, "tn", 1),
     ("group read twice", "at * PITCH + i / BASES * BASES * 8]", "at * PITCH]", WIDE, "tn", 1),
+    ("threads copy that have no part", "const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;",
+     "const bool copier = true;", FITTED, "nn", 1),
+    ("fewer threads copy than lie apart", "return copier && (", "return threadIdx.x < COPIERS / 2 && (",
+     FITTED, "nn", 1),
     ("groups read a row early", "at / 16 * 16 + i * 8 * PITCH", "at / 16 * 16 + i * 7 * PITCH", PLAIN, "nt", 1),
     ("vectors stored scalar", "v < VEC_C; ++v) value", "v < 1; ++v) value", PLAIN, "nn", 2),
     ("wait forgotten", "wait_copies<STAGES - 2>();", "", WARPS, "nn", 1),

@@ -3,12 +3,13 @@
 import pytest
 from search_spaces import H200, found, on, settled
 from slow import first_of
+from stored import make
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import families
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.tuner.search.candidates import candidates
 from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.ranked import ranked
+from tilewright.tuner.search.ranked import ranked, stored
 
 
 def guesses(problem: Problem, count: int = 16) -> list[Config]:
@@ -60,3 +61,18 @@ def test_the_processor_takes_the_canonical_order() -> None:
     assert set(configs) == {first, *others}
     assert [config.family for config in (first, *others[:2])] == ["naive", "tiled", "simt"]
     assert others[2:] == sorted(others[2:], key=lambda config: config.canonical)
+
+
+def test_what_is_stored_for_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
+    grades = {grade: Problem.parse("512", accuracy=grade) for grade in Grade}
+    simt, mma = parse("simt:64x64x16"), parse("mma:64x64x32,warp=32")
+    records = [
+        make(8.0, grades[Grade.IEEE], simt, H200.key),
+        make(6.0, grades[Grade.NORMWISE], mma, H200.key),
+        make(1.0, Problem.parse("513"), parse("tiled:16"), H200.key),
+        make(1.0, grades[Grade.IEEE], parse("tiled:8"), "another device"),
+    ]
+    assert stored(grades[Grade.NORMWISE], H200, records) == [mma, simt]
+    assert stored(grades[Grade.ELEMENTWISE], H200, records) == [simt]
+    assert stored(grades[Grade.IEEE], H200, records) == [simt]
+    assert stored(Problem.parse("512", "double"), H200, records) == []

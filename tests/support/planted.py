@@ -36,8 +36,8 @@ from tilewright.runtime.product.kernel import Kernel
 RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 """How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
 
-CPU_LIMIT_S = 8
-"""After which a kernel counts as endless; others take a tenth."""
+CPU_LIMIT_S = 20
+"""After which a kernel counts as endless; others take a fifth on a slow machine."""
 
 COMPILER = QuickCompiler(sanitize=True)
 TOGETHER = 6

@@ -28,6 +28,8 @@ ARRIVAL_CYCLES = 1000
 SMEM_BYTES_PER_CYCLE = 128
 L2_BYTES_PER_CYCLE = 48
 """What an SM gets from the last-level cache in a clock while all of them ask."""
+_STREAMED_BYTES_PER_CYCLE = 28
+"""The same where operands do not stay in the cache: CTAs read again what has just come from memory."""
 ALONE_BYTES_PER_CYCLE = 32
 """The same while only one of them asks."""
 WARPS_PER_CYCLE = 4
@@ -66,6 +68,10 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
             cycles = _slowest(cycles, waiting, memory_us * info.clock_mhz)
         cycles += FILL_CYCLES
     cycles *= 1 + _NARROW * cost.narrow
+    if (m + n) * k * dtype.size_bytes > info.l2_bytes:
+        reuse_a, reuse_b = config.reuse
+        passing = (m * -(-n // reuse_a) + n * -(-m // reuse_b)) * k * dtype.size_bytes
+        cycles = max(cycles, passing / (_STREAMED_BYTES_PER_CYCLE * info.sm_count))
     cycles += LAUNCH_CYCLES + cost.slices_cycles + _split_cycles(config, tile_m * tile_n * dtype.size_bytes)
     copies_us = 2 * memory_us + 3 * LAUNCH_CYCLES / info.clock_mhz if config.edge is Edge.PAD else 0.0
     if any(config.packs):

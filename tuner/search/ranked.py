@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
 
 from ...codegen.config import Config
 from ...codegen.leaf import Edge
 from ...codegen.legality import serves
-from ...codegen.problem import Problem
+from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
 from .model import estimate_us
@@ -65,9 +66,13 @@ def recorded(problem: Problem, info: DeviceInfo, records: Iterable[Record], coun
 
 
 def stored(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:
-    """What the store has for exactly this problem on this device, as far as it serves it."""
-    here = (record.config for record in records if (record.device, record.problem) == (info.key, problem))
-    return [config for config in here if serves(config, problem, info.arch)]
+    """What the store has for exactly this problem on this device, as far as it serves it, and after that what it has
+    for a finer grade: asking for less accuracy must not make a product slower."""
+    here = [record for record in records if record.device == info.key]
+    grades = [problem.accuracy, *(grade for grade in Grade if grade.keeps(problem.accuracy))]
+    asked = [replace(problem, accuracy=grade) for grade in dict.fromkeys(grades)]
+    configs = dict.fromkeys(record.config for each in asked for record in here if record.problem == each)
+    return [config for config in configs if serves(config, problem, info.arch)]
 
 
 def beyond_advice(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:

@@ -22,7 +22,7 @@ from ...codegen.config import Config
 from ...codegen.families import parse
 from ...codegen.leaf import Edge, Mode
 from ...codegen.legality import serves
-from ...codegen.mechanisms.split import MODES, Reduce
+from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
@@ -194,8 +194,10 @@ def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.I
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
         return (base,)
-    ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in MODES.items() for parts in counts]
-    ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in MODES[Mode.SPLIT_K]]
+    # Counts that no measured variant had are left to searches.
+    known = {mode: [parts for parts in counts if parts not in LONG_SPLITS] for mode, counts in MODES.items()}
+    ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in known.items() for parts in counts]
+    ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in known[Mode.SPLIT_K]]
     found = (base.changed(mode=mode, parts=parts, reduce=reduce) for mode, parts, reduce in ways)
     return tuple(config for config in found if serves(config, served, arch))
 

@@ -11,13 +11,21 @@
 
 #include "fibers.h"
 
-inline unsigned __float_as_uint(float x)
+// The arithmetic is where tests spend their time: it is optimized and left unchecked under sanitizers too, where all
+// else is not. What it works on was read by others.
+#define TILEWRIGHT_ARITHMETIC __attribute__((no_sanitize("address", "undefined")))
+#ifndef __clang__
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+#endif
+
+TILEWRIGHT_ARITHMETIC inline unsigned __float_as_uint(float x)
 {
     unsigned bits;
     memcpy(&bits, &x, 4);
     return bits;
 }
-inline float __uint_as_float(unsigned bits)
+TILEWRIGHT_ARITHMETIC inline float __uint_as_float(unsigned bits)
 {
     float x;
     memcpy(&x, &bits, 4);
@@ -27,22 +35,22 @@ inline float __uint_as_float(unsigned bits)
 namespace tilewright_host {
 
 // x / 2^fraction to the nearest whole number, ties to even, as conversions round.
-inline unsigned rounded(unsigned x, int fraction)
+TILEWRIGHT_ARITHMETIC inline unsigned rounded(unsigned x, int fraction)
 {
     const unsigned whole = x >> fraction, rest = x & ((1u << fraction) - 1), tie = 1u << (fraction - 1);
     return whole + (rest > tie || (rest == tie && whole % 2));
 }
 
-inline unsigned short to_bfloat(float x)
+TILEWRIGHT_ARITHMETIC inline unsigned short to_bfloat(float x)
 {
     const unsigned bits = __float_as_uint(x);
     if (isnan(x)) return 0x7fff;
     return (unsigned short)((bits >> 31 << 15) | rounded(bits & 0x7fffffffu, 16));
 }
 
-inline float from_bfloat(unsigned short bits) { return __uint_as_float(unsigned(bits) << 16); }
+TILEWRIGHT_ARITHMETIC inline float from_bfloat(unsigned short bits) { return __uint_as_float(unsigned(bits) << 16); }
 
-inline unsigned short to_half(float x)
+TILEWRIGHT_ARITHMETIC inline unsigned short to_half(float x)
 {
     const unsigned bits = __float_as_uint(x), sign = bits >> 31 << 15, magnitude = bits & 0x7fffffffu;
     if (isnan(x)) return 0x7fff;
@@ -55,13 +63,11 @@ inline unsigned short to_half(float x)
     return (unsigned short)(sign | kept);
 }
 
-inline float from_half(unsigned short bits)
+TILEWRIGHT_ARITHMETIC inline float from_half(unsigned short bits)
 {
-    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    const float magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
-                            : exponent     ? ldexpf(float(1024 + fraction), exponent - 25)
-                                           : ldexpf(float(fraction), -24);
-    return bits >> 15 ? -magnitude : magnitude;
+    const unsigned exponent = bits >> 10 & 31, fraction = bits & 1023;
+    if (exponent == 0) return (bits >> 15 ? -1.0f : 1.0f) * float(fraction) / (1 << 24);
+    return __uint_as_float(unsigned(bits >> 15) << 31 | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
 
 // A finite number as significand * 2^exponent, the significand from 1 to 2, or 0.
@@ -71,7 +77,7 @@ struct Scaled {
 };
 constexpr int ZERO_EXPONENT = -10000;
 
-inline Scaled scaled(float x)
+TILEWRIGHT_ARITHMETIC inline Scaled scaled(float x)
 {
     if (x == 0) return {0, ZERO_EXPONENT};
     const unsigned bits = __float_as_uint(x), biased = bits >> 23 & 255;
@@ -81,33 +87,51 @@ inline Scaled scaled(float x)
     return {2 * significand, exponent - 1};
 }
 
+TILEWRIGHT_ARITHMETIC inline double power_of_two(int exponent)
+{
+    const uint64_t bits = uint64_t(1023 + exponent) << 52;
+    double x;
+    memcpy(&x, &bits, 8);
+    return x;
+}
+
+// What lines a number up that is so many powers of two below the largest, and less than 4: 30 below nothing is left.
+TILEWRIGHT_ARITHMETIC inline double places(int below) { return power_of_two(25 - (below < 30 ? below : 30)); }
+
 // start + the sum of a[i] * b[i], as tensor cores add.
-inline float cut_off_sum(float start, const Scaled* a, const Scaled* b)
+template <int COUNT = 16>
+TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scaled* b)
 {
     const Scaled first = scaled(start);
-    int most = first.exponent;
-    for (int i = 0; i < 16; ++i) {
-        const int exponent = a[i].exponent + b[i].exponent;
-        if (a[i].significand != 0 && b[i].significand != 0 && exponent > most) most = exponent;
+    int most = first.exponent, exponents[COUNT];
+    for (int i = 0; i < COUNT; ++i) {
+        exponents[i] = a[i].exponent + b[i].exponent;  // where one is 0 far below all others
+        most = exponents[i] > most ? exponents[i] : most;
     }
-    if (most == ZERO_EXPONENT) return 0;
-    const auto cut = [most](double x, int exponent) {
-        const int places = exponent - most + 25;
-        return places < -2 ? int64_t(0) : int64_t(places < 0 ? x / (1 << -places) : x * (int64_t(1) << places));
-    };
-    int64_t sum = cut(first.significand, first.exponent);
-    for (int i = 0; i < 16; ++i) {
-        if (a[i].significand == 0 || b[i].significand == 0) continue;
-        sum += cut(double(a[i].significand) * b[i].significand, a[i].exponent + b[i].exponent);
+    if (most < ZERO_EXPONENT / 2) return 0;
+    int64_t sum = int(first.significand * places(most - first.exponent));
+    for (int i = 0; i < COUNT; ++i) {
+        sum += int(double(a[i].significand) * b[i].significand * places(most - exponents[i]));
     }
-    const double whole = ldexp(double(sum), most - 25);
+    const double whole = double(sum) * power_of_two(most - 25);
     const float near = float(whole);
     return fabs(double(near)) > fabs(whole) ? nextafterf(near, 0) : near;
 }
 
-// A limb as it counts in a sum.
+// A limb as it counts in a sum, and several of them.
 template <bool HALF>
-Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
+TILEWRIGHT_ARITHMETIC Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
+template <bool HALF, int COUNT>
+TILEWRIGHT_ARITHMETIC void limbs(const void* from, Scaled* to)
+{
+    unsigned short bits[COUNT];
+    memcpy(bits, from, sizeof bits);
+    for (int i = 0; i < COUNT; ++i) to[i] = limb<HALF>(bits[i]);
+}
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif
 
 struct OfTile {
     float x[4];
@@ -123,16 +147,17 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
     const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
     const int g = int(lane()) / 4, t = int(lane()) % 4;
     return warp_collective(~0u, mine, [=](auto of) {
-        const auto part = [](unsigned two, int which) {
-            return limb<HALF>((unsigned short)(two >> 16 * which));
-        };
-        Scaled rows[2][16], cols[2][16];
-        for (int p = 0; p < 16; ++p) {
-            const int pair = p % 8 / 2, which = p % 2, later = p / 8;
+        unsigned of_rows[2][8], of_cols[2][8];  // steps of k in pairs
+        for (int pair = 0; pair < 8; ++pair) {
             for (int each = 0; each < 2; ++each) {
-                rows[each][p] = part(of(4 * g + pair).a[2 * later + each], which);
-                cols[each][p] = part(of(4 * (2 * t + each) + pair).b[later], which);
+                of_rows[each][pair] = of(4 * g + pair % 4).a[pair / 4 * 2 + each];
+                of_cols[each][pair] = of(4 * (2 * t + each) + pair % 4).b[pair / 4];
             }
+        }
+        Scaled rows[2][16], cols[2][16];
+        for (int each = 0; each < 2; ++each) {
+            limbs<HALF, 16>(of_rows[each], rows[each]);
+            limbs<HALF, 16>(of_cols[each], cols[each]);
         }
         return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
                        cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
@@ -157,15 +182,17 @@ static AllStarted started_wgmma[MAX_THREADS * MAX_CLUSTER];
 
 inline unsigned own_place() { return (block - blocks) * threads + fibers[current].rank; }
 
-// Step p of row `row` of rows of BLOCK_K numbers, 128 or 64 bytes, with their pieces swapped by address.
-template <int BLOCK_K>
-unsigned short element(const char* rows, int row, int p)
+// 16 steps of row `row` of rows of BLOCK_K numbers, 128 or 64 bytes, with their pieces of 8 swapped by address.
+template <bool HALF, int BLOCK_K>
+void read_row(const char* rows, int row, Scaled (&to)[16])
 {
-    size_t at = reinterpret_cast<size_t>(rows) + row * BLOCK_K * 2 + p * 2;
-    at ^= (at >> 7 & (BLOCK_K / 8 - 1)) << 4;
-    unsigned short bits;
-    memcpy(&bits, reinterpret_cast<const char*>(at), 2);
-    return bits;
+    unsigned short bits[16];
+    for (int piece = 0; piece < 2; ++piece) {
+        size_t at = reinterpret_cast<size_t>(rows) + row * BLOCK_K * 2 + piece * 16;
+        at ^= (at >> 7 & (BLOCK_K / 8 - 1)) << 4;
+        memcpy(bits + 8 * piece, reinterpret_cast<const char*>(at), 16);
+    }
+    limbs<HALF, 16>(bits, to);
 }
 
 // 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
@@ -174,10 +201,9 @@ void finish_wgmma(const Started& one)
 {
     const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
     Scaled rows[2][16], col[16];
-    for (int p = 0; p < 16; ++p)
-        for (int each = 0; each < 2; ++each) rows[each][p] = limb<HALF>(element<BLOCK_K>(one.a, row + 8 * each, p));
+    for (int each = 0; each < 2; ++each) read_row<HALF, BLOCK_K>(one.a, row + 8 * each, rows[each]);
     for (int j = 0; j < COLUMNS / 4; ++j) {
-        for (int p = 0; p < 16; ++p) col[p] = limb<HALF>(element<BLOCK_K>(one.b, j / 2 * 8 + 2 * t + j % 2, p));
+        read_row<HALF, BLOCK_K>(one.b, j / 2 * 8 + 2 * t + j % 2, col);
         for (int each = 0; each < 2; ++each) {
             float& sum = one.sums[each * (COLUMNS / 4) + j];
             sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);

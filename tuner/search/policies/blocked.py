@@ -1,12 +1,14 @@
 """What pays for families whose CTAs multiply tiles out of shared memory, whatever multiplies them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
 from ....codegen.leaf import Edge, Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, widest
+from ....codegen.mechanisms.split import LONG_SPLITS
 from ....codegen.problem import DType, Problem
 from .policy import Policy
 
@@ -31,6 +33,13 @@ _INTERLEAVED_FLOPS = {DType.FLOAT: 1 << 29, DType.DOUBLE: 1 << 30}
 """Shorter products have few tiles a CTA, and lose more by what each group of copies costs than they gain."""
 _PREFETCH_FLOPS = 1 << 30
 """Products beyond take so long that what is gained before their first tiles no longer counts."""
+_MOST_FITTED, _FITS, _NEARLY = 2, 0.93, 1.12
+"""Tiles that may cover a narrow side of C where theirs is fitted to it, what share they compute of what the usual ones
+do, and how much more than the best of them."""
+LONG_K = 1 << 14
+"""Steps of k from which on it counts that CTAs which share them fill every SM."""
+_FILLED = (*range(127, 133), *range(254, 265))
+"""CTAs that fill 132 SMs once or twice, up to a few."""
 _AT_ONCE = 264
 """CTAs that a large device runs at a time with two on each SM: later ones begin while others work, and have nothing to
 wait for before their tiles."""
@@ -78,13 +87,14 @@ def few_small(problem: Problem, config: Any) -> bool:
 
 
 def much_ahead(problem: Problem, config: Any) -> bool:
-    """Whether deep tiles keep as much on its way as memory gives, with few barriers and work for every stage."""
+    """Whether deep tiles keep as much on their way as memory gives, with few barriers and work for every stage. Where k
+    is long the smallest tiles may have few threads: little else keeps enough on its way."""
     depth, ahead = config.tile.block_k, config.pipeline.stages - 1
     bytes_ahead = ahead * depth * (config.tile.block_m + config.tile.block_n) * problem.dtype.size_bytes
     return (
         bytes_ahead in _BYTES_AHEAD
         and 8 <= depth // config.tile.slices <= 32
-        and config.threads >= 256
+        and config.threads >= (256 if problem.k < LONG_K else 128)
         and config.min_ctas == 1
         and depth * ahead * config.split_ctas <= problem.k
         and tiles(problem, config) * config.split_ctas <= _MOST_CTAS
@@ -121,6 +131,18 @@ def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     return bool(group == 4 or 4 < group < 2 * rows)
 
 
+def side_fits(extent: int, side: int, usual: Collection[int], fitted: Collection[int]) -> bool:
+    """Whether one or two tiles of `side` cover that much of C with clearly less to spare than any of the usual sides,
+    and not much more than the best of those that fit."""
+
+    def covered(by: int) -> float:
+        count = -(-extent // by)
+        return count * by if count <= _MOST_FITTED else math.inf
+
+    least = min(map(covered, usual))
+    return covered(side) <= min(_FITS * least, _NEARLY * min(map(covered, fitted))) and least < math.inf
+
+
 SHAPES_PAY: tuple[Rule[Any], ...] = (
     Rule(
         "a block tile has at most 16 rows, or less than twice those of C",
@@ -139,12 +161,23 @@ SHAPES_PAY: tuple[Rule[Any], ...] = (
 )
 
 
-def splits_pay(most_tiles: int, least_k: int) -> tuple[Rule[Any], ...]:
-    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least."""
+def _fills(problem: Problem, config: Any, few: Collection[int]) -> bool:
+    """Whether CTAs fill 132 SMs once or twice, with tiles that are no power of two or among `few`."""
+    count = tiles(problem, config)
+    return problem.k >= LONG_K and count * config.split.parts in _FILLED and (count.bit_count() > 1 or count in few)
+
+
+def splits_pay(most_tiles: int, least_k: int, few: Collection[int]) -> tuple[Rule[Any], ...]:
+    """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least. So few
+    tiles as `few` has are shared out among 132 SMs, not only among 128."""
     return (
         Rule(
             f"CTAs that share out k have {least_k} steps each",
             lambda problem, config, arch: config.split_ctas == 1 or least_k * config.split_ctas <= problem.k,
+        ),
+        Rule(
+            "split counts for devices of 132 SMs fill those, for a long k",
+            lambda problem, config, arch: config.split.parts not in LONG_SPLITS or _fills(problem, config, few),
         ),
         Rule(
             f"CTAs share out k where there are at most {most_tiles} tiles, and each has a tile of k",

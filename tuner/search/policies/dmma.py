@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
-from ....codegen.families.dmma import MOST_ACCUMULATORS, DmmaConfig
+from ....codegen.families.dmma import FITTED_M, FITTED_N, MOST_ACCUMULATORS, DmmaConfig
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import Fragments, widest
@@ -12,6 +12,32 @@ from ....codegen.problem import Problem
 from . import blocked
 from .blocked import is_deep, nearly_square
 from .policy import Cost, Factors
+
+_ROWS, _COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256), (8, 16, 32, 64, 96, 128, 192, 256)
+"""Sides of block tiles for any C."""
+_SCHEDULERS = 4
+"""Of an SM: each issues the instructions of every fourth warp of a CTA."""
+
+
+def _warp_shape_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    tile = config.tile
+    if not tile.fitted:
+        return tile.warp_m <= 64 and tile.warp_n in (8, 16, 32, 64) and nearly_square(2, tile.warp_m, tile.warp_n)
+    # A long warp tile reads more from shared memory for each product, but one or two may span a fitted side.
+    across = tile.block_n // tile.warp_n if tile.block_n in FITTED_N else tile.block_m // tile.warp_m
+    return across <= 2 or nearly_square(2, tile.warp_m, tile.warp_n)
+
+
+def _warps_fit(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    warps = config.tile.warps * config.tile.slices
+    return not config.tile.fitted or (warps % _SCHEDULERS == 0 and config.tile.accumulators >= 16)
+
+
+def _stores_wide(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+    vec_c = widest(problem, "c")
+    if problem.k >= blocked.LONG_K and config.tile.accumulators % (config.tile.slices * vec_c):
+        vec_c = 1
+    return config.epilogue.vec_c == vec_c
 
 
 def _area_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
@@ -36,8 +62,10 @@ def _depth_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
 
 
 def _streams_plainly(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    if config.tile.accumulators < MOST_ACCUMULATORS or config.split.mode is not Mode.STREAM_K:
+    if config.split.mode is not Mode.STREAM_K:
         return True
+    if config.tile.accumulators < MOST_ACCUMULATORS:  # beside rows that not all threads copy, addresses take more
+        return not config.tile.fitted or config.pipeline.interleave == 1 or config.tile.block_k == 16
     plain = config.tile.block_k == 16 and not config.epilogue.shared
     return plain and config.pipeline.vec_a == 2 and config.pipeline.vec_b == 2
 
@@ -48,8 +76,25 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         lambda problem, config, arch: config.tile.mma_k != 4 or "dmma.m16n8" not in arch.instructions,
     ),
     Rule(
-        "a warp tile is at most twice as long as wide",
-        lambda problem, config, arch: nearly_square(2, config.tile.warp_m, config.tile.warp_n),
+        "block tiles between the usual ones fit a narrow C, by their rows",
+        lambda problem, config, arch: (
+            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _ROWS, FITTED_M)
+        ),
+    ),
+    Rule(
+        "block tiles between the usual ones fit a narrow C, by their columns",
+        lambda problem, config, arch: (
+            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, _COLUMNS, FITTED_N)
+        ),
+    ),
+    Rule(
+        "a warp tile is at most twice as long as wide, or one or two span the side of a block tile that fits a narrow "
+        "C",
+        _warp_shape_pays,
+    ),
+    Rule(
+        "tiles that fit a narrow C keep all four schedulers of an SM at work alike, with large warp tiles",
+        _warps_fit,
     ),
     *blocked.SHAPES_PAY,
     Rule(
@@ -65,14 +110,14 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         lambda problem, config, arch: config.pipeline.vec_b == widest(problem, "b"),
     ),
     Rule(
-        "C is stored in vectors as wide as its rows allow",
-        lambda problem, config, arch: config.epilogue.vec_c == widest(problem, "c"),
+        "C is stored in vectors as wide as its rows allow, and as slices that share a long k leave accumulators",
+        _stores_wide,
     ),
     Rule("small block tiles are for results that have few of them", _area_pays),
     Rule(
         "large block tiles have large warp tiles, which read less for each product",
         lambda problem, config, arch: (
-            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32
+            config.tile.block_m * config.tile.block_n < 64 * 64 or config.tile.accumulators >= 32 or config.tile.fitted
         ),
     ),
     Rule(
@@ -89,11 +134,12 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         _depth_pays,
     ),
     Rule("warps share out k where there are few tiles", _slices_pay),
-    *blocked.splits_pay(most_tiles=128, least_k=32),
+    *blocked.splits_pay(most_tiles=128, least_k=32, few=(1, 2, 4)),
     *blocked.STREAMS_PAY,
     Rule(
         f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K with deep tiles, a "
-        "shared-memory epilogue or copies of single elements",
+        "shared-memory epilogue or copies of single elements, and one of a tile that fits a narrow C none with deep "
+        "tiles whose copies are interleaved",
         _streams_plainly,
     ),
     Rule(
@@ -152,6 +198,9 @@ class _Dmma(blocked.Blocked):
         ("fragments",): {("double",): 0.979},
         ("interleave",): {(1,): 1.009, (2,): 0.991, (4,): 0.999},
     }  # fmt: skip
+
+    def non_power_of_two(self, config: Any) -> bool:
+        return bool(config.tile.fitted)
 
     def cost(self, problem: Problem, config: Any) -> Cost:
         tile = config.tile

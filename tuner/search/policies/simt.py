@@ -247,7 +247,7 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
         _own_barriers_pay,
     ),
     Rule("warps share out k where there are few tiles, with few accumulators", _slices_pay),
-    *blocked.splits_pay(most_tiles=256, least_k=24),
+    *blocked.splits_pay(most_tiles=256, least_k=24, few=(1,)),
     *blocked.STREAMS_PAY,
     Rule(
         "two CTAs that share a tile of C form a cluster, more do not, nor do those that TMA feeds",
