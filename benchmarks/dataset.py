@@ -2,12 +2,14 @@
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
     python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices
+    python benchmarks/dataset.py measure normwise.jsonl --accuracy normwise
     python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
-look-up would take now for the problems of --have, beside the best that is known. `pack` writes a .tar.xz for each type:
-a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+look-up would take now for the problems of --have, beside the best that is known. `--accuracy` measures float products
+that need not be `ieee`. `pack` writes a .tar.xz for each type and accuracy: a Kernel Tuner cache file and a T4 file for
+each problem. Needs CuPy.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError
 from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
-from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.cache import compile_cached
@@ -49,7 +51,7 @@ from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import fitted
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
-from tilewright.tuner.search.ranker import ranker_of, shared_out
+from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 
 SEED = 20261123
 TRIALS = 100
@@ -121,8 +123,9 @@ class Trials:
         return f"{self.problem.shape}-{self.problem.trans}"
 
 
-def problems() -> list[Problem]:
-    """All problems, in an order that is fair at every length: both types of a shape follow each other."""
+def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
+    """All problems, in an order that is fair at every length: both types of a shape follow each other. In
+    float alone where they need not be `ieee`."""
     rng = random.Random(SEED)
 
     def size(low: float, high: float) -> int:
@@ -148,14 +151,16 @@ def problems() -> list[Problem]:
     found = []
     for shape in shapes:
         trans = rng.choices(("nn", "nt", "tn", "tt"), (46, 18, 18, 18))[0]
-        found += [Problem.parse(shape, dtype, trans) for dtype in ("float", "double")]
+        dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
+        found += [Problem.parse(shape, dtype, trans, accuracy) for dtype in dtypes]
     return found
 
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What a look-up takes for a problem, and what it would take next."""
-    ranker = ranker_of(problem.dtype)
-    assert ranker is not None
+    ranker = ranker_of(problem.dtype, problem.accuracy)
+    if ranker is None:
+        return []
     fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
     return list(dict.fromkeys(itertools.islice((config for config in fits if config is not None), CHOICES)))
 
@@ -168,8 +173,8 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
         return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
 
     pooled, other = list[Config](), list[Config]()
-    for base in map(parse, json.loads(POOL.read_text())[problem.dtype.value]):
-        shared = shared_out(base, problem.dtype, info.arch)
+    for base in map(parse, json.loads(POOL.read_text())[name_of(problem.dtype, problem.accuracy)]):
+        shared = shared_out(base, problem.dtype, info.arch, problem.accuracy)
         if not shared:
             continue
         table = Table(shared, problem.dtype, info)
@@ -228,13 +233,15 @@ def measured(
     return vendor_us, entries
 
 
-def measure(path: Path, have: Path | None, again: bool, seconds: float, processes: int) -> None:
+def measure(
+    path: Path, have: Path | None, again: bool, seconds: float, processes: int, accuracy: Grade = Grade.IEEE
+) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
     whose choices are measured."""
     end, info = time.monotonic() + seconds, choose("cuda").info
     done = {each.problem for each in read(path)} if path.exists() else set()
     known = {each.problem: each.fastest for each in read(have)} if have else {}
-    left = [(problem, known.get(problem, ())) for problem in problems() if problem not in done]
+    left = [(problem, known.get(problem, ())) for problem in problems(accuracy) if problem not in done]
     left = [job for job in left if bool(job[1]) is again]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
@@ -244,7 +251,7 @@ def measure(path: Path, have: Path | None, again: bool, seconds: float, processe
             vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
             trials = [[str(config), entry.packed()] for config, entry in entries.items()]
             row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
-            row |= {"vendor_us": vendor_us, "trials": trials}
+            row |= {"accuracy": problem.accuracy.value, "vendor_us": vendor_us, "trials": trials}
             file.write(json.dumps(row) + "\n")
             file.flush()
             best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
@@ -271,7 +278,8 @@ def read(path: Path) -> Iterator[Trials]:
     for line in path.read_text().splitlines():
         row = json.loads(line)
         entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
-        yield Trials(Problem.parse(row["shape"], row["dtype"], row["trans"]), entries, row.get("vendor_us"))
+        problem = Problem.parse(row["shape"], row["dtype"], row["trans"], row.get("accuracy", Grade.IEEE))
+        yield Trials(problem, entries, row.get("vendor_us"))
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
@@ -285,8 +293,8 @@ def _unpacked(text: str, vendor_us: float | None) -> Trials:
         file.write(text)
         file.flush()
         recording = read_cache_file(Path(file.name))
-    _, dtype, trans = recording.kernel_name.split()
-    problem = Problem.parse("x".join(map(str, recording.problem_size)), dtype, trans)
+    _, *kind = recording.kernel_name.split()
+    problem = Problem.parse("x".join(map(str, recording.problem_size)), *kind)
     entries = {}
     for point, entry in recording.entries.items():
         values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
@@ -302,10 +310,11 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
         before = by_problem.get(each.problem)
         by_problem[each.problem] = before.with_more(each) if before else each
     found = [*by_problem.values()]
-    for dtype in DType:
+    for kind in dict.fromkeys(name_of(each.problem.dtype, each.problem.accuracy) for each in found):
         texts = {VENDORS: ""}
         vendors: dict[str, float] = {}
-        for each in sorted((each for each in found if each.problem.dtype is dtype), key=lambda each: each.name):
+        of_kind = (each for each in found if name_of(each.problem.dtype, each.problem.accuracy) == kind)
+        for each in sorted(of_kind, key=lambda each: each.name):
             if each.vendor_us is not None:
                 vendors[each.name] = each.vendor_us
             texts |= _as_files(each)
@@ -316,7 +325,7 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
                 member = tarfile.TarInfo(name)
                 member.size = len(text.encode())
                 tar.addfile(member, io.BytesIO(text.encode()))
-        (folder / f"{dtype.value}.tar.xz").write_bytes(archive.getvalue())
+        (folder / f"{kind.replace(' ', '-')}.tar.xz").write_bytes(archive.getvalue())
 
 
 def _as_files(trials: Trials) -> dict[str, str]:
@@ -327,7 +336,7 @@ def _as_files(trials: Trials) -> dict[str, str]:
         point = found.point_of(config)
         assert point is not None
         points[point] = entry
-    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.dtype.value} {problem.trans}"
+    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.kind}"
     recording = Recording(KNOWN["nvidia-h200"].name, kernel, size, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -346,6 +355,10 @@ def main() -> None:
     command.add_argument("file", type=Path)
     command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
     command.add_argument("--choices", action="store_true", help="measure what a look-up takes for those problems")
+    grades = [str(grade) for grade in Grade]
+    command.add_argument(
+        "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
+    )
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("pack")
@@ -353,7 +366,8 @@ def main() -> None:
     command.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.file, options.have, options.choices, options.seconds, options.processes)
+        accuracy = Grade.parse(options.accuracy)
+        measure(options.file, options.have, options.choices, options.seconds, options.processes, accuracy)
     else:
         pack(options.file, options.folder)
 

@@ -12,12 +12,13 @@ from tilewright.runtime.store.store import Store
 
 
 def export(store: Path, device_key: str, folder: Path) -> list[Path]:
-    """`folder/<device key>/<MxNxK>-<dtype>-<transposes>.json` for each record of the store itself."""
+    """`folder/<device key>/<MxNxK>-<dtype>-<transposes>.json` for each record of the store itself, with the accuracy
+    behind the transposes where it is not `ieee`."""
     own, _ = Store(store.absolute()).layers()
     written = []
     for record in (record for record in own if record.device == device_key):
         problem = record.problem
-        path = folder / record.device / f"{problem.shape}-{problem.dtype.value}-{problem.trans}.json"
+        path = folder / record.device / f"{problem.shape}-{problem.kind.replace(' ', '-')}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, dumps(record))
         written.append(path)

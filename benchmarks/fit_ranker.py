@@ -3,8 +3,9 @@
     python benchmarks/fit_ranker.py benchmarks/results/nvidia-h200/dataset
     python benchmarks/fit_ranker.py trials.jsonl --judge
 
-Trees are fitted to all trials of a type, then a portfolio is chosen greedily. How good the choice is is judged on
-shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. Needs CatBoost.
+Trees are fitted to all trials of a type and accuracy, then a portfolio is chosen greedily. How good the choice is is
+judged on shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. What the file has of
+types and accuracies without data stays. Needs CatBoost.
 """
 
 import argparse
@@ -20,19 +21,21 @@ import catboost
 import numpy as np
 from dataset import read
 from numpy.typing import NDArray
+from pool import RANKER, as_text
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
-from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.features import FEATURES, Table
+from tilewright.tuner.search.features import FEATURES, IEEE_FEATURES, Table
 from tilewright.tuner.search.nearest import distance, fitted
 from tilewright.tuner.search.ranker import (
     LEAF,
     MODELLED,
     Ranker,
+    name_of,
     plain,
     shared_out,
     trees_of,
@@ -58,7 +61,6 @@ FALL = 3.0
 FOLDS = 9
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
-RESULT = Path(__file__).parent.parent / "configs" / "ranker.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +100,13 @@ def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
     and those that say how long the best takes."""
     weights = [np.exp(-FALL * each.target) for each in tuned]
     weight = np.concatenate([each / each.sum() for each in weights])
-    features, targets = np.concatenate([each.features for each in tuned]), [each.target for each in tuned]
+    asked = IEEE_FEATURES if tuned[0].problem.accuracy is Grade.IEEE else len(FEATURES)
+    features, targets = np.concatenate([each.features for each in tuned])[:, :asked], [each.target for each in tuned]
     ranking = list[dict[str, Any]]()
     for seed in range(FITS):
         model = _trees(TREES // FITS, DEPTH, RATE, seed).fit(features, np.concatenate(targets), sample_weight=weight)
         ranking += _exported(model, DEPTH, 1 / FITS)
-    best = np.stack([each.features[np.argmin(each.us)] for each in tuned])
+    best = np.stack([each.features[np.argmin(each.us), :asked] for each in tuned])
     level = _trees(*LEVEL, 0).fit(best, [each.level for each in tuned])
     return {"ranking": ranking, "level": _exported(level, LEVEL[1], 1.0)}
 
@@ -145,17 +148,17 @@ def exported(trees: dict[str, Any], portfolio: Sequence[Config], regret: float) 
 def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
     their best; where none does any more, again as if none had been chosen."""
-    dtype = tuned[0].problem.dtype
+    dtype, accuracy = tuned[0].problem.dtype, tuned[0].problem.accuracy
     good = {plain(c) for each in tuned for c, target in zip(each.configs, each.target) if target <= math.log(GOOD)}
-    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, INFO.arch)]
+    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, INFO.arch, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
-    rows = [config for base in bases for config in shared_out(base, dtype, INFO.arch)]
+    rows = [config for base in bases for config in shared_out(base, dtype, INFO.arch, accuracy)]
     owner = np.array([place[plain(config)] for config in rows])
     table, predict = Table(rows, dtype, INFO), trees_of(trees["ranking"])
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
-        chosen = table.likeliest(each.problem, 5 * MODELLED)
-        guess = predict(table.features(each.problem, chosen)) + math.log(UNSURE)
+        chosen, features = table.likeliest(each.problem, 5 * MODELLED)
+        guess = predict(features) + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
         seen: dict[int, float] = {}
         for config, target in zip(each.configs, each.target):
@@ -231,27 +234,28 @@ def main() -> None:
     parser.add_argument("--judge", action="store_true", help="do not write")
     options = parser.parse_args()
     everything = [Tuned.of(each.problem, each.entries) for each in read(options.data)]
-    document = {}
-    for dtype in DType:
-        tuned = [each for each in everything if each.problem.dtype is dtype]
-        print(f"{dtype.value}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
+    document = json.loads(RANKER.read_text())  # what there are no data of stays
+    for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
+        tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
+        print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
         left: dict[str, list[Floats]] = {}
         shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
         for fold in range(FOLDS):
             out = set(shapes[fold::FOLDS])
             train = [each for each in tuned if each.problem.shape not in out]
             trees = fit(train)
-            ranker = Ranker(exported(trees, portfolio_of(train, trees), 1.0), dtype)
+            ranker = Ranker(exported(trees, portfolio_of(train, trees), 1.0), dtype, accuracy)
             for name, values in slowdowns([each for each in tuned if each.problem.shape in out], ranker).items():
                 left.setdefault(name, []).append(values)
         judged = {name: np.concatenate(values) for name, values in left.items()}
         for name, values in judged.items():
             print(told(name, values))
         trees = fit(tuned)
-        regret = float(np.quantile(judged["look-up, measured"], 0.9))
-        document[dtype.value] = exported(trees, portfolio_of(tuned, trees), regret)
+        sure = judged["look-up, measured"] if len(judged["look-up, measured"]) else judged["look-up's first measured"]
+        regret = float(np.quantile(sure, 0.9))
+        document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
-        RESULT.write_text(json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n")
+        RANKER.write_text(as_text(document))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from dataset import Trials, read
 from fit_ranker import FOLDS, INFO, Tuned, exported, fit, portfolio_of
 from numpy.typing import NDArray
 from tilewright.codegen.leaf import Edge
-from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.tuner.measure.decide import TIE
 from tilewright.tuner.search.nearest import fitted
 from tilewright.tuner.search.ranker import Ranker
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a folder of packed files, or a file of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
     options = parser.parse_args()
-    data = list(read(options.data))
+    data = [each for each in read(options.data) if each.problem.accuracy is Grade.IEEE]
     found = [each for dtype in DType for each in choices([one for one in data if one.problem.dtype is dtype])]
     rows = np.concatenate([features(each.problem, INFO, each.expected_us) for each in found])
     target = np.array([math.log(each.vendor_us / each.us) for each in found])

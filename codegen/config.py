@@ -5,8 +5,9 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from .errors import ConfigError
@@ -93,8 +94,7 @@ class Config:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             if dataclasses.is_dataclass(field.type):
                 kind: Any = field.type
-                given = [(name, typed[name]) for name in _names(kind) if name in typed]
-                groups[field.name] = _group(kind, tuple(given))
+                groups[field.name] = _group(kind, tuple(map(typed.get, _names(kind), _defaults(kind))))
             elif field.name in typed:
                 groups[field.name] = typed[field.name]
         return cls(**groups)
@@ -102,6 +102,16 @@ class Config:
     def get(self, name: str) -> Any:
         """The typed value of a parameter, for text, JSON and search spaces; code reads fields."""
         return self._typed(self.leaf(name))
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """The typed values of all parameters by name."""
+        found: dict[str, Any] = {}
+        kind: Any = type(self)
+        for name, names, values_of in _fields(kind):
+            group = getattr(self, name)
+            found.update([(name, group)] if names is None else zip(names, values_of(group)))
+        return found
 
     def _typed(self, leaf: Leaf) -> Any:
         return getattr(getattr(self, leaf.group) if leaf.group else self, leaf.name)
@@ -114,17 +124,16 @@ class Config:
     def changed(self, **values: Any) -> Self:
         """The config with other typed values of some parameters."""
         kind: Any = type(self)
-        fields = {}
-        for name, names in _fields(kind):
+        fields = []
+        for name, names, values_of in _fields(kind):
             group: Any = getattr(self, name)
-            fields[name] = group
             if names is None:
-                fields[name] = values.get(name, group)
-            elif any(each in values for each in names):
-                given = [(each, values[each] if each in values else getattr(group, each)) for each in names]
+                group = values.get(name, group)
+            elif not values.keys().isdisjoint(names):
                 of: Any = type(group)
-                fields[name] = _group(of, tuple(given))
-        changed: Self = kind(**fields)
+                group = _group(of, tuple(map(values.get, names, values_of(group))))
+            fields.append(group)
+        changed: Self = kind(*fields)
         return changed
 
     @property
@@ -300,14 +309,25 @@ def _names(group: Any) -> tuple[str, ...]:
 
 
 @cache
-def _fields(config: Any) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
-    """The fields of a family, with the parameters of those that are groups."""
+def _fields(config: Any) -> tuple[tuple[str, tuple[str, ...] | None, Callable[[Any], tuple[Any, ...]]], ...]:
+    """The fields of a family; of those that are groups the parameters, and what gives the values of all."""
     kinds: list[tuple[str, Any]] = [(each.name, each.type) for each in dataclasses.fields(config)]
-    groups = {name for name, kind in kinds if dataclasses.is_dataclass(kind)}
-    return tuple((name, _names(kind) if name in groups else None) for name, kind in kinds)
+    grouped = {name for name, kind in kinds if dataclasses.is_dataclass(kind)}
+    groups = {name: _names(kind) for name, kind in kinds if name in grouped}
+    return tuple((name, groups.get(name), _reader(groups.get(name, ()))) for name, _ in kinds)
+
+
+def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    read: Any = attrgetter(*names) if names else lambda group: ()
+    return read if len(names) != 1 else lambda group: (read(group),)
 
 
 @cache
-def _group(group: Any, values: tuple[tuple[str, Any], ...]) -> Any:
+def _defaults(group: Any) -> tuple[Any, ...]:
+    return tuple(field.default for field in dataclasses.fields(group))
+
+
+@cache
+def _group(group: Any, values: tuple[Any, ...]) -> Any:
     """A group, the same object for the same values: lists of configs are long."""
-    return group(**dict(values))
+    return group(*values)

@@ -34,6 +34,11 @@ class Rule(Generic[C]):
         return _PLACED.sub("", self.reason)
 
 
+def whole(problem: Problem, config: "Config") -> bool:
+    """Whether m, n and k are multiples of what the config covers at a time."""
+    return all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
+
+
 COMMON: tuple[Rule["Config"], ...] = (
     Rule(
         "a CTA has at most as many threads as the device allows, not {c.threads}",
@@ -50,10 +55,7 @@ COMMON: tuple[Rule["Config"], ...] = (
     ),
     Rule(
         "with exact edges m, n and k are multiples of {c.multiples}",
-        lambda problem, config, arch: (
-            config.edge is not Edge.EXACT
-            or all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
-        ),
+        lambda problem, config, arch: config.edge is not Edge.EXACT or whole(problem, config),
     ),
 )
 """Rules that every family keeps."""
@@ -73,7 +75,7 @@ def rejections(problem: Problem, config: "Config", arch: Arch) -> Iterator[str]:
 
 def serves(config: "Config", problem: Problem, arch: Arch) -> bool:
     """Whether the config breaks no rule."""
-    return next(rejections(problem, config, arch), None) is None
+    return all(rule.holds(problem, config, arch) for rule in rules_of(config))
 
 
 def require(problem: Problem, config: "Config", arch: Arch) -> None:

@@ -6,10 +6,12 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TypeAlias
 
 from filelock import FileLock, Timeout
 
@@ -33,10 +35,12 @@ _SETTLED_NS = 1_000_000_000
 _MOST_READ = 4096
 _read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
 """Records by their file, with what tells whether that is still the same."""
-_packaged: dict[str, dict[str, tuple[Record, ...]]] = {}
-"""What ships with the package, by its folder and device, as far as it was read."""
-_merged: tuple[tuple[tuple[Record, ...], tuple[Record, ...]], tuple[Record, ...]] = ((), ()), ()
-"""Own and shipped records as they were last merged, and what came of it."""
+_packaged: dict[str, "_Shipped"] = {}
+"""What ships with the package, by its folder."""
+_Layers: TypeAlias = tuple[tuple[Record, ...], tuple[Record, ...]]
+_merged: tuple[object, "_Shipped | None", _Layers, tuple[Record, ...]] = None, None, ((), ()), ()
+"""What tells whether the user's own records are those that were last merged, and with which that ship; both layers, and
+what came of them."""
 
 
 class StoreWarning(UserWarning):
@@ -57,8 +61,8 @@ class Store:
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
         self.root = settings.store_folder() if root is None else root
         self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
-        # What ships with the package is read once: nobody writes there.
-        self._shipped = _packaged.setdefault(str(self._tuned), {}) if shipped is None else {}
+        made = _Shipped(self._tuned)
+        self._shipped = _packaged.setdefault(str(self._tuned), made) if shipped is None else made
 
     def make(self) -> None:
         """Make the folder if it is not there. Raises StoreError where that cannot be."""
@@ -72,35 +76,51 @@ class Store:
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
         own = self._own(self._path(device_key, problem))
-        shipped = (record for record in self._shipped_records(device_key) if record.problem == problem)
-        found = [record for record in (own, *shipped) if record is not None]
-        return min(found, key=lambda record: record.order, default=None)
+        shipped = self._shipped.of(device_key).get(problem)
+        if own is None or shipped is None:
+            return own or shipped
+        return min(own, shipped, key=lambda record: record.order)
 
     def records(self) -> Iterator[Record]:
         """The best record of every device and problem, sorted.
 
         Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
         """
-        yield from self._all()
+        yield from self._merge(None)
 
-    def layers(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    def layers(self) -> _Layers:
         """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
         own, shipped = self._both()
         found, mine = _best_of(own, shipped), set(map(id, own))
         return tuple(r for r in found if id(r) in mine), tuple(r for r in found if id(r) not in mine)
 
-    def _both(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-        devices = [each.name for each in _children(self._tuned)]
-        return tuple(self._own_records()), tuple(r for each in devices for r in self._shipped_records(each))
+    def _both(self) -> _Layers:
+        return tuple(self._own_records()), self._shipped.records
 
     def _all(self) -> tuple[Record, ...]:
-        """What `records` gives; from memory where nothing changed, as a look-up asks for it at each unknown shape."""
+        """What `records` gives; from memory where no record was written since, as a look-up asks for it at each unknown
+        shape. A record is replaced whole, which changes the times of its folder: while these stay no file is looked
+        at."""
+        begun_ns, folder = time.time_ns(), self.root / "records"
+        same: object = None
+        try:
+            facts = os.stat(folder)
+            if begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
+                same = str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
+        except FileNotFoundError:
+            same = str(folder)
+        except OSError:
+            pass  # reading tells why
+        known, shipped, _, found = _merged
+        return found if same and same == known and shipped is self._shipped else self._merge(same)
+
+    def _merge(self, same: object) -> tuple[Record, ...]:
         global _merged
         given = self._both()
-        known, found = _merged
+        _, _, known, found = _merged
         if list(map(id, itertools.chain(*given))) != list(map(id, itertools.chain(*known))):
             found = _best_of(*given)
-            _merged = given, found
+        _merged = same, self._shipped, given, found
         return found
 
     def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
@@ -209,10 +229,27 @@ class Store:
             with FileLock(locks / f"{path.stem}.lock", timeout=_LOCK_SECONDS, poll_interval=0.01):
                 yield
 
-    def _shipped_records(self, device_key: str) -> tuple[Record, ...]:
-        if device_key not in self._shipped:
-            self._shipped[device_key] = tuple(_read_shipped(self._tuned, device_key))
-        return self._shipped[device_key]
+
+class _Shipped:
+    """Records of a folder that ships, read once: nobody writes there."""
+
+    def __init__(self, tuned: Traversable) -> None:
+        self._tuned = tuned
+        self._by_device: dict[str, dict[Problem, Record]] = {}
+
+    def of(self, device_key: str) -> Mapping[Problem, Record]:
+        """The best record of each problem on a device."""
+        if device_key not in self._by_device:
+            found: dict[Problem, Record] = {}
+            for record in sorted(_read_shipped(self._tuned, device_key), key=lambda record: record.order):
+                found.setdefault(record.problem, record)
+            self._by_device[device_key] = found
+        return self._by_device[device_key]
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        """Those of all devices."""
+        return tuple(record for each in _children(self._tuned) for record in self.of(each.name).values())
 
 
 def _read(path: Path) -> Record | None:

@@ -1,5 +1,7 @@
 """The store: what it keeps, its layers and look-up order."""
 
+import os
+import shutil
 import time
 import warnings
 from dataclasses import replace
@@ -165,6 +167,31 @@ def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: lis
         Store(store.root).lookup(INFO, Problem(m, 64, 64), nearest)
     assert [Store(store.root).best(DEVICE, problem) for problem in problems] == [make(10.0, each) for each in problems]
     assert reads == []
+
+
+def test_a_look_up_of_another_shape_looks_at_no_file_until_one_is_written(
+    store: Store, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: (listed.append(path), listdir(path))[1])
+
+    def taken_from(m: int) -> str:
+        return Store(store.root).lookup(INFO, Problem(m, 64, 64), nearest).taken_from
+
+    store.keep(make(10.0, Problem(32, 64, 64)))
+    assert taken_from(33) == "32x64x64"
+    listed.clear()
+    assert [taken_from(m) for m in (33, 34, 60)] == ["32x64x64"] * 3
+    assert listed == []
+    time.sleep(0.02)  # the clock of files is a coarse one
+    store.keep(make(10.0, Problem(61, 64, 64)))
+    assert taken_from(60) == "61x64x64"
+    assert len(listed) == 1
+    path_of(store, Problem(61, 64, 64)).unlink()
+    assert taken_from(60) == "32x64x64"
+    shutil.rmtree(store.root)
+    assert taken_from(60) != "32x64x64"
 
 
 def test_a_file_that_changed_is_read_again(store: Store, reads: list[str]) -> None:

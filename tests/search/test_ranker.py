@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
@@ -166,6 +167,28 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
         assert found.regret == ranker(dtype).regret
         served = found.served(far, H200)
         assert (served.origin, served.recorded_us) == ("predicted by what was measured for other shapes", 0.0)
+
+
+def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:
+    """Calls of functions, Python's and C's: they are what its time goes into, and do not depend on the machine."""
+    store, problems = Store(tmp_path), list(drawn(60, seed=3))
+    counts = []
+    for problem in problems:
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            store.lookup(H200, problem, nearest)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    later = sorted(counts[10:])  # the first ones read what ships
+    assert later[len(later) // 2] < 2200, later
+    assert later[-1] < 6000, later
 
 
 def test_nothing_is_predicted_where_nothing_is_known() -> None:

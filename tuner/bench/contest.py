@@ -3,7 +3,7 @@
 import math
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,9 +42,10 @@ def contest(
     seconds: float,
     turn_seconds: float = 0.0,
     config: Config | None = None,
+    others: Sequence[Config] = (),
 ) -> BenchRow:
-    """Check and time what the store holds for a problem, or `config`, beside the `rivals`. A failure is a row, not an
-    exception.
+    """Check and time what the store holds for a problem, or `config`, beside the `rivals` and `others`, variants of
+    ours, which are rivals by their text. A failure is a row, not an exception.
 
     `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top. With
     `turn_seconds` each contender runs so long in its turn.
@@ -61,7 +62,7 @@ def contest(
             else:
                 row = replace(row, config=str(config), origin=GIVEN)
                 launch = prepare(device, problem, config).launch
-            row = _Contest(device, row, launch).run(rivals, seconds, turn_seconds)
+            row = _Contest(device, row, launch, others).run(rivals, seconds, turn_seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
     # The library's own: other categories are those of the array library, and for its developers.
@@ -72,8 +73,9 @@ def contest(
 class _Contest:
     """Contenders on the inputs of one problem."""
 
-    def __init__(self, device: Device, row: BenchRow, ours: Launch) -> None:
+    def __init__(self, device: Device, row: BenchRow, ours: Launch, others: Sequence[Config]) -> None:
         self.device, self.row, self.problem = device, row, row.problem
+        self._others = {str(config): config for config in others if str(config) != row.config}
         self._contenders: dict[str, Launch] = {_OURS: ours}
         self._errors: dict[str, float] = {}
         self._notes: list[str] = []
@@ -87,15 +89,13 @@ class _Contest:
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_over_bound=worst)
         plan = TimingPlan.side_by_side(self.device)
         timer = Timer(self.device, self.problem, seed=103, plan=plan)
-        for key in rivals:
-            if not meets(key, self.problem):
-                continue
+        for key in (*(key for key in rivals if meets(key, self.problem)), *self._others):
             try:
                 self._enter(key, verifier, timer)
             except DeviceFaultError:
                 raise
             except (LaunchError, DeviceError, CompileError) as error:
-                self._notes.append(f"{TITLES[key]} could not run: {one_line(error)}")
+                self._notes.append(f"{TITLES.get(key, key)} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
         kinds = self._error_kinds()
         reason = broken_promise(self.problem, kinds, _OURS)
@@ -149,8 +149,13 @@ class _Contest:
 
     def _enter(self, key: str, verifier: Verifier, timer: Timer) -> None:
         """A rival joins. A wrong result of the vendor's library is told, and timed: it is what users get."""
-        launch = self._fastest(timer) if key == "cublaslt" else rival(self.device, self.problem, key)
+        if key in self._others:
+            launch: Launch = prepare(self.device, self.problem, self._others[key]).launch
+        else:
+            launch = self._fastest(timer) if key == "cublaslt" else rival(self.device, self.problem, key)
         reason = self._checked(verifier, key, launch)
+        if reason and key in self._others:
+            raise LaunchError(reason)  # nobody gets that
         if reason:
             self._notes.append(f"{TITLES[key]}: {reason}")
         self._contenders[key] = launch

@@ -31,7 +31,7 @@ class Rival:
     """Another library on the same product, in the same rounds."""
 
     key: str
-    """One of TITLES."""
+    """One of TITLES, or the text of another variant of ours."""
     us: float
     """Median, inputs rotated."""
     ratio: float

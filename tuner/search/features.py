@@ -4,6 +4,7 @@ the config is, for many configs at a time."""
 import enum
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ...codegen.config import Config
 from ...codegen.families import families
 from ...codegen.leaf import Leaf
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
 from .model import (
@@ -27,17 +28,15 @@ from .model import (
     SPLIT_CYCLES,
     WARPS_PER_CYCLE,
     cta_limits,
+    fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import RANKED, k_innermost, sliced
+from .policies.ranked import LIMBS, RANKED, k_innermost, sliced
 
 Floats = NDArray[np.float64]
+Columns = dict[str, Floats]
 
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
-TYPICAL = {
-    dtype: tuple(Problem(*shape, dtype, False, t) for shape in _SHAPES for t in (False, True)) for dtype in DType
-}
-"""Products by which it is judged what a kernel can do at all: families may serve narrow ones alone."""
 _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
 _PHYSICAL = (
@@ -46,8 +45,33 @@ _PHYSICAL = (
     "memory launch summed modelled issue waiting passed used_m used_n rows_of_tiles columns_of_tiles latency "
     "rounds k_of_cta copied_a copied_b row_a row_b row_c copies copying c_share sides intensity ctas"
 ).split()
-FEATURES = [*_PHYSICAL, *RANKED]
+IEEE_FEATURES = len(_PHYSICAL) + len(RANKED)
+"""So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
+FEATURES = [*_PHYSICAL, *RANKED, *LIMBS, "limbs", "products", "splitting"]
 """What the trees ask for, a column each."""
+_PLACES = {name: place for place, name in enumerate(FEATURES)}
+_LOGARITHMS = (
+    "tiles waves depth arithmetic cached traffic summed modelled issue waiting passed rows_of_tiles columns_of_tiles "
+    "latency rounds k_of_cta row_a row_b copying ctas splitting"
+).split()
+"""Those of what changes with config and problem that are logarithms."""
+_PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b copies".split()
+"""Those that are not."""
+_PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
+"""Those that are the same for every config."""
+_MODELLED = tuple(
+    "tile_m tile_n tile_k volume occupancy split stream sharing persistent threads rate tensor issue reused passing "
+    "in_flight ahead waits filling packs_a packs_b limbs".split()
+)
+"""What the times of the device's limits need of a config."""
+_DESCRIBED = tuple("tile_m tile_n tile_k split elements steps summing sliced packs_a packs_b flies_a flies_b".split())
+"""What the other features need of it."""
+
+
+@cache
+def typical(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
+    """Products by which it is judged what a kernel can do at all: families may serve narrow ones alone."""
+    return tuple(Problem(*shape, dtype, False, t, accuracy) for shape in _SHAPES for t in (False, True))
 
 
 class Table:
@@ -56,201 +80,245 @@ class Table:
     def __init__(self, configs: Sequence[Config], dtype: DType, info: DeviceInfo) -> None:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
         names = list(families())
-        rows = [self._row(config, names.index(config.family), TYPICAL[dtype][0]) for config in configs]
-        self._names = list(rows[0])
-        self._columns = np.array([list(row.values()) for row in rows], float).T.copy()
+        rows = [self._row(config, names.index(config.family)) for config in configs]
+        self._columns = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
+        c, sms = self._columns, info.sm_count
+        self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
+        self._copied, self._limbed = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["limbs"].any())
+        # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
+        # nor CTAs with less than a tile of k.
+        places, whole = sms * c["occupancy"], c["split"] == 1
+        self._most_tiles = np.where(whole, np.inf, _MOST_WAVES * places / c["split"])
+        self._least_k = np.where(whole, 0.0, c["split"] * c["tile_k"])
+        can_stream = np.where(c["stream"] <= c["occupancy"], sms * c["tile_k"], np.inf)
+        self._least_work = np.where(c["stream"] == 0, 0.0, can_stream)
+        self._least_tiles = np.where(c["persistent"] == 1, 0.0, places)
+        plain = np.ones(len(rows), np.bool_)
+        self._kept = {
+            (a, b): plain & (c["inner_a"] < 1 if a else plain) & (plain if b else c["inner_b"] < 1)
+            for a in (False, True)
+            for b in (False, True)
+        }
+        self._stacked = {names: np.stack([c[name] for name in names]) for names in (_MODELLED, _DESCRIBED)}
+        known = [name for name in FEATURES if name in c]
+        self._known = np.stack([c[name] for name in known])
+        self._known_places = np.array([_PLACES[name] for name in known])
 
-    def _row(self, config: Config, family: int, typical: Problem) -> dict[str, float]:
+    def _row(self, config: Config, family: int) -> dict[str, float]:
         tile_m, tile_n, tile_k = config.cta_tile
-        cost = policy_of(config.family).cost(typical, config)
-        limits = cta_limits(config, self.dtype, self.info.arch)
-        tensor = self.info.arch.dmma_per_cycle if config.tensor_cores else 0
-        lanes = "fma_per_cycle_float" if self.dtype is DType.FLOAT else "fma_per_cycle_double"
-        inner = k_innermost(config)
+        dtype, arch, size = self.dtype, self.info.arch, self.dtype.size_bytes
+        cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config)
+        occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
+        inner, elements = k_innermost(config), tile_m * tile_n
+        split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
+        written = 3.0 if stream else (1 + split / config.cooperative_ctas if split > 1 else 0.0)
+        moved = (1.0 if config.clustered else written) * elements * size / ALONE_BYTES_PER_CYCLE
+        adding = ((CLUSTER_CYCLES if config.clustered else SPLIT_CYCLES) + moved) * (written > 0)
+        loaded = 2 * config.limbs or size  # bytes of an element in a tile
         values = {leaf.name: (leaf, config.get(leaf.name)) for leaf in config.leaves()}
         return {
             "family": family,
             "tile_m": tile_m,
             "tile_n": tile_n,
             "tile_k": tile_k,
+            "elements": elements,
+            "volume": elements * tile_k,
+            "steps": tile_k * split,
             "threads": config.threads,
-            "occupancy": max(1, min(limits.values())),
-            "split": config.split_ctas,
-            "stream": config.stream_ctas_per_sm,
-            "persistent": config.persistent_tiles,
+            "occupancy": occupancy,
+            "split": split,
+            "stream": stream,
+            "persistent": persistent,
+            "sharing": persistent / split,
+            "mode": 2.0 * (stream > 0) + (split > 1) + 3.0 * (persistent > 1),
+            "parts": split + stream + persistent - 1,
             "clustered": config.clustered,
             "cooperative": config.cooperative_ctas,
             "smem_loads": cost.smem_loads,
+            "passing": cost.smem_loads * size / SMEM_BYTES_PER_CYCLE,
             "overhead": cost.overhead,
             "adding": cost.slices_cycles,
+            "filling": cost.slices_cycles + adding + 2 * FILL_CYCLES * (stream > 0) + LAUNCH_CYCLES,
             "ahead": cost.ahead,
+            "waits": ARRIVAL_CYCLES / max(1, cost.ahead),
             "in_flight": cost.in_flight,
-            "smem": config.smem_bytes(self.dtype),
-            "reuse_a": config.reuse[0],
-            "reuse_b": config.reuse[1],
-            "rate": tensor or getattr(self.info.arch, lanes),
+            "deep": config.smem_bytes(dtype) / ((tile_m + tile_n) * tile_k * size),
+            "work": math.log2(elements / config.threads),
+            "reused": (1 / config.reuse[0] + 1 / config.reuse[1]) * loaded / L2_BYTES_PER_CYCLE,
+            "rate": cost.rate * fma_per_cycle(dtype, config, arch),
+            "issue": cost.overhead / (32 * WARPS_PER_CYCLE),
             "tensor": config.tensor_cores,
+            "summing": (3.0 * stream or (split > 1) * split) * elements * size / ALONE_BYTES_PER_CYCLE,
             "packs_a": config.packs[0],
             "packs_b": config.packs[1],
             "inner_a": inner[0],
             "inner_b": inner[1],
+            "flies_a": inner[0] == 0 and not config.packs[0],
+            "flies_b": inner[1] == 0 and not config.packs[1],
             "sliced": max(1, sliced(config)),
-        } | {name: _number(*values[name]) if name in values else -1.0 for name in RANKED}
+            "limbs": config.limbs,
+            "products": config.products,
+        } | {name: _number(*values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
 
-    def _taken(self, rows: Any) -> dict[str, Floats]:
-        return dict(zip(self._names, self._columns if rows is None else self._columns.take(rows, axis=1)))
+    def _taken(self, names: tuple[str, ...], rows: Any) -> Columns:
+        return self._columns if rows is None else dict(zip(names, self._stacked[names].take(rows, axis=1)))
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which rows share out the work in a way that can pay: neither more CTAs than the device has use for, nor CTAs
-        with less than a tile of k; and keep k innermost only where it is innermost in memory."""
-        c, sms = self._taken(None), self.info.sm_count
+        """Which rows share out the work in a way that can pay, and keep k innermost only where it is innermost in
+        memory."""
+        c = self._columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
-        places = sms * c["occupancy"]
-        shared = (c["split"] == 1) | (
-            (tiles * c["split"] <= _MOST_WAVES * places) & (c["split"] * c["tile_k"] <= problem.k)
-        )
-        streamed = (c["stream"] == 0) | ((c["stream"] <= c["occupancy"]) & (tiles * problem.k >= sms * c["tile_k"]))
-        several = (c["persistent"] == 1) | (tiles >= places)
-        found: NDArray[np.bool_] = shared & streamed & several
-        if problem.trans_a:
-            found &= c["inner_a"] < 1
-        if not problem.trans_b:
-            found &= c["inner_b"] < 1
+        found: NDArray[np.bool_] = self._kept[problem.trans_a, problem.trans_b] & (tiles <= self._most_tiles)
+        found &= self._least_k <= problem.k
+        found &= tiles * problem.k >= self._least_work
+        found &= tiles >= self._least_tiles
         return found
 
-    def _physics(self, problem: Problem, c: dict[str, Floats]) -> dict[str, Floats]:
+    def _physics(self, problem: Problem, rows: Any) -> Columns:
         """Counts of tiles and CTAs, and clocks of the device's limits, one after another and together."""
+        c = self._taken(_MODELLED, rows)
         info, size = self.info, self.dtype.size_bytes
         m, n, k, sms = problem.m, problem.n, problem.k, info.sm_count
         tiles_m, tiles_n, depth = np.ceil(m / c["tile_m"]), np.ceil(n / c["tile_n"]), np.ceil(k / c["tile_k"])
-        tiles, streams, elements = tiles_m * tiles_n, c["stream"] > 0, c["tile_m"] * c["tile_n"]
+        tiles, streams = tiles_m * tiles_n, c["stream"] > 0
         ctas = np.where(streams, np.maximum(c["stream"] * sms, tiles), np.ceil(tiles / c["persistent"]) * c["split"])
         per_sm = ctas / sms
-        critical = np.where(streams, tiles / sms, np.ceil(per_sm) * c["persistent"] / c["split"])  # tiles of an SM
-        resident = np.minimum(c["occupancy"], np.ceil(per_sm))
-        rounds = np.ceil(np.ceil(per_sm) / resident)
+        most = np.ceil(per_sm)
+        critical = np.where(streams, tiles / sms, most * c["sharing"])  # tiles of an SM
+        resident = np.minimum(c["occupancy"], most)
+        rounds = np.ceil(most / resident)
         warps = resident * c["threads"] / 32
-        steps = elements * c["tile_k"] * depth * critical
-        arithmetic = steps / c["rate"]
-        busy = np.where(
-            c["tensor"] > 0,
-            arithmetic * (1 + 1 / warps) * np.maximum(1, 4 / warps),
-            (arithmetic + steps * c["overhead"] / (32 * WARPS_PER_CYCLE)) * (1 + 2 / warps),
-        )
-        cached = steps * (1 / c["reuse_a"] + 1 / c["reuse_b"]) * size / L2_BYTES_PER_CYCLE
-        passed = steps * c["smem_loads"] * size / SMEM_BYTES_PER_CYCLE
-        waiting = critical / resident * depth * ARRIVAL_CYCLES / np.maximum(1, c["ahead"])
-        memory = problem.bytes / info.bandwidth_gbs / 1e3 * info.clock_mhz
-        memories = memory * np.ones_like(tiles)
+        steps = c["volume"] * depth * critical
+        arithmetic, few = steps / c["rate"], 1 / warps
+        busy = (arithmetic + steps * c["issue"]) * (1 + 2 * few)
+        if self._tensor:
+            busy = np.where(c["tensor"] > 0, arithmetic * (1 + few) * np.maximum(1, 4 * few), busy)
+        cached, passed = steps * c["reused"], steps * c["passing"]
+        waiting = critical / resident * depth * c["waits"]
+        memory: Any = problem.bytes / info.bandwidth_gbs / 1e3 * info.clock_mhz
         waves = per_sm / c["occupancy"]
-        if (skinny := c["in_flight"] > 0).any():
+        if self._skinny:
             needed = info.bandwidth_gbs * 1e3 / sms * ARRIVAL_CYCLES / info.clock_mhz
-            held = resident * c["threads"] * np.maximum(1, c["in_flight"]) * size
-            memories = np.where(skinny, memory * (1 + (needed / held) ** 2 / 4) * np.ceil(waves) / waves, memory)
-        written = np.where(streams, 3.0, np.where(c["split"] > 1, 1 + c["split"] / c["cooperative"], 0.0))
-        clustered = c["clustered"] > 0
-        moved = np.where(clustered, 1.0, written) * elements * size / ALONE_BYTES_PER_CYCLE
-        adding = c["adding"] + (np.where(clustered, CLUSTER_CYCLES, SPLIT_CYCLES) + moved) * (written > 0)
-        fill = FILL_CYCLES * (rounds + 2 * streams)
-        slowest = (busy**4 + passed**4 + cached**4 + (waiting * (c["ahead"] > 0)) ** 4 + memories**4) ** 0.25
-        packed = (c["packs_a"]) * m * k + (c["packs_b"]) * n * k
-        packing = 2 * size * packed / info.bandwidth_gbs / 1e3 * info.clock_mhz + PACK_CYCLES * (packed > 0)
-        return {
+            late = needed / (resident * c["threads"] * np.maximum(1, c["in_flight"]) * size)
+            held_up = memory * (1 + late * late / 4) * np.ceil(waves) / waves
+            memory = np.where(c["in_flight"] > 0, held_up, memory)
+        limits = busy, passed, cached, waiting * (c["ahead"] > 0), memory
+        total = np.sqrt(np.sqrt(sum(map(_fourth, limits))))
+        total += FILL_CYCLES * rounds + c["filling"]
+        found = {
             "tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles, "depth": depth, "ctas": ctas, "per_sm": per_sm,
-            "waves": waves, "rounds": rounds, "warps": warps, "arithmetic": arithmetic, "busy": busy, "cached": cached,
-            "passed": passed, "waiting": waiting,
-            "modelled": slowest + fill + adding + packing + LAUNCH_CYCLES,
+            "most": most, "waves": waves, "rounds": rounds, "warps": warps, "arithmetic": arithmetic, "busy": busy,
+            "cached": cached, "passed": passed, "waiting": waiting, "modelled": total,
         }  # fmt: skip
+        per_byte = info.clock_mhz / info.bandwidth_gbs / 1e3
+        if self._copied:
+            packed = c["packs_a"] * (m * k) + c["packs_b"] * (n * k)
+            total += 2 * size * packed * per_byte + PACK_CYCLES * (packed > 0)
+        if self._limbed:  # operands are read twice, their limbs written and read once
+            found["splitting"] = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
+            total += found["splitting"] + PACK_CYCLES * (c["limbs"] > 0)
+        return found
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:
         """A rough time for each config, as `estimate_us` has it but for what hardly matters here."""
-        found: Floats = self._physics(problem, self._taken(rows))["modelled"] / self.info.clock_mhz
+        found: Floats = self._physics(problem, rows)["modelled"] / self.info.clock_mhz
         return found
 
-    def likeliest(self, problem: Problem, count: int) -> NDArray[np.intp]:
-        """The sensible rows, at most so many: those that the model of the device puts first."""
+    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
+        """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
         rows = np.flatnonzero(self.sensible(problem))
+        p = self._physics(problem, rows)
         if len(rows) > count:
-            rows = rows[np.argpartition(self.modelled_us(problem, rows), count)[:count]]
-        return rows
+            kept = np.argpartition(p["modelled"], count)[:count]
+            rows, p = rows[kept], {name: values.take(kept) for name, values in p.items()}
+        return rows, self._features(problem, rows, p)
 
     def features(self, problem: Problem, rows: Any = None) -> Floats:
         """A row for each config, a column for each of FEATURES."""
-        c, info, size = self._taken(rows), self.info, self.dtype.size_bytes
-        m, n, k, sms = problem.m, problem.n, problem.k, info.sm_count
-        p = self._physics(problem, c)
+        return self._features(problem, rows, self._physics(problem, rows))
+
+    def _features(self, problem: Problem, rows: Any, p: Columns) -> Floats:
+        c = self._taken(_DESCRIBED, rows)
+        info, size = self.info, self.dtype.size_bytes
+        m, n, k = problem.m, problem.n, problem.k
         least = floor_us(info, problem) or 1.0
-        mhz = info.clock_mhz * least
-        streams = c["stream"] > 0
-        rounded = np.ceil(k / (c["tile_k"] * c["split"])) * c["tile_k"] * c["split"]
-        sums = np.where(streams, 3.0 * c["stream"], np.where(c["split"] > 1, c["split"], 0.0))
-        one = np.ones_like(p["tiles"])
-        columns = {**c, **self._copies(problem, c)}
-        numbers = {
-            "m": math.log2(m),
-            "n": math.log2(n),
-            "k": math.log2(k),
-            "trans_a": problem.trans_a,
-            "trans_b": problem.trans_b,
-            "row_c": math.gcd(n * size, 128),
-            "memory": problem.bytes / info.bandwidth_gbs / 1e3 / least,
-            "launch": math.log2(least),
-            "c_share": m * n * size / problem.bytes,
-            "sides": math.log2(m / n),
-            "intensity": math.log2(problem.flops / problem.bytes),
-        }
-        columns |= {name: value * one for name, value in numbers.items()}
-        depth, loaded = p["depth"] / c["split"], p["cached"] * L2_BYTES_PER_CYCLE
-        columns |= {
-            "work": np.log2(c["tile_m"] * c["tile_n"] / c["threads"]),
+        cycles = info.clock_mhz * least
+        found = np.empty((len(FEATURES), len(p["tiles"])))
+        found[self._known_places] = self._known if rows is None else self._known.take(rows, axis=1)
+        numbers: list[float] = [
+            math.log2(m),
+            math.log2(n),
+            math.log2(k),
+            problem.trans_a,
+            problem.trans_b,
+            math.gcd(n * size, 128),
+            problem.bytes / info.bandwidth_gbs / 1e3 / least,
+            math.log2(least),
+            m * n * size / problem.bytes,
+            math.log2(m / n),
+            math.log2(problem.flops / problem.bytes),
+        ]
+        found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
+        depth, loaded = p["depth"] / c["split"], p["cached"] * (L2_BYTES_PER_CYCLE * info.sm_count)
+        columns: Columns = {
+            **self._copies(problem, c),
             "warps": p["warps"],
-            "mode": 2.0 * streams + (c["split"] > 1) + 3.0 * (c["persistent"] > 1),
-            "parts": c["split"] + c["stream"] + c["persistent"] - 1,
-            "deep": c["smem"] / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
-            "tiles": np.log2(p["tiles"]),
-            "waves": np.log2(p["waves"]),
-            "even": p["per_sm"] / np.ceil(p["per_sm"]),
+            "even": p["per_sm"] / p["most"],
             "resident": p["waves"] / np.ceil(p["waves"]),
-            "used_mn": m * n / (p["tiles"] * c["tile_m"] * c["tile_n"]),
-            "used_k": k / rounded,
-            "depth": np.log2(depth),
-            "arithmetic": np.log2(p["arithmetic"] / mhz),
-            "cached": np.log2(p["cached"] / mhz),
-            "traffic": np.log2((loaded * sms + problem.bytes) / info.bandwidth_gbs / 1e3 / least),
-            "summed": np.log2(1 + sums * c["tile_m"] * c["tile_n"] * size / ALONE_BYTES_PER_CYCLE / mhz),
-            "modelled": np.log2(p["modelled"] / mhz),
-            "issue": np.log2(p["busy"] / mhz),
-            "waiting": np.log2(p["waiting"] / mhz),
-            "passed": np.log2(1e-9 + p["passed"] / mhz),
+            "used_mn": m * n / (p["tiles"] * c["elements"]),
+            "used_k": k / (np.ceil(k / c["steps"]) * c["steps"]),
             "used_m": m / (p["tiles_m"] * c["tile_m"]),
             "used_n": n / (p["tiles_n"] * c["tile_n"]),
-            "rows_of_tiles": np.log2(p["tiles_m"]),
-            "columns_of_tiles": np.log2(p["tiles_n"]),
-            "latency": np.log2(p["rounds"] * depth * c["tile_k"] / c["sliced"] / mhz),
-            "rounds": np.log2(p["rounds"]),
-            "k_of_cta": np.log2(k / c["split"]),
-            "copying": np.log2(p["arithmetic"] * columns["copies"] / mhz),
-            "ctas": np.log2(p["ctas"]),
-        }  # fmt: skip
-        return np.stack([columns[name] for name in FEATURES], axis=1).astype(float)
+            "tiles": p["tiles"],
+            "waves": p["waves"],
+            "depth": depth,
+            "arithmetic": p["arithmetic"] / cycles,
+            "cached": p["cached"] / cycles,
+            "traffic": (loaded + problem.bytes) / (info.bandwidth_gbs * 1e3 * least),
+            "summed": 1 + c["summing"] / cycles,
+            "modelled": p["modelled"] / cycles,
+            "issue": p["busy"] / cycles,
+            "waiting": p["waiting"] / cycles,
+            "passed": 1e-9 + p["passed"] / cycles,
+            "rows_of_tiles": p["tiles_m"],
+            "columns_of_tiles": p["tiles_n"],
+            "latency": p["rounds"] * depth * c["tile_k"] / (c["sliced"] * cycles),
+            "rounds": p["rounds"],
+            "k_of_cta": k / c["split"],
+            "ctas": p["ctas"],
+            "splitting": 1e-9 + p["splitting"] / cycles if self._limbed else np.full_like(p["tiles"], 1e-9),
+        }
+        columns["copying"] = columns["arithmetic"] * columns["copies"]
+        found[_PLAIN_PLACES] = np.array([columns[name] for name in _PLAIN])
+        found[_LOGARITHM_PLACES] = np.log2([columns[name] for name in _LOGARITHMS])
+        return found.T
 
-    def _copies(self, problem: Problem, c: dict[str, Floats]) -> dict[str, Floats]:
+    def _copies(self, problem: Problem, c: Columns) -> Columns:
         """Bytes that a copy of an operand moves at a time, bytes of a tile's row in memory, and copies for each
         multiply-add."""
-        size, found = self.dtype.size_bytes, dict[str, Floats]()
-        copies = np.zeros_like(c["tile_m"])
+        size, found, copies = self.dtype.size_bytes, dict[str, Floats](), np.zeros_like(c["tile_m"])
         for x, row, along, side, other in (
             ("a", problem.stored_a[1], not problem.trans_a, "tile_m", "tile_n"),
             ("b", problem.stored_b[1], problem.trans_b, "tile_n", "tile_m"),
         ):
-            packed, inner = c[f"packs_{x}"] > 0, c[f"inner_{x}"]
-            vector = np.where(packed, 16.0, math.gcd(row * size, 16))
+            vector = np.full_like(copies, math.gcd(row * size, 16))
+            vector[c[f"packs_{x}"] > 0] = 16
             if along:  # where the family keeps k innermost or transposes in flight, that takes copies of one element
-                vector = np.where((inner == 0) & ~packed, size, vector)
+                vector[c[f"flies_{x}"] > 0] = size
             found[f"copied_{x}"] = vector
-            found[f"row_{x}"] = np.log2(np.minimum(c["tile_k" if along else side], row) * size)
+            found[f"row_{x}"] = np.minimum(c["tile_k" if along else side], row) * size
             copies += size / (vector * c[other])
         return {**found, "copies": copies}
+
+
+_PROBLEM_PLACES = np.array([_PLACES[name] for name in _PROBLEM])
+_PLAIN_PLACES = np.array([_PLACES[name] for name in _PLAIN])
+_LOGARITHM_PLACES = np.array([_PLACES[name] for name in _LOGARITHMS])
+
+
+def _fourth(values: Any) -> Any:
+    squares = values * values
+    return squares * squares
 
 
 def _number(leaf: Leaf, value: Any) -> float:

@@ -44,14 +44,30 @@ def _traced(kind: type[Config], chosen: _Chosen) -> Any:
         object.__setattr__(traced, "chosen", chosen)
         return traced
 
+    of: Any = kind
+    own, groups = _grouped(of)
+    config = made(kind, own)
+    for group, group_kind, names in groups:
+        object.__setattr__(config, group, made(group_kind, names))
+    return config
+
+
+@cache
+def _grouped(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any, tuple[str, ...]], ...]]:
+    """The parameters of a config itself; of each of its groups the name, the class and the parameters."""
     groups: dict[str, list[str]] = {}
     for leaf in kind.leaves():
         groups.setdefault(leaf.group, []).append(leaf.name)
-    config = made(kind, tuple(groups.pop("", ())))
-    types = {field.name: field.type for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for group, names in groups.items():
-        object.__setattr__(config, group, made(types[group], tuple(names)))
-    return config
+    own = tuple(groups.pop("", ()))
+    types = {field.name: field.type for field in dataclasses.fields(kind)}
+    return own, tuple((group, types[group], tuple(names)) for group, names in groups.items())
+
+
+def varied(config: Config) -> tuple[Any, dict[str, Any]]:
+    """What rules can be asked of like a config, and its typed values, which may be changed: that takes less time than
+    making configs."""
+    values = config.typed
+    return _traced(type(config), _Chosen(values)), values
 
 
 _HOLDS, _BROKEN = -1, -2

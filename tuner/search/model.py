@@ -108,7 +108,7 @@ def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> 
     }
 
 
-def _fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
+def fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
     """Multiply-adds of an SM in one clock, at best."""
     if config.tensor_cores:
         return arch.dmma_per_cycle if dtype is DType.DOUBLE else max(1, arch.mma_per_cycle // config.products)
@@ -123,7 +123,7 @@ def _cta_cycles(dtype: DType, config: Config, cost: Cost, info: DeviceInfo, conc
     warps = -(-config.threads // 32)
     lanes = config.threads / (warps * 32)
     scheduled = concurrent * warps / WARPS_PER_CYCLE
-    issue = work * (1 / _fma_per_cycle(dtype, config, info.arch) + cost.overhead / (32 * WARPS_PER_CYCLE))
+    issue = work * (1 / fma_per_cycle(dtype, config, info.arch) + cost.overhead / (32 * WARPS_PER_CYCLE))
     issue *= (scheduled + _HALF_WARPS) / scheduled / lanes
     shared = work * cost.smem_loads * dtype.size_bytes / SMEM_BYTES_PER_CYCLE
     cached = work * sum(1 / reuse for reuse in config.reuse) * dtype.size_bytes / L2_BYTES_PER_CYCLE
@@ -138,7 +138,7 @@ def _tensor_cycles(
     tile_m, tile_n, tile_k = config.cta_tile
     warps = concurrent * config.threads // 32
     products = concurrent * tile_m * tile_n * tile_k
-    busy = products / (cost.rate * _fma_per_cycle(dtype, config, info.arch)) * (1 + 1 / warps) * max(1.0, 4 / warps)
+    busy = products / (cost.rate * fma_per_cycle(dtype, config, info.arch)) * (1 + 1 / warps) * max(1.0, 4 / warps)
     issue = products * cost.splitting / (32 * WARPS_PER_CYCLE)
     shared = products * cost.smem_loads * dtype.size_bytes / SMEM_BYTES_PER_CYCLE
     cached = concurrent * (tile_m + tile_n) * tile_k * dtype.size_bytes / L2_BYTES_PER_CYCLE

@@ -1,46 +1,62 @@
 """What to run where nothing was tuned: the config of a near shape, or the one that was learned to be the fastest."""
 
+import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.leaf import Edge
-from ...codegen.legality import serves
-from ...codegen.problem import Problem
+from ...codegen.legality import Rule, rules_of, serves, whole
+from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
-from .legal import may_hold
+from .legal import may_hold, varied
 from .policies import policy_of
-from .ranker import Predicted, ranker_of
+from .ranker import Portfolio, Predicted, ranker_of
 
 _NEAR = 1.0
 """A record up to so many doublings of m, n and k away is taken before what was learned from others."""
 
+_Kind: TypeAlias = tuple[str, DType, bool, bool, Grade]
+"""Device, type, transposes and accuracy."""
+_Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
+"""Records, and the logarithms of their m, n and k, a row each."""
+_sorted: tuple[Sequence[Record], _Kinds] = (), {}
+
 
 def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
     """How to run a problem that was not tuned on a device: as for a near shape of the device, else, on a GPU, as the
-    ranker predicts, else as for the nearest shape however far. None where no record helps. This is the ranking that
-    `Store.lookup` takes."""
-    key, kind = info.key, (problem.dtype, problem.trans_a, problem.trans_b)
-    near = [
-        record
-        for record in records
-        if record.device == key
-        and (record.problem.dtype, record.problem.trans_a, record.problem.trans_b) == kind
-        and record.problem.accuracy.keeps(problem.accuracy)
-    ]
-    # Of one shape's the record that was free to be as coarse as this product may be.
-    away = [(distance(r.problem, problem), r.problem.accuracy != problem.accuracy) for r in near]
-    near = [near[place] for place in sorted(range(len(near)), key=away.__getitem__)]
-    if not (near and min(away)[0] <= _NEAR):
+    ranker predicts, else as for the nearest shape however far. None where no record helps. A near record of a finer
+    accuracy gives way to a kernel that is less accurate than it could be and predicted to be faster. This is the
+    ranking that `Store.lookup` takes."""
+    kinds, sizes = _by_kind(records), _doublings(problem)
+    away: list[tuple[bool, bool, float, bool, Record]] = []
+    for grade in Grade:
+        kind = info.key, problem.dtype, problem.trans_a, problem.trans_b, grade
+        if grade.keeps(problem.accuracy) and kind in kinds:
+            those, logs = kinds[kind]
+            # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
+            finer = grade is not problem.accuracy
+            for record, distant in zip(those, np.abs(logs - sizes).sum(axis=1).round(9).tolist()):
+                far = distant > _NEAR
+                away.append((far, finer and not far, distant, finer, record))
+    away.sort(key=itemgetter(0, 1, 2, 3))
+    near = away[0][-1].problem.accuracy if away and not away[0][0] else None
+    if near is not problem.accuracy:
         for each in predictions(problem, info, 1):
-            return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
-    for record in near:
+            if near is None or not each.config.accuracy.keeps(near):
+                return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
+    for *_, record in away:
         # Another shape may want other vectors, and guarded edges.
         config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
         if config is not None:
@@ -48,20 +64,49 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     return None
 
 
+def _by_kind(records: Sequence[Record]) -> _Kinds:
+    """From memory where the records are the same as the last time."""
+    global _sorted
+    if _sorted[0] is not records:
+        found: dict[_Kind, list[Record]] = {}
+        for record in records:
+            problem = record.problem
+            kind = record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy
+            found.setdefault(kind, []).append(record)
+        kinds = {kind: (those, np.array([_doublings(r.problem) for r in those])) for kind, those in found.items()}
+        if not isinstance(records, tuple):
+            return kinds  # a list may change
+        _sorted = records, kinds
+    return _sorted[1]
+
+
 def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicted]:
     """The configs that the ranker expects most of, as they serve a problem on a GPU, at most so many, best first; none
-    where it knows nothing: for the processor, a product without work, or a type that it was not fitted to."""
-    ranker = None if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0 else ranker_of(problem.dtype)
-    ranked = ranker.ranked(problem, info) if ranker else ()
+    where it knows nothing: for the processor, a product without work, or a type that it was not fitted to. Where it was
+    not fitted to the accuracy, what the device's model says of kernels for that is compared with what is known of those
+    for the next finer one."""
+    if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+        return []
+    rankers: list[Portfolio] = []
+    for grade in reversed(Grade):
+        ranker = ranker_of(problem.dtype, grade) if grade.keeps(problem.accuracy) else None
+        if ranker is not None and (ranker.measured or not rankers):
+            rankers.append(ranker)
+            if ranker.measured:
+                break
+    ranked = heapq.merge(*(ranker.ranked(problem, info) for ranker in rankers), key=attrgetter("weighed_us"))
     fits = ((fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)), each) for each in ranked)
     return list(itertools.islice((replace(each, config=config) for config, each in fits if config is not None), count))
 
 
 def distance(tuned: Problem, problem: Problem) -> float:
     """How far apart two shapes are: doublings of m, of n and of k, added up."""
+    return sum([abs(one - other) for one, other in zip(_doublings(tuned), _doublings(problem))])
+
+
+def _doublings(problem: Problem) -> tuple[float, float, float]:
     # A dimension of zero counts as one half: one doubling away from 1.
-    pairs = ((tuned.m, problem.m), (tuned.n, problem.n), (tuned.k, problem.k))
-    return sum([abs(math.log2((one or 0.5) / (other or 0.5))) for one, other in pairs])
+    return math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)
 
 
 def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]) -> Config | None:
@@ -70,20 +115,37 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
     The tiles stay. What it has for rows that are not aligned is reset where that is hopeless for the problem. None
     where it cannot serve the problem.
     """
-    kind = type(config)
+    kind: Any = type(config)
     policy = policy_of(kind.family)
     reset: dict[str, Any] = {}
     for name in policy.for_rows:
-        if not may_hold(problem, arch, kind, policy.advice, {name: config.get(name)}):
-            reset[name] = kind.leaf(name).default
-    choices = [kind.leaf(name).choices for name in kind.vectors]
-    widths = sorted(itertools.product(*choices), key=math.prod, reverse=True)
+        default = kind.leaf(name).default
+        has = config.get(name)
+        if has != default and not may_hold(problem, arch, kind, policy.advice, {name: has}):
+            reset[name] = default
+    aimed, rules = config.changed(**reset) if reset else config, rules_of(kind)
     for edge in dict.fromkeys(edges):
-        base = config.changed(**{**reset, "edge": edge})
+        if edge is Edge.EXACT and not whole(problem, aimed):
+            continue
+        base = aimed.changed(edge=edge)
         if not serves(base.scalar(), problem, arch):
             continue  # nor with vectors
-        for chosen in widths:
-            fit = base.changed(**dict(zip(kind.vectors, chosen)))
-            if serves(fit, problem, arch):
+        variable, values = varied(base)
+        broken: Rule[Any] | None = None
+        for chosen in _widths(kind):
+            values.update(chosen)
+            if broken is not None and not broken.holds(problem, variable, arch):
+                continue  # what one width breaks the next one mostly breaks too
+            fit = base.changed(**chosen)
+            broken = next((rule for rule in rules if not rule.holds(problem, fit, arch)), None)
+            if broken is None:
                 return fit
     return None
+
+
+@cache
+def _widths(kind: Any) -> tuple[Mapping[str, int], ...]:
+    """Every combination of the widths of a family's vectors, the widest first."""
+    choices = [kind.leaf(name).choices for name in kind.vectors]
+    every = sorted(itertools.product(*choices), key=math.prod, reverse=True)
+    return tuple(dict(zip(kind.vectors, chosen)) for chosen in every)

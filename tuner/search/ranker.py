@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,14 +23,17 @@ from ...codegen.families import parse
 from ...codegen.leaf import Edge, Mode
 from ...codegen.legality import serves
 from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
-from .features import FEATURES, TYPICAL, Floats, Table
+from .features import FEATURES, Floats, Table, typical
 from .policies import policy_of
 
 MODELLED = 200
 """The trees rank so many configs: those that the model of the device puts first."""
+_UNSURE = 1.5
+"""What the model alone expects counts as so many times that beside what was measured: on an H200 kernels on the tensor
+cores took 1.6 times what it says at 1024^3, and 0.9 times at 4096^3."""
 LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
 
@@ -45,17 +48,35 @@ class Trees:
     """A row for each tree: the answer is yes above the border."""
     leaves: Floats
     """A row for each tree: what it adds in each leaf."""
+    _asked: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """Features that are asked for: each question once, of which trees have half in common."""
+    _borders: NDArray[np.float32] = field(init=False, repr=False, compare=False)
+    _levels: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """The questions of all trees, a row for each level, the highest bit first."""
+    _first: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """The place of each tree's first leaf."""
+
+    def __post_init__(self) -> None:
+        asked = np.stack([self.questions.ravel(), self.borders.ravel().astype(np.float32)])
+        each, which = np.unique(asked, axis=1, return_inverse=True)
+        values = {
+            "_asked": each[0].astype(np.intp),
+            "_borders": each[1].astype(np.float32)[:, None],
+            "_levels": which.reshape(self.questions.shape).T[::-1].copy(),
+            "_first": np.arange(self.leaves.size).reshape(self.leaves.shape)[:, :1],
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""
-        count, depth = self.questions.shape
-        columns, borders = np.ascontiguousarray(features.T, np.float32), self.borders.T.astype(np.float32)
-        asked = columns[self.questions.T.ravel()]  # whole rows: several times as fast
-        answers = (asked > borders.reshape(-1, 1)).reshape(depth, count, -1)
-        leaf = np.zeros(answers.shape[1:], np.uint8)
-        for bit, answer in enumerate(answers.view(np.uint8)):
-            leaf |= answer << bit
-        found: Floats = self.leaves.ravel().take(leaf + (np.arange(count)[:, None] << depth)).sum(axis=0)
+        columns = np.ascontiguousarray(features.T, np.float32)
+        answers = (columns.take(self._asked, axis=0) > self._borders).view(np.uint8)
+        leaf = np.zeros((len(self.leaves), len(features)), np.uint8)
+        for level in self._levels:
+            leaf += leaf
+            leaf += answers.take(level, axis=0)
+        found: Floats = self.leaves.ravel().take(leaf + self._first).sum(axis=0)
         return found
 
 
@@ -77,15 +98,54 @@ class Predicted:
     regret: float | None
     """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit; None
     on another device than that which was measured."""
+    modelled: bool = False
+    """Whether only the device's model expects it."""
+
+    @property
+    def weighed_us(self) -> float:
+        """What it is compared with others by."""
+        return self.us * _UNSURE if self.modelled else self.us
 
 
-class Ranker:
-    """The portfolio and trees of one type."""
+class Portfolio:
+    """Kernels of one type and accuracy of which nothing was measured: the model of the device ranks them."""
 
-    def __init__(self, values: dict[str, Any], dtype: DType) -> None:
-        self.dtype = dtype
+    measured = False
+
+    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
+        self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
+        self._tables: dict[DeviceInfo, Table | None] = {}
+        self._factors: dict[DeviceInfo, Floats] = {}
+
+    def table(self, info: DeviceInfo) -> Table | None:
+        """The portfolio with every way to share out the work, as far as the device has them; None where it has none."""
+        if info not in self._tables:
+            every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
+            configs = dict.fromkeys(itertools.chain.from_iterable(every))
+            self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
+        return self._tables[info]
+
+    def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
+        """What to run for a problem on a GPU, the most promising first; none where the device has none."""
+        table = self.table(info)
+        if table is None:
+            return iter(())
+        if info not in self._factors:
+            self._factors[info] = np.array([policy_of(config.family).factor(config) for config in table.configs])
+        us = np.where(table.sensible(problem), table.modelled_us(problem) * self._factors[info], np.inf)
+        order = np.argsort(us, kind="stable")
+        return (Predicted(table.configs[i], float(us[i]), None, modelled=True) for i in order if us[i] < np.inf)
+
+
+class Ranker(Portfolio):
+    """The portfolio and trees of one type and accuracy."""
+
+    measured = True
+
+    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
+        super().__init__(values, dtype, accuracy)
         self.device_key = str(values["device"])
         """The device that was measured."""
         self.regret = float(values["regret"])
@@ -94,26 +154,20 @@ class Ranker:
         """For log(time / best time) of a product."""
         self.level = trees_of(values["level"])
         """For log(best time / least time) of a product."""
-        self._tables: dict[DeviceInfo, Table] = {}
-
-    def table(self, info: DeviceInfo) -> Table:
-        """The portfolio with every way to share out the work, as far as the device has them."""
-        if info not in self._tables:
-            every = (_on_device(base, self.dtype, info.arch) for base in self.portfolio)
-            configs = dict.fromkeys(itertools.chain.from_iterable(every))
-            self._tables[info] = Table(tuple(configs), self.dtype, info)
-        return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
-        what it puts far behind too little was measured for the trees to know better."""
+        what it puts far behind too little was measured for the trees to know better. Nothing is said of the regret
+        where the problem allows kernels that are less accurate than those here, and perhaps much faster."""
+        same, problem = problem.accuracy is self.accuracy, replace(problem, accuracy=self.accuracy)
         table = self.table(info)
-        rows = table.likeliest(problem, MODELLED)
-        features = table.features(problem, rows)
+        if table is None:
+            return iter(())
+        rows, features = table.likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
-        regret = self.regret if info.key == self.device_key else None
+        regret = self.regret if same and info.key == self.device_key else None
         return (Predicted(table.configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
 
 
@@ -133,9 +187,9 @@ def _changed(config: Config, values: dict[str, Any]) -> Config:
 
 
 @cache
-def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
+def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
     """A kernel of the portfolio with every way to share out the work that it can have on a device."""
-    served = next((problem for problem in TYPICAL[dtype] if serves(base, problem, arch)), None)
+    served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, arch)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
@@ -148,15 +202,28 @@ def shared_out(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
     return tuple(config for config in found if serves(config, served, arch))
 
 
-def _on_device(base: Config, dtype: DType, arch: Arch) -> tuple[Config, ...]:
+def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple[Config, ...]:
     """The same of a kernel of another device, with what this one lacks replaced."""
-    ways = (shared_out(base.changed(**other), dtype, arch) for other in ({}, *policy_of(base.family).instead))
+    ways = (shared_out(base.changed(**other), dtype, arch, accuracy) for other in ({}, *policy_of(base.family).instead))
     return next(filter(None, ways), ())
 
 
 @cache
-def ranker_of(dtype: DType) -> Ranker | None:
-    """The ranker that ships for a type; None where there is none."""
+def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Portfolio | None:
+    """The ranker that ships for a type and accuracy, or a portfolio alone; None where there is neither."""
+    values = shipped().get(name_of(dtype, accuracy))
+    kind = Ranker if values and "ranking" in values else Portfolio
+    return kind(values, dtype, accuracy) if values else None
+
+
+def name_of(dtype: DType, accuracy: Grade) -> str:
+    """Under which the file has a ranker: the type, and the accuracy where it is not `ieee`."""
+    return dtype.value if accuracy is Grade.IEEE else f"{dtype.value} {accuracy}"
+
+
+@cache
+def shipped() -> dict[str, Any]:
+    """What ships of all types and accuracies, by name."""
     file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
-    values = json.loads(file.read_text()).get(dtype.value) if file.is_file() else None
-    return Ranker(values, dtype) if values else None
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return found

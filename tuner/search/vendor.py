@@ -21,6 +21,7 @@ from ...runtime.product.vendor import Handover
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
 from ..measure.decide import TIE
+from .ranker import name_of, shipped
 
 Floats = NDArray[np.float64]
 
@@ -123,7 +124,8 @@ def vendor_fit() -> VendorFit | None:
     return VendorFit(values) if values and values["ranker"] == ranker_digest() else None
 
 
+@cache
 def ranker_digest() -> str:
-    """Of the ranker that ships: 16 hexadecimal digits of its SHA-256, empty where there is none."""
-    file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+    """Of what the ranker that ships knows of `ieee`: 16 hexadecimal digits of its SHA-256."""
+    known = [shipped().get(name_of(dtype, Grade.IEEE)) for dtype in DType]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

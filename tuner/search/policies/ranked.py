@@ -9,6 +9,8 @@ RANKED = (
     "pack_a", "pack_b", "min_ctas",
 )  # fmt: skip
 """Parameters that are features as they are; -1 for a family without one."""
+LIMBS = "promote", "ordered"
+"""The same for families of products of limbs."""
 
 
 def k_innermost(config: Config) -> tuple[int, int]:

@@ -1,0 +1,107 @@
+"""Add a pool of kernels for products that need not be `ieee` to suites/pool.json and, as long as no ranker was fitted
+to measurements of them, to configs/ranker.json, for the device's model to rank. Needs no GPU.
+
+    python benchmarks/pool.py normwise
+    python benchmarks/pool.py elementwise
+
+Nothing was measured of them, so the model of the device chooses: kernels that split into limbs, one by one, each that
+which brings some shapes of the data set nearest to the best of the model, every one as tiles may be ordered; and the
+first kernels of the `ieee` pool, for small shapes gain nothing by splitting. Takes a minute or two.
+"""
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dataset import POOL, problems
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import family_named
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.policies import policy_of
+from tilewright.tuner.search.ranker import name_of, plain, shared_out
+
+INFO = KNOWN["nvidia-h200"]
+SHAPES = 50
+KERNELS, IEEE_KERNELS = 96, 24
+UNTOLD = {"raster": (1, 8), "ordered": (False, True), "evict_first": (False,)}
+"""What the model does not tell apart: the values that are tried of each."""
+RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
+FAR = 0.7
+"""Logarithm of a slowdown from which on a kernel is no choice for a shape."""
+
+
+def costs_of(problem: Problem) -> dict[Config, float]:
+    """For each kernel of limbs the logarithm of its time over the best, by the model."""
+    spaces = tuple(each for each in read_spaces() if family_named(each.family)().limbs)
+    found: dict[Config, float] = {}
+    try:
+        configs = candidates(problem, INFO, spaces).configs
+    except ConfigError:
+        return {}  # too short a k for any
+    for config in configs:
+        us = estimate_us(problem, config, INFO) * policy_of(config.family).factor(config)
+        known = {leaf.name for leaf in config.leaves()}
+        base = plain(config).changed(**{name: values[0] for name, values in UNTOLD.items() if name in known})
+        found[base] = min(us, found.get(base, math.inf))
+    best = min(found.values())
+    return {base: math.log(us / best) for base, us in found.items()}
+
+
+def ordered(base: Config, accuracy: Grade) -> Iterator[Config]:
+    """A kernel with what the model does not tell apart, as far as it serves."""
+    known = [name for name in UNTOLD if name in {leaf.name for leaf in base.leaves()}]
+    for values in itertools.product(*(UNTOLD[name] for name in known)):
+        config = base.changed(**dict(zip(known, values)))
+        if shared_out(config, DType.FLOAT, INFO.arch, accuracy):
+            yield config
+
+
+def pool_of(accuracy: Grade, shapes: int = SHAPES) -> list[str]:
+    """Its kernels that split, as text."""
+    tables = [table for problem in problems(accuracy)[:shapes] if (table := costs_of(problem))]
+    bases = list(dict.fromkeys(base for table in tables for base in table))
+    costs = np.array([[min(FAR, table.get(base, FAR)) for table in tables] for base in bases])
+    best, left, found = np.full(len(tables), FAR), dict.fromkeys(range(len(bases))), dict[Config, None]()
+    while left and len(found) < KERNELS:
+        gains = {i: float((best - costs[i]).clip(0).sum()) for i in left}
+        first = max(gains, key=gains.__getitem__)
+        if gains[first] < 1e-3:
+            if (best == FAR).all():
+                break
+            best = np.full(len(tables), FAR)  # again, as if none had been chosen
+            continue
+        del left[first]
+        best = np.minimum(best, costs[first])
+        found |= dict.fromkeys(ordered(bases[first], accuracy))
+    return [*map(str, list(found)[:KERNELS])]
+
+
+def as_text(rankers: dict[str, Any]) -> str:
+    """The file of rankers, a line for each kernel and for each list of a tree."""
+    return json.dumps(rankers, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n"
+
+
+def main() -> None:
+    """Add to the files."""
+    accuracy = Grade.parse(sys.argv[1])
+    name, found = name_of(DType.FLOAT, accuracy), pool_of(accuracy)
+    pools = json.loads(POOL.read_text())
+    pools[name] = [*found, *pools[DType.FLOAT.value][:IEEE_KERNELS]]
+    POOL.write_text(json.dumps(pools, indent=1) + "\n")
+    rankers = json.loads(RANKER.read_text())
+    if "ranking" not in rankers.get(name, {}):
+        rankers[name] = {"portfolio": found}
+        RANKER.write_text(as_text(rankers))
+
+
+if __name__ == "__main__":
+    main()

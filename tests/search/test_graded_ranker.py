@@ -1,0 +1,194 @@
+"""Products that need not be `ieee`: their features, data and ranker, by made-up trials."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewright
+from tilewright.codegen.arch import ARCHES, Arch
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.runtime.device.known import KNOWN, typical
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search import nearest as looked_up
+from tilewright.tuner.search.features import FEATURES, Table
+from tilewright.tuner.search.model import estimate_us
+from tilewright.tuner.search.nearest import nearest, predictions
+from tilewright.tuner.search.ranker import Ranker, plain, ranker_of, shared_out
+
+H200 = KNOWN["nvidia-h200"]
+FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+GRADES = pytest.mark.parametrize("accuracy", [Grade.NORMWISE, Grade.ELEMENTWISE])
+SPLIT = ("wgmma:128x128x64", "wgmma:64x128x64,scheme=bf16x6", "mma:64x64x32,warp=32,scheme=bf16x6")
+WHOLE = "simt:64x128x16,lanes_m=4"
+
+
+def ranker(asks: str, above: float, less: int) -> Ranker:
+    """One that has kernels take `less` where they answer yes."""
+    trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
+    level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
+    values = {"portfolio": [*SPLIT, WHOLE], "device": H200.key, "regret": 1.25, "ranking": trees, "level": level}
+    return Ranker(values, DType.FLOAT, Grade.NORMWISE)
+
+
+def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    of_grade = ranker("limbs", 2.5, 500)  # three limbs are the best
+    original = looked_up.ranker_of
+    known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: known.get(grade, original(dtype, grade)))
+    problem = Problem.parse("300x5000x700", accuracy="normwise")
+    first, second, *others = predictions(problem, H200, 9)
+    assert {each.config.limbs for each in (first, second)} == {3}
+    assert others[0].us == pytest.approx(first.us * np.exp(0.05))
+    assert {each.config.limbs for each in others} == {0, 2}
+    assert {each.regret for each in (first, *others)} == {1.25}
+    found = Store(tmp_path).lookup(H200, problem, nearest)
+    assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.us)
+    for finer in (Grade.ELEMENTWISE, Grade.IEEE):
+        assert predictions(replace(problem, accuracy=finer), H200, 1)[0].config.accuracy is Grade.IEEE
+    ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
+    assert {config.family for config in ampere} == {"mma", "simt"}  # it has no wgmma
+
+
+@GRADES
+def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(
+    accuracy: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = looked_up.ranker_of
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: original(dtype) if grade is Grade.IEEE else None)
+    ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
+    expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
+    assert [(each.config, each.us) for each in found] == [(each.config, each.us) for each in expected]
+    assert {each.regret for each in found} == {None}  # others may be much faster
+
+
+@GRADES
+def test_what_was_not_measured_is_compared_by_the_model_with_what_was(accuracy: Grade) -> None:
+    ranker = ranker_of(DType.FLOAT, accuracy)
+    if ranker is None or ranker.measured:
+        pytest.skip("it was measured")
+    assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
+    assert {config.accuracy for config in ranker.portfolio} == {accuracy}
+    for shape, splits in (("4096", True), ("2000x1500x1800", True), ("5x7x9", False), ("64x64x65536", False)):
+        problem = Problem.parse(shape, accuracy=accuracy)
+        found = predictions(problem, H200, 300)
+        assert (found[0].config.limbs > 0) is splits
+        assert {each.config.accuracy for each in found} >= {Grade.IEEE} | ({accuracy} if problem.k > 9 else set())
+        assert [each.weighed_us for each in found] == sorted(each.weighed_us for each in found)
+        assert {each.modelled for each in found if each.config.limbs} <= {True}
+        assert not any(each.modelled for each in found if each.config.accuracy is Grade.IEEE)
+        assert all(serves(each.config, problem, H200.arch) for each in found)
+
+
+def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_that_accurate() -> None:
+    ieee, split, other = parse(WHOLE), parse(SPLIT[0]), parse("wgmma:64x128x64")
+
+    def found(shape: str, *records: tuple[str, str, Config]) -> Config:
+        problem = Problem.parse(shape, accuracy="normwise")
+        kept = [
+            Record(
+                Problem.parse(of, accuracy=grade), H200.key, config, Status.OK, "", Measurement((1.0,), 1.0, 0.0),
+                Accuracy(0.5, 0, 0),
+            )
+            for of, grade, config in records
+        ]  # fmt: skip
+        result = nearest(problem, H200, tuple(kept))
+        assert result is not None
+        return result.config
+
+    assert found("4096", ("4096", "ieee", ieee)).limbs > 0
+    small = found("64x64x70", ("64", "ieee", ieee))
+    assert (small.limbs, small.cta_tile) == (0, ieee.cta_tile)
+    assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3000", "normwise", other)).cta_tile == other.cta_tile
+    assert found("64x64x70", ("64", "normwise", split), ("64x64x70", "ieee", ieee)).cta_tile == split.cta_tile
+
+
+@GRADES
+@pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
+def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
+    info = typical(arch)
+    for shape in ("3000", "700x20x9", "1x5000x300"):
+        problem = Problem.parse(shape, accuracy=accuracy)
+        found = nearest(problem, info, ())
+        assert found is not None
+        assert serves(found.config, problem, arch)
+
+
+@GRADES
+@pytest.mark.parametrize("shape", ["300x5000x70", "1x1x1", "12000x3x900", "7000x7000x7000"])
+def test_features_of_limbs_are_numbers(accuracy: Grade, shape: str) -> None:
+    problem = Problem.parse(shape, accuracy=accuracy)
+    table = Table([*map(parse, (*SPLIT, WHOLE))], DType.FLOAT, H200)
+    features = table.features(problem)
+    assert np.isfinite(features).all()
+    found = {name: features[:, place] for place, name in enumerate(FEATURES)}
+    assert found["limbs"].tolist() == [2, 3, 3, 0]
+    assert found["products"].tolist() == [3, 6, 6, 1]
+    assert found["promote"][:3].tolist() == [64, 64, table.configs[2].get("promote")]
+    assert found["promote"][3] == -1
+    assert found["splitting"][0] < found["splitting"][1] == found["splitting"][2]
+    assert found["splitting"][3] < found["splitting"][0] - 5
+    assert found["arithmetic"][1] >= found["arithmetic"][0]
+
+
+def test_the_time_modelled_for_many_is_near_that_for_one() -> None:
+    configs = [*map(parse, SPLIT)]
+    for shape in ("2048", "8192", "300x5000x700"):
+        problem = Problem.parse(shape, accuracy="normwise")
+        modelled = Table(configs, DType.FLOAT, H200).modelled_us(problem)
+        for config, us in zip(configs, modelled):
+            assert 0.5 < us / estimate_us(problem, config, H200) < 2, (shape, config)
+
+
+@GRADES
+def test_kernels_of_limbs_serve_only_who_allows_them(accuracy: Grade) -> None:
+    allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200.arch, accuracy)}
+    assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
+    assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200.arch)
+
+
+@GRADES
+def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
+    accuracy: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    dataset = __import__("dataset")
+    assert {problem.kind for problem in dataset.problems(accuracy)} >= {f"float {t} {accuracy}" for t in ("nn", "tt")}
+    assert len(set(dataset.problems(accuracy))) > 180
+    assert [p.shape for p in dataset.problems(accuracy)] == [p.shape for p in dataset.problems()[::2]]
+    problem = Problem.parse("700x900x800", accuracy=accuracy)
+    found = dataset.variants(problem, H200)
+    assert len(found) == len(set(found)) == dataset.TRIALS
+    assert all(serves(config, problem, H200.arch) for config in found)
+    assert {config.accuracy for config in found} >= {accuracy, Grade.IEEE}
+    assert len({config.family for config in found if config.limbs}) > 1
+
+
+def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    dataset = __import__("dataset")
+    configs = [parse(text) for text in (*SPLIT, WHOLE)]
+    rows = []
+    for place, accuracy in enumerate(Grade):
+        those = [c for c in configs if c.accuracy.keeps(accuracy)]
+        trials = [[str(c), Entry("ok", 5.0 + place + i).packed()] for i, c in enumerate(those)]
+        row = {"shape": "64x32x160", "dtype": "float", "trans": "nt", "vendor_us": 9.0, "trials": trials}
+        rows.append(row | ({} if accuracy is Grade.IEEE else {"accuracy": accuracy.value}))
+    file = tmp_path / "trials.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset.pack([file], tmp_path / "packed")
+    names = {path.name for path in (tmp_path / "packed").iterdir()}
+    assert names == {"float.tar.xz", "float-elementwise.tar.xz", "float-normwise.tar.xz"}
+    read = {each.problem.accuracy: each for each in dataset.read(tmp_path / "packed")}
+    for place, accuracy in enumerate(Grade):
+        each = read[accuracy]
+        assert (each.problem.trans, each.vendor_us) == ("nt", 9.0)
+        assert {c: entry.time_us for c, entry in each.entries.items()} == {
+            c: 5.0 + place + i for i, c in enumerate(c for c in configs if c.accuracy.keeps(accuracy))
+        }

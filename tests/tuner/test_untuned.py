@@ -1,0 +1,119 @@
+"""The measurements of shapes that nobody tuned, small and on the processor."""
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tilewright
+from tilewright.runtime.settings import CACHE_VARIABLE
+
+FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "8"]
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return __import__(name)
+
+
+def test_shapes_are_new_and_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    untuned = script("untuned", monkeypatch)
+    problems, known = untuned.drawn(), set(untuned._known())
+    assert len(set(problems)) == 60
+    assert problems == untuned.drawn()
+    kinds = [problem.kind for problem in problems]
+    assert {kinds.count(kind) for kind in kinds} == {10}
+    assert {kinds[:30].count(kind) for kind in kinds} == {5}
+    assert (4096, 4096, 4096) in known
+    for problem in problems:
+        assert not any(untuned.near((problem.m, problem.n, problem.k), other) for other in known)
+    assert untuned.near((100, 2000, 33), (36, 110, 1900))
+    assert not untuned.near((100, 2000, 33), (100, 2000, 39))
+
+
+def test_every_shape_of_the_data_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = script("dataset", monkeypatch)
+    shapes = {problem.shape for problem in dataset.problems()}
+    packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
+    assert {next(packed).problem.shape for _ in range(3)} <= shapes
+
+
+def test_parts_fill_rows_and_a_file_is_continued(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    untuned, file = script("untuned", monkeypatch), tmp_path / "untuned.json"
+    cache = os.environ.get(CACHE_VARIABLE)
+
+    def measure(part: str, *more: str) -> list[dict[str, Any]]:
+        untuned.main(["--part", part, "--output", str(file), "--count", "2", "--tuned", "1", *SMALL, *more])
+        rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
+        return rows
+
+    assert measure("predict", "--seconds", "0") == []  # no time for any
+    assert "the time is up" in capsys.readouterr().err
+    one, two = measure("predict")
+    assert one["predicted_us"] > 0 < two["cublas_us"]
+    assert (one["origin"], one["expected_us"], one["vendor_auto_us"]) == ("default", None, one["predicted_us"])
+    assert [one[name] for name in ("m", "n", "k", "dtype", "trans")] == [
+        *(getattr(untuned.drawn(2, 48)[0], name) for name in "mnk"), "float", "nn",
+    ]  # fmt: skip
+    capsys.readouterr()
+    assert measure("predict") == [one, two]  # nothing is left to do
+    one, two = measure("first-use")
+    assert 0 < one["first_use_s"] < 60
+    assert one["first_use_us"] == one["predicted_us"]  # the processor has nothing but the default
+    one, two = measure("tune")
+    assert one["tuned_us"] > 0 < one["tune_trials"]
+    assert "tuned" not in two
+    summary = json.loads(file.read_text())["summary"]
+    ratio, over = one["predicted_us"] / one["tuned_us"], summary["predicted over tuned"]
+    assert over.pop("shapes") == 1
+    assert [*over.values()] == pytest.approx([ratio] * 3)
+    assert summary["cuBLAS over predicted, double"]["least"] == pytest.approx(two["cublas_us"] / two["predicted_us"])
+    assert summary["first use, most seconds"] == max(one["first_use_s"], two["first_use_s"])
+    assert os.environ.get(CACHE_VARIABLE) == cache
+    monkeypatch.setattr(untuned, "ranker_digest", lambda: "another")
+    with pytest.raises(SystemExit, match="of another ranker: begin a new file"):
+        measure("predict")
+
+
+def test_ratios_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    untuned = script("untuned", monkeypatch)
+    found = untuned.spread_of([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0])
+    assert found == {"shapes": 10, "geometric_mean": pytest.approx(8**0.1), "p90": 2.0, "worst": 4.0}
+    rows = [
+        {"dtype": "float", "predicted_us": us, "cublas_us": 4.0, "vendor_auto_us": min(us, 4.0)} for us in (2.0, 5.0)
+    ]
+    summary = untuned.summary_of(rows)
+    assert summary["cuBLAS over predicted, float"] == {
+        "shapes": 2, "geometric_mean": pytest.approx(1.6**0.5), "least": 0.8,
+    }  # fmt: skip
+    assert summary["cuBLAS over vendor auto, float"]["least"] == 1.0
+    assert summary["predicted over tuned"] == {"shapes": 0}
+
+
+def test_tunings_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repeatability, file = script("repeatability", monkeypatch), tmp_path / "repeatability.json"
+    sizes = ["--shapes", "1", "--times", "2", "--output", str(file), "--first", str(tmp_path / "none")]
+    repeatability.main([*sizes, *SMALL])
+    document = json.loads(file.read_text())
+    (row,) = document["rows"]
+    assert len(row["winners"]) == len(row["us"]) == 2
+    spread = 100 * (max(row["us"]) / min(row["us"]) - 1)
+    assert row["spread_percent"] == pytest.approx(spread)
+    assert document["summary"]["largest spread, %"] == pytest.approx(spread)
+    repeatability.main([*sizes, *SMALL])
+    assert json.loads(file.read_text())["rows"] == [row]  # nothing is left to do
+    begun = json.loads(file.read_text())
+    begun["rows"] = [{**{name: row[name] for name in ("m", "n", "k", "dtype", "trans")}, "tuned": row["winners"][0]}]
+    (tmp_path / "first").write_text(json.dumps(begun))
+    head = {key: begun[key] for key in ("device", "seed", "ranker", "effort", "versions")}
+    results = repeatability.Results(tmp_path / "new", head, repeatability.drawn(1, 48))
+    repeatability.taken_over(results, tmp_path / "first", head)
+    assert [row["winners"] for row in results.rows.values()] == [[row["winners"][0]]]
+    repeatability.taken_over(other := repeatability.Results(tmp_path / "new", head, repeatability.drawn(1, 48)),
+        tmp_path / "first", {**head, "ranker": "another"})  # fmt: skip
+    assert not any("winners" in row for row in other.rows.values())
