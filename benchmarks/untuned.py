@@ -199,7 +199,7 @@ def spread_of(ratios: Iterable[float]) -> Row:
 
 
 def summary_of(rows: Sequence[Row]) -> Row:
-    """What the issue is judged by; ratios over cuBLAS are its time over ours, so that the least is the worst."""
+    """What predictions are judged by; ratios over cuBLAS are its time over ours, so that the least is the worst."""
 
     def ratios(over: str, under: str, dtype: str = "") -> list[float]:
         of = [row for row in rows if dtype in ("", row["dtype"]) and row.get(over) and row.get(under)]
