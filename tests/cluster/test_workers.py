@@ -71,7 +71,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
 def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
-    with place(tmp_path, shapes=8, pause_s=0.4) as here:
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:  # long trials: a busy machine passes on late that it is gone
         where = (*WORKERS, "4") if own else here.named
         if not own:
             here.scheduler()
@@ -85,7 +85,7 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
         else:
             here.quiet()
         kept, measured = here.journaled(), len(here.noted())
-        assert measured - kept <= 16  # of each worker the trial in hand, and those that end before it hears
+        assert measured - kept <= 8  # of each worker the trial in hand, and those that end before it hears
         again = here.start(*here.tune, *where)
         status, out, err = ended(again)
         assert (status, err) == (0, "")
@@ -96,7 +96,7 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
 
 @pytest.mark.slow
 def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=8, pause_s=0.4) as here:
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:
         port = free_port()
         scheduler = here.scheduler(port=port)
         workers = here.start("worker", *here.named, *WORKERS, "3")
@@ -106,7 +106,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
         scheduler.communicate()
         here.quiet()
         kept, measured = here.journaled(), len(here.noted())
-        assert measured - kept <= 12  # of each worker the trial in hand, and those that end before it hears
+        assert measured - kept <= 9  # of each worker the trial in hand, and those that end before it hears
         here.scheduler(port=port)
         status, out, err = ended(process)
         assert (status, err) == (

@@ -144,4 +144,4 @@ def test_a_look_up_of_an_unknown_shape_is_short() -> None:
         begin = time.thread_time()
         faster(problem, H200, store.lookup(H200, problem, nearest))
         times.append(time.thread_time() - begin)
-    assert sorted(times[40:])[10] < 4e-3
+    assert sorted(times[40:])[20] < 4e-3

@@ -1,8 +1,8 @@
 // Twins of what tensor cores do with halves, bfloat16s and TF32: conversions, and mma with sums in float.
 //
-// Their sums are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are added to
-// are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off once more to
-// the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
+// Their sums are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are
+// added to are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off
+// once more to the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
 #pragma once
 
 #include <math.h>
@@ -164,7 +164,8 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
     });
 }
 
-// start + the sum of a[i] * b[i], of floats of which TF32 has the upper 19 bits. Sums too large for a float are infinite.
+// start + the sum of a[i] * b[i], of floats of which TF32 has the upper 19 bits. Sums too large for a float are
+// infinite.
 inline float cut_off_sum_tf32(float start, const unsigned* a, const unsigned* b)
 {
     Scaled x[8], y[8];
