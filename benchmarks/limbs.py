@@ -183,7 +183,8 @@ def speed(device: Device, size: str, texts: Sequence[str]) -> None:
         kernel.prepare_graphs(1)
         whole = timed(device, lambda kernel=kernel: kernel.launch(*given), flops)
         program = kernel.laid(k, n, n).program
-        own, alone = program.addresses(device.stream(), False), []
+        own = program.addresses(device.stream(), False) if program.addresses else ()
+        alone = list[float]()
         values = (a.data.ptr, b.data.ptr, c.data.ptr, 1.0, 0.0, *own, *program.constants)
         for launch, _, pick in program.steps:
             arguments = pick(values)

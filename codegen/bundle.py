@@ -75,6 +75,8 @@ class Part:
     boxes: tuple[TensorBox, ...]
     stream_ctas: int
     """CTAs that share the remainder of the last wave, 0 without stream-K."""
+    along: tuple[bool, bool]
+    """Whether A and B are stored along k."""
 
     @property
     def alignment(self) -> tuple[int, int, int]:
@@ -332,7 +334,8 @@ def _part(label: str, problem: Problem, config: Config, arch: Arch, stream_ctas:
     # Without its banner, known to its file alone.
     text = source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
     code = _NEEDS.sub("", text)
-    return Part(label, source, code, config, arch, config.launch_config(problem, 1), config.boxes(problem), stream_ctas)
+    launch, along = config.launch_config(problem, 1), (not problem.trans_a, problem.trans_b)
+    return Part(label, source, code, config, arch, launch, config.boxes(problem), stream_ctas, along)
 
 
 def _without_figure(code: str) -> str:

@@ -12,6 +12,7 @@ from .errors import check, check_comment, check_type
 from .problem import NORMWISE_ROUNDINGS, Grade
 from .reserved import refuse
 from .source import (
+    LIMB_HELD,
     LIMB_ROWS,
     LIMB_THREADS,
     MOST_LIMITED,
@@ -154,6 +155,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "normwise_roundings": NORMWISE_ROUNDINGS,
         "limb_rows": LIMB_ROWS,
         "limb_threads": LIMB_THREADS,
+        "limb_held": LIMB_HELD,
         "digest": "@file digest@",
     }
 

@@ -9,7 +9,7 @@ from .errors import ConfigError, check
 from .leaf import Edge
 from .legality import require
 from .problem import DType, Problem
-from .source import LIMB_ROWS, LIMB_THREADS, PACK_THREADS, PACK_TILE, KernelSource
+from .source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS, PACK_THREADS, PACK_TILE, KernelSource
 
 _DIGEST = "@digest@"
 
@@ -43,6 +43,7 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
             PACK_THREADS=PACK_THREADS,
             LIMB_ROWS=LIMB_ROWS,
             LIMB_THREADS=LIMB_THREADS,
+            LIMB_HELD=LIMB_HELD,
         )
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner", ConfigError)

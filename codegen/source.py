@@ -15,7 +15,9 @@ PACK_TILE = 64
 LIMB_THREADS = 256
 """Threads of a block of the kernel that splits operands into limbs."""
 LIMB_ROWS = 32
-"""Rows of A or columns of B that such a block splits."""
+"""Rows of op(A) or columns of op(B), stored across k, that a warp of such a block holds."""
+LIMB_HELD = 1024
+"""Elements that such a warp holds at a time."""
 MOST_LIMITED = 16
 """CTAs of an SM from which on it does not matter where they are."""
 SMEM_STEP = 128
@@ -91,7 +93,7 @@ class KernelSource:
     limbs: str | None = None
     """Name of the kernel that splits A and B into limbs, None where they are not split.
 
-    A CTA of it has LIMB_THREADS threads along x and splits LIMB_ROWS rows of A or columns of B. Its arguments are
+    `mechanisms.limbs.limb_ctas` says how many CTAs it has, of LIMB_THREADS threads along x. Its arguments are
     const T* A, int lda, const T* B, int ldb, char* limbs, int m, int n, int k; limbs is aligned to 256 bytes."""
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..legality import Rule
 from ..problem import DType, Grade, Problem
-from ..source import LIMB_ROWS
+from ..source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS
 
 MMA_K = 16
 """Steps of k of one instruction."""
@@ -50,9 +50,23 @@ def limb_bytes(config: Any, problem: Problem) -> int:
 
 
 def limb_ctas(config: Any, problem: Problem) -> int:
-    """CTAs of the kernel that splits."""
-    m, n, _ = limb_sizes(config, problem)
-    return (-(-m // LIMB_ROWS) + -(-n // LIMB_ROWS)) * int(config.limb_ctas)
+    """CTAs of the kernel that splits: those of op(A), then those of op(B)."""
+    m, n, depth = limb_sizes(config, problem)
+    along = not problem.trans_a, problem.trans_b
+    parts = 1 if all(along) else int(config.limb_ctas)
+    return sum(_ctas(rows, depth, each, parts) for rows, each in zip((m, n), along))
+
+
+def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
+    """For so many rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: of a CTA where it
+    is stored along k, else of a cluster."""
+    warps = LIMB_THREADS // 32 * (1 if along else parts)
+    steps = LIMB_HELD if along else LIMB_HELD // LIMB_ROWS
+    sharing = 1
+    while sharing < warps and sharing * steps < depth:
+        sharing *= 2
+    each = warps // sharing * (1 if along else LIMB_ROWS)
+    return -(-rows // (each * parts)) * parts if along else -(-rows // each) * parts
 
 
 LEAST_K: Rule[Any] = Rule(

@@ -29,7 +29,7 @@ class Cublas:
         self._library, self._handle = library, handle
         product = _ADDRESS, *(_INT,) * 5, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
         library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
-        typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, *product[10:12], _INT, _INT, _INT, _INT
+        typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT, _INT
         library.cublasGemmEx.argtypes = typed
         library.cublasSetStream_v2.argtypes = _ADDRESS, _ADDRESS
         library.cublasSetWorkspace_v2.argtypes = _ADDRESS, _ADDRESS, ctypes.c_size_t

@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest a286db775b8f96d7. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest d023234907f37fc3. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -458,173 +458,275 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
 
 namespace {
 
-constexpr int LIMB_ROWS  = 32;   // rows of op(A) or columns of op(B) that a CTA splits
-constexpr int LIMB_WARPS = 8;    // warps of such a CTA
-constexpr int LIMB_K     = 64;   // steps of k that a warp splits at a time
-static_assert(LIMB_ROWS == 32, "what a warp splits is turned in shared memory by 32 lanes");
+constexpr int LIMB_WARPS = 8;     // warps of a CTA that splits
+constexpr int LIMB_HELD  = 1024;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int LIMB_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
+constexpr int LIMB_K     = 32;    // steps of k that it holds of them
+static_assert(LIMB_ROWS == 32 && LIMB_K == 32, "what a warp holds is turned in shared memory by 32 lanes");
 
-// The nearest number of the limb's type, and back.
-__device__ __forceinline__ Limb to_limb(T x)
+// The nearest numbers of the limbs' type to two floats, side by side, the first one low; and back.
+__device__ __forceinline__ unsigned to_limbs(T low, T high)
 {
 #ifdef TILEWRIGHT_HOST
-    return tilewright_host::to_bfloat(x);
+    return unsigned(tilewright_host::to_bfloat(high)) << 16 | tilewright_host::to_bfloat(low);
 #else
-    Limb bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 #endif
 }
-__device__ __forceinline__ T from_limb(Limb bits)
+__device__ __forceinline__ T low_limb(unsigned bits)
 {
-    return __uint_as_float(unsigned(bits) << 16);
+    return __uint_as_float(bits << 16);
+}
+__device__ __forceinline__ T high_limb(unsigned bits)
+{
+    return __uint_as_float(bits & 0xffff0000u);
 }
 
-// 2^e, a normal number.
-__device__ __forceinline__ T power_of_two(int e) { return __uint_as_float(unsigned(e + 127) << 23); }
+// The largest and the smallest magnitude of some numbers, as bits, which are ordered like the numbers; zeros aside.
+struct Span {
+    unsigned most;
+    unsigned least;  // one less: 0 is none
 
-// What a lane has of 32 rows over LIMB_K steps of k: of row 8i + lane / 4, steps 32h + lane % 4 * 8 and the 7 after it.
-using Block = T[2][4][8];
+    static __device__ __forceinline__ Span none() { return {0, ~0u}; }
+    __device__ __forceinline__ void add(T x)
+    {
+#ifdef TILEWRIGHT_HOST
+        most = max(most, __float_as_uint(x) & 0x7fffffffu);
+#else
+        T larger;  // NaN where one of them is
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(fabsf(x)));
+        most = __float_as_uint(larger);
+#endif
+        least = min(least, (__float_as_uint(x) & 0x7fffffffu) - 1);
+    }
+    __device__ __forceinline__ void add(const Span& other)
+    {
+        most = max(most, other.most);
+        least = min(least, other.least);
+    }
+    // Adds those of the lanes whose numbers differ in these bits, of which the last is `last`.
+    __device__ __forceinline__ void add_lanes(int first, int last)
+    {
+        #pragma unroll
+        for (int other = first; other <= last; other *= 2) {
+            Span theirs = none();
+            theirs.most = __shfl_xor_sync(~0u, most, other);
+            theirs.least = __shfl_xor_sync(~0u, least, other);
+            add(theirs);
+        }
+    }
 
-// Reads it from step `begin` on, zeros outside the matrix. ALONG_K: stored rows run along k.
-template <bool ALONG_K>
-__device__ __forceinline__ void read(
-    Block& x, const T* X, int ld, Index first, int extent, int begin, int k, T (&turned)[LIMB_ROWS][33])
+    // Of the power of two that a row with such magnitudes is multiplied by.
+    // Products of the largest numbers stay far below overflow over any k, and limbs of the smallest are normal.
+    static constexpr int TOP = 40;
+    __device__ __forceinline__ int exponent() const
+    {
+        return most == 0 || most >= 0x7f800000u ? 0 : min(127, TOP - ilogbf(__uint_as_float(most)));
+    }
+    // Whether limbs cannot hold it.
+    __device__ __forceinline__ bool special() const
+    {
+        // A number that is 2^80 times smaller than the largest may have a limb that no bfloat16 holds.
+        return most >= 0x7f800000u || (most > 0 && ilogbf(__uint_as_float(least + 1)) + exponent() < -TOP);
+    }
+    __device__ __forceinline__ int told() const { return special() ? SPECIAL : exponent(); }
+    __device__ __forceinline__ T scale() const { return __uint_as_float(unsigned(exponent() + 127) << 23); }
+};
+
+// Warps that share k, each with so many steps of it at a time: a power of two, at most `most`.
+__device__ __forceinline__ int sharing(Index depth, int steps, int most)
 {
-    const int lane = threadIdx.x % 32, p0 = ALONG_K ? begin + lane % 4 * 8 : begin;
-    const bool aligned = (reinterpret_cast<unsigned long long>(X) | Index(ld) * sizeof(T)) % 16 == 0;
-    const T* const source = ALONG_K ? X + (first + lane / 4) * ld + p0 : X + Index(p0) * ld + first + lane;
+    int count = 1;
+    while (count < most && count * steps < depth) count *= 2;
+    return count;
+}
+
+// Scales eight neighbours along k, splits them and writes the limbs.
+__device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
+{
+    struct alignas(16) Eight { unsigned x[4]; };
+    Eight found[LIMBS];
     #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        if constexpr (ALONG_K) {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const Index row = first + 8 * i + lane / 4;
-                const int p = p0 + 32 * h;
-                const T* const from = source + Index(8 * i) * ld + 32 * h;
-                if (aligned && row < extent && p + 8 <= k) {
-                    #pragma unroll
-                    for (int e = 0; e < 8; e += 4) {
-                        const auto four = *reinterpret_cast<const Vector<4>*>(from + e);
-                        #pragma unroll
-                        for (int each = 0; each < 4; ++each) x[h][i][e + each] = four.x[each];
-                    }
-                } else {
-                    #pragma unroll
-                    for (int e = 0; e < 8; ++e) x[h][i][e] = row < extent && p + e < k ? from[e] : T(0);
-                }
-            }
-        } else {  // neighbouring lanes read neighbours in a stored row
-            T column[32];
-            #pragma unroll
-            for (int j = 0; j < 32; ++j) {
-                const bool inside = first + lane < extent && p0 + 32 * h + j < k;
-                column[j] = inside ? source[Index(32 * h + j) * ld] : T(0);
-            }
-            __syncwarp();
-            #pragma unroll
-            for (int j = 0; j < 32; ++j) turned[lane][j] = column[j];
-            __syncwarp();
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) {
+    for (int e = 0; e < 8; e += 2) {
+        T low = x[e] * scale, high = x[e + 1] * scale;
+        #pragma unroll
+        for (int limb = 0; limb < LIMBS; ++limb) {
+            const unsigned both = to_limbs(low, high);
+            found[limb].x[e / 2] = both;
+            low -= low_limb(both);
+            high -= high_limb(both);
+        }
+    }
+    Limb* const to = limbs + Limbs::place(row, p, rows, depth);
+    #pragma unroll
+    for (int limb = 0; limb < LIMBS; ++limb) *reinterpret_cast<Eight*>(to + limb * rows * depth) = found[limb];
+}
+
+// CTAs that split so many rows of op(A), stored along k.
+__device__ __forceinline__ Index ctas_of_a(Index rows, Index depth)
+{
+    const int each = LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
+    return (rows + each - 1) / each;
+}
+
+// Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
+// zeros outside the matrix.
+__device__ __forceinline__ void read_along(T (&x)[4][8], const T* row, bool inside, int begin, int k, T* turned)
+{
+    const int lane = threadIdx.x % 32;
+    if (reinterpret_cast<unsigned long long>(row) % 16 == 0) {
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int p = begin + 256 * i + 8 * lane;
+            if (inside && p + 8 <= k) {
                 #pragma unroll
-                for (int e = 0; e < 8; ++e) x[h][i][e] = turned[8 * i + lane / 4][lane % 4 * 8 + e];
+                for (int e = 0; e < 8; e += 4) {
+                    const auto four = *reinterpret_cast<const Vector<4>*>(row + p + e);
+                    #pragma unroll
+                    for (int each = 0; each < 4; ++each) x[i][e + each] = four.x[each];
+                }
+            } else {
+                #pragma unroll
+                for (int e = 0; e < 8; ++e) x[i][e] = inside && p + e < k ? row[p + e] : T(0);
+            }
+        }
+    } else {  // neighbouring lanes read neighbours
+        T mixed[32];
+        #pragma unroll
+        for (int j = 0; j < 32; ++j) {
+            const int p = begin + 32 * j + lane;
+            mixed[j] = inside && p < k ? row[p] : T(0);
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[j];
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            #pragma unroll
+            for (int e = 0; e < 8; e += 4) {
+                const auto four = *reinterpret_cast<const Vector<4>*>(turned + 256 * i + 8 * lane + e);
+                #pragma unroll
+                for (int each = 0; each < 4; ++each) x[i][e + each] = four.x[each];
             }
         }
     }
 }
 
-// Splits LIMB_ROWS rows of op(A) or columns of op(B) from `first` on, of `extent`.
-template <bool ALONG_K>
-__device__ __forceinline__ void split(
-    const T* X, int ld, Index first, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
-    unsigned (&most)[LIMB_WARPS + 1][LIMB_ROWS], unsigned (&least)[LIMB_WARPS + 1][LIMB_ROWS],
-    T (&turned)[LIMB_WARPS][LIMB_ROWS][33])
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
+// CTA.
+__device__ __forceinline__ void split_along(
+    const T* X, int ld, Index cta, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
+    Span* spans, T* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int first_p = 0, end_p = int(depth);
+    const int count = sharing(depth, LIMB_HELD, LIMB_WARPS), part = warp % count, apart = count * LIMB_HELD;
+    const Index row = cta * (LIMB_WARPS / count) + warp / count;
+    const bool inside = row < extent;
+    const T* const from = X + row * ld;
+    T x[4][8];
+    Span span = Span::none();
+    Index begin = part * LIMB_HELD;
+    for (; begin < depth; begin += apart) {
+        read_along(x, from, inside, int(begin), k, turned);
+        #pragma unroll
+        for (int e = 0; e < 32; ++e) span.add(x[e / 8][e % 8]);
+    }
+    span.add_lanes(1, 16);
+    if (count > 1) {
+        if (lane == 0) spans[warp] = span;
+        __syncthreads();
+        for (int each = 0; each < count; ++each) span.add(spans[warp - part + each]);
+    }
+    if (row >= rows) return;  // past the last tile
+    if (part == 0 && lane == 0) exponents[row] = span.told();
 
-    // The largest and the smallest magnitude of each row, as bits, which are ordered like the numbers; zeros aside.
-    constexpr int APART = LIMB_WARPS * LIMB_K;
-    Block x;
-    unsigned high[4] = {}, low[4] = {~0u, ~0u, ~0u, ~0u};
-    int begin = first_p + warp * LIMB_K;
-    for (; begin < end_p; begin += APART) {
-        read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
-        #pragma unroll
-        for (int e = 0; e < 64; ++e) {
-            const unsigned bits = __float_as_uint(x[e / 32][e / 8 % 4][e % 8]) & 0x7fffffffu;
-            high[e / 8 % 4] = max(high[e / 8 % 4], bits);
-            low[e / 8 % 4] = min(low[e / 8 % 4], bits - 1);
-        }
-    }
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        #pragma unroll
-        for (int other = 1; other < 4; other *= 2) {
-            high[i] = max(high[i], __shfl_xor_sync(~0u, high[i], other));
-            low[i] = min(low[i], __shfl_xor_sync(~0u, low[i], other));
-        }
-        most[warp][8 * i + lane / 4] = high[i];
-        least[warp][8 * i + lane / 4] = low[i];
-    }
-    __syncthreads();
-    if (warp == 0) {  // of all warps, a lane for a row
-        unsigned all = 0, any = ~0u;
-        #pragma unroll
-        for (int each = 0; each < LIMB_WARPS; ++each) {
-            all = max(all, most[each][lane]);
-            any = min(any, least[each][lane]);
-        }
-        most[LIMB_WARPS][lane] = all;
-        least[LIMB_WARPS][lane] = any;
-    }
-    __syncthreads();
-    T scale[4], scale_more[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int r = 8 * i + lane / 4;
-        // Products of the largest numbers stay far below overflow over any k, and limbs of the smallest are normal.
-        constexpr int TOP = 40;
-        const unsigned top = most[LIMB_WARPS][r];
-        const int exponent = top == 0 || top >= 0x7f800000u ? 0 : TOP - ilogbf(__uint_as_float(top));
-        // A number that is 2^80 times smaller than the largest may have a limb that no bfloat16 holds.
-        const bool special =
-            top >= 0x7f800000u || (top > 0 && ilogbf(__uint_as_float(least[LIMB_WARPS][r] + 1)) + exponent < -TOP);
-        if (lane % 4 == 0 && warp == 0) {
-            exponents[first + r] = special ? SPECIAL : exponent;
-        }
-        scale[i] = power_of_two(exponent / 2);
-        scale_more[i] = power_of_two(exponent - exponent / 2);
-    }
-
-    // Scaled, split and written, what was read last first.
+    // Split and written, what was read last first.
+    const T scale = span.scale();
     bool there = true;
-    for (begin -= APART; begin >= first_p; begin -= APART) {
-        if (!there) read<ALONG_K>(x, X, ld, first, extent, begin, k, turned[warp]);
+    for (begin -= apart; begin >= 0; begin -= apart) {
+        if (!there) read_along(x, from, inside, int(begin), k, turned);
         there = false;
         #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                struct alignas(16) Eight { Limb x[8]; };
-                Eight found[LIMBS];
+        for (int i = 0; i < 4; ++i) {
+            const int p = int(begin) + 256 * i + 8 * lane;
+            if (p < depth) write(x[i], scale, limbs, row, p, rows, depth);
+        }
+    }
+}
+
+// Reads what a lane has of LIMB_ROWS rows over LIMB_K steps of k from `begin` on: of row 8i + lane / 4 steps
+// lane % 4 * 8 and the 7 after it, zeros outside the matrix.
+__device__ __forceinline__ void read_across(
+    T (&x)[4][8], const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
+{
+    const int lane = threadIdx.x % 32;
+    const T* const source = X + Index(begin) * ld + first + lane;
+    T column[LIMB_K];
+    if (first + LIMB_ROWS <= extent && begin + LIMB_K <= k) {
+        #pragma unroll
+        for (int j = 0; j < LIMB_K; ++j) column[j] = source[Index(j) * ld];
+    } else {
+        #pragma unroll
+        for (int j = 0; j < LIMB_K; ++j) {
+            column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
+        }
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int j = 0; j < LIMB_K; ++j) turned[33 * lane + j] = column[j];
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        #pragma unroll
+        for (int e = 0; e < 8; ++e) x[i][e] = turned[33 * (8 * i + lane / 4) + lane % 4 * 8 + e];
+    }
+}
+
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored across k. Warps share
+// LIMB_ROWS of them; where k is short, some warps have others.
+__device__ __forceinline__ void split_across(
+    const T* X, int ld, Index cta, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
+    Span (&spans)[LIMB_WARPS + 1][LIMB_ROWS], T* turned)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int count = sharing(depth, LIMB_K, LIMB_WARPS), apart = count * LIMB_K;
+    const int part = warp % count;
+    const Index first = (cta * (LIMB_WARPS / count) + warp / count) * LIMB_ROWS;
+    T x[4][8];
+    Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
+    Index begin = part * LIMB_K;
+    for (; begin < depth; begin += apart) {
+        read_across(x, X, ld, first, extent, int(begin), k, turned);
+        #pragma unroll
+        for (int e = 0; e < 32; ++e) mine[e / 8].add(x[e / 8][e % 8]);
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        mine[i].add_lanes(1, 2);
+        if (lane % 4 == 0) spans[warp][8 * i + lane / 4] = mine[i];
+    }
+    __syncthreads();
+    Span span = Span::none();  // of a row for each lane
+    for (int each = 0; each < count; ++each) span.add(spans[warp - part + each][lane]);
+    if (first < rows) {
+        if (part == 0) exponents[first + lane] = span.told();
+        const T all = span.scale();
+        T scale[4];
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) scale[i] = __shfl_sync(~0u, all, 8 * i + lane / 4);
+
+        // Split and written, what was read last first.
+        bool there = true;
+        for (begin -= apart; begin >= 0; begin -= apart) {
+            if (!there) read_across(x, X, ld, first, extent, int(begin), k, turned);
+            there = false;
+            const int p = int(begin) + lane % 4 * 8;
+            if (p < depth) {
                 #pragma unroll
-                for (int e = 0; e < 8; ++e) {
-                    T rest = x[h][i][e] * scale[i] * scale_more[i];
-                    #pragma unroll
-                    for (int limb = 0; limb < LIMBS; ++limb) {
-                        found[limb].x[e] = to_limb(rest);
-                        rest -= from_limb(found[limb].x[e]);
-                    }
-                }
-                const int p = begin + 32 * h + lane % 4 * 8;
-                if (p < end_p) {
-                    const Index at = Limbs::place(first + 8 * i + lane / 4, p, rows, depth);
-                    #pragma unroll
-                    for (int limb = 0; limb < LIMBS; ++limb) {
-                        *reinterpret_cast<Eight*>(limbs + limb * rows * depth + at) = found[limb];
-                    }
-                }
+                for (int i = 0; i < 4; ++i) write(x[i], scale[i], limbs, first + 8 * i + lane / 4, p, rows, depth);
             }
         }
     }
@@ -633,20 +735,24 @@ __device__ __forceinline__ void split(
 }  // namespace
 
 // Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __launch_bounds__(32 * LIMB_WARPS)
+extern "C" __global__ void __launch_bounds__(32 * LIMB_WARPS, 3)
 gemm_mma_f32_nn_64x64x32_ba1d59bd_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {
-    __shared__ unsigned most[LIMB_WARPS + 1][LIMB_ROWS], least[LIMB_WARPS + 1][LIMB_ROWS];
-    __shared__ T turned[LIMB_WARPS][LIMB_ROWS][33];
+    __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];
+    __shared__ __align__(16) T turned[LIMB_WARPS][33 * LIMB_ROWS];
     griddepcontrol_wait();
     launch_dependents();
     const Limbs to(limbs, m, n, k);
-    const Index first = Index(blockIdx.x) * LIMB_ROWS;
-    if (first < to.rows) {
-        split<true>(A, lda, first, m, k, to.a(), to.rows, to.depth, to.row_exponents(), most, least, turned);
+    T* const own = turned[threadIdx.x / 32];
+    const Index ctas = ctas_of_a(to.rows, to.depth), cta = blockIdx.x;
+    if (cta < ctas) {
+        split_along(
+            A, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
+            spans[0], own);
     } else {
-        split<false>(
-            B, ldb, first - to.rows, n, k, to.b(), to.cols, to.depth, to.col_exponents(), most, least, turned);
+        split_across(
+            B, ldb, (cta - ctas), n, k, to.b(), to.cols, to.depth, to.col_exponents(),
+            spans, own);
     }
 }

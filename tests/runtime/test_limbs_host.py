@@ -113,6 +113,23 @@ def _sizes(shape: str) -> dict[str, int]:
     return dict(zip("mnk", map(int, shape.split("x"))))
 
 
+@pytest.mark.parametrize("k", [2100, 8300])
+@pytest.mark.parametrize("trans", ["nt", "tn"])
+@pytest.mark.parametrize("name", ["halves, narrow warps", "wgmma, halves", "wgmma, bfloat16s"])
+def test_long_rows_are_split_by_many_warps_some_of_them_more_than_once(name: str, trans: str, k: int) -> None:
+    """A row along k by eight warps of a CTA, 1024 steps each at a time; 32 rows across k by 8 or 64 warps, 32 steps
+    each."""
+    kernel = kernel_for(CONFIGS[name], f"5x3x{k}", trans)
+    check(kernel, 1.0, 0.0, k % 4)
+    a, b, _ = integers(kernel.problem, 5)
+    a[:], b[:] = 0, 0
+    (a.T if trans[0] == "t" else a)[2, k - 1] = 3.0e38
+    (b.T if trans[1] == "t" else b)[k - 1, 1] = 2.0**-140
+    got = run(kernel.device, kernel, a, b, np.zeros((5, 3), np.float32), 1.0, 0.0)
+    assert got[2, 1] == np.float32(3.0e38) * np.float32(2.0**-140)
+    assert np.count_nonzero(got) == 1
+
+
 @pytest.mark.parametrize("trans", ["nn", "tt"])
 @pytest.mark.parametrize("name", ["halves", "wgmma, halves", "wgmma, bfloat16s"])
 def test_the_largest_element_is_found_wherever_it_lies(name: str, trans: str) -> None:
@@ -202,17 +219,21 @@ FAULTS = {
     "barrier lost": ("wait_copies<STAGES - 2>();\n            __syncthreads();", "wait_copies<STAGES - 2>();"),
     "copies not waited for": ("wait_copies<STAGES - 2>", "wait_copies<STAGES - 1>"),
     "stage filled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
-    "low limbs lost": ("rest -= from_limb(found[limb].x[e]);", "rest = 0;"),
-    "half of the scale lost": ("* scale[i] * scale_more[i]", "* scale[i]"),
+    "low limbs lost": ("low -= low_limb(both);", "low = 0;"),
+    "low limbs of every other lost": ("high -= high_limb(both);", "high = 0;"),
+    "limbs taken for their neighbours'": ("low -= low_limb(both);", "low -= high_limb(both);"),
+    "scale of every other lost": ("high = x[e + 1] * scale;", "high = x[e + 1];"),
     "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
     "exponents of rows taken for columns": ("+ col_exponents[col_of(j, lane)]", "+ row_exponents[col_of(j, lane)]"),
-    "magnitude of some": ("each < LIMB_WARPS; ++each", "each < 1; ++each"),
-    "magnitude of some lanes": ("other < 4; other *= 2", "other < 2; other *= 2"),
-    "guard along k of columns lost": ("first + lane < extent && p0 + 32 * h + j < k", "first + lane < extent"),
-    "guard of columns lost": ("first + lane < extent && p0 + 32 * h + j < k", "p0 + 32 * h + j < k"),
-    "guard of rows along k lost": ("row < extent && p + e < k ?", "p + e < k ?"),
-    "guard along k lost": ("row < extent && p + e < k ?", "row < extent ?"),
-    "first steps of k lost": ("there = false;", ""),
+    "magnitude of some warps, of columns": ("each < count; ++each", "each < 1; ++each"),
+    "magnitude of some lanes": ("other <= last; other *= 2", "other < last; other *= 2"),
+    "guard along k of columns lost": ("first + lane < extent && begin + j < k", "first + lane < extent"),
+    "guard of columns lost": ("first + lane < extent && begin + j < k", "begin + j < k"),
+    "columns taken for whole": ("first + LIMB_ROWS <= extent && begin", "begin"),
+    "steps of columns taken for whole": ("extent && begin + LIMB_K <= k", "extent"),
+    "guard of rows along k lost": ("inside && p < k ?", "p < k ?"),
+    "guard along k lost": ("inside && p < k ?", "inside ?"),
+    "first steps of k of columns lost": ("there = false;", ""),
     "guard of stored rows off by one": ("row >= rows ||", "row > rows ||"),
     "guard of stored columns lost": ("|| col >= cols", ""),
     "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
@@ -253,7 +274,8 @@ FAULTS_OF_WGMMA = {
     "turn of the wrong warpgroup": ("const int next = warpgroup + 1 <", "const int next = warpgroup + 2 <"),
     "first turn not passed": ("if (first_row == BLOCK_M - 64) pass_turn", "if (first_row < 0) pass_turn"),
     "stage filled before it is read": ("(turn.stage == 0 ? STAGES : turn.stage) - 1", "turn.stage"),
-    "part of k begun too late": ("blockIdx.x % LIMB_PARTS * part", "blockIdx.x % LIMB_PARTS * part + 16"),
+    "part of k begun too late": ("begin = part * LIMB_K;", "begin = part * LIMB_K + 16;"),
+    "magnitudes of the cluster's other CTAs lost": ("each < (rank / ctas + 1) * ctas", "each < rank / ctas * ctas + 1"),
 }
 SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 600))
 TRANS_OF = {"column": "tn", "along": "nt"}
@@ -309,9 +331,9 @@ def test_every_fault_of_wgmma_is_one_of_some_config() -> None:
 @pytest.mark.parametrize("name", WGMMA)
 def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(name: str, tmp_path: Path) -> None:
     text, shape = WGMMA[name]
-    config, shapes = parse(text), (shape, (1, 1, 1))
+    config, shapes, deep = parse(text), (shape, (1, 1, 1)), ((1, 1, 600),)  # k is shared by CTAs
     planted = [
-        Planted(fault, config, old, new, "float", TRANS[number % 4], shapes)
+        Planted(fault, config, old, new, "float", TRANS[number % 4], deep if "CTAs" in fault else shapes)
         for number, (fault, (old, new)) in enumerate(_faults_of_wgmma(text).items())
     ]
     planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, shapes) for trans in TRANS]

@@ -23,7 +23,8 @@ class _Function:
 
     def __call__(self, *given: Any) -> int:
         assert self.argtypes is not None
-        assert len(given) == len(self.argtypes)
+        passed = [kind(value).value or 0 for kind, value in zip(self.argtypes, given, strict=True)]
+        assert passed == list(given)  # ctypes cuts an address to fit an int
         return int(self._body(*given) or 0)
 
 

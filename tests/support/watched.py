@@ -1,0 +1,81 @@
+"""Variants of a family drawn from what searches try, each checked on products whose tiles are cut off: run as a program
+beneath compute-sanitizer, on an NVIDIA GPU.
+
+    python tests/support/watched.py wgmma 30
+    compute-sanitizer --tool racecheck --error-exitcode 99 python tests/support/watched.py wgmma 30
+
+Compiled kernels come from the cache, so that a first run without the sanitizer compiles for those with it. Products
+with alpha and beta, all transposes in turn.
+"""
+
+import itertools
+import os
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import family_named
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.codegen.render import render
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.product.kernel import prepare
+from tilewright.tuner.search.candidates import read_spaces
+from tilewright.tuner.search.legal import legal_configs
+from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.policies import policy_of
+from variants import dtypes
+
+SHAPES = (200, 132, 520), (65, 190, 301), (131, 97, 260)
+"""Beyond one tile and not whole ones: multiples of 4, and odd sizes."""
+TRANS = "nn", "nt", "tn", "tt"
+
+
+def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Config]]:
+    """Variants, each with the product that it is run for; each accuracy that the family keeps has its share."""
+    family, dtype = family_named(name), dtypes(family_named(name))[-1]
+    kinds = itertools.cycle(itertools.product(TRANS, SHAPES))
+    (space,) = (each for each in read_spaces() if each.family == name)
+    policy, shares = policy_of(name), []
+    for grade in [each for each in Grade if dtype is DType.FLOAT or each is Grade.IEEE]:
+        cube = Problem(1024, 1024, 1024, dtype, accuracy=grade)
+        values = dict(space.parameters)
+        listed, _ = legal_configs(cube, ARCHES[arch], family, values, policy.advice, policy.first)
+        shares.append([config for config in listed if config.accuracy is grade])
+    shares, found = [share for share in shares if share], []
+    for share in shares:
+        random.Random(1).shuffle(share)
+    for config in itertools.chain.from_iterable(zip(*shares, strict=False)):
+        trans, shape = next(kinds)
+        problem = Problem.parse("x".join(map(str, shape)), dtype, trans, config.accuracy)
+        served = fitted(config, problem, ARCHES[arch], (Edge.BOUNDS,))
+        if served is not None:
+            found.append((problem, served))
+        if len(found) == count:
+            break
+    return found
+
+
+def main(name: str, count: int) -> int:
+    """How many are wrong; each is told."""
+    device = open_device(choose("cuda").info)
+    listed, wrong = drawn(name, count, device.info.arch.name), 0
+    with device.entered():
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            sources = [render(problem, config, device.info.arch) for problem, config in listed]
+            list(pool.map(lambda source: compile_cached(device.compiler, source), sources))
+        for problem, config in listed:
+            reason = Verifier(device, problem).check(prepare(device, problem, config).launch).reason
+            if reason:
+                wrong += 1
+                print(f"WRONG {config} {problem}: {reason}")
+    print(f"{len(listed)} variants of {name}, {wrong} wrong")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1], int(sys.argv[2]))))
