@@ -12,7 +12,7 @@
 //   launch     ceil(m / 128) * ceil(n / 96) CTAs along x,
 //              (384, 1, 1) threads, 172064 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest c20ca156ebb57476. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 689eb9f9225712b0. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "wgmma:128x96x64,scheme=bf16x6,promote=32,stages=2,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -62,7 +62,7 @@ constexpr int DEPTH = BLOCK_K > PROMOTE ? BLOCK_K : PROMOTE;  // steps of k of w
 constexpr int TILES = DEPTH / BLOCK_K;
 constexpr int STEP  = BLOCK_K < PROMOTE ? BLOCK_K : PROMOTE;  // steps of k that are started together
 static_assert(DEPTH % STEP == 0 && STEP % 16 == 0, "sums are promoted after whole steps");
-static_assert(TILES <= 2 && TILES < STAGES, "a stage is filled while an interval is multiplied");
+static_assert(TILES < STAGES, "a stage is filled while an interval is multiplied");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -353,11 +353,11 @@ __device__ __forceinline__ void multiply(
                 }
             }
             commit_wgmma();
+            if (!begins) {  // the interval has several tiles: the one before can be filled again
+                wait_wgmma<1>(acc);
+                if (gives_back) emptied[(turn.stage == 0 ? STAGES : turn.stage) - 1].arrive();
+            }
             if (ends) {
-                if (!begins) {  // the interval has two tiles: the first can be filled again
-                    wait_wgmma<1>(acc);
-                    if (gives_back) emptied[(turn.stage == 0 ? STAGES : turn.stage) - 1].arrive();
-                }
                 wait_wgmma<0>(acc);
                 if (read && gives_back) emptied[turn.stage].arrive();
                 #pragma unroll

@@ -29,6 +29,8 @@ CONFIGS = {
     "wgmma, halves": "wgmma:64x64x64,stages=2",
     "wgmma, halves, promoted within tiles": "wgmma:64x96x64,stages=2,promote=32,raster=4",
     "wgmma, halves, in turns": "wgmma:128x64x32,stages=4,ordered,raster=4",
+    "wgmma, halves, promoted every two tiles": "wgmma:64x64x64,stages=3,promote=128",
+    "wgmma, halves, promoted every four tiles": "wgmma:64x64x32,stages=5,promote=128",
     "wgmma, bfloat16s, short tiles": "wgmma:64x64x32,stages=3,scheme=bf16x6,promote=32",
     "wgmma, bfloat16s": "wgmma:64x64x64,stages=2,scheme=bf16x6,promote=32,evict_first",
     "bfloat16s, two stages": "mma:64x64x16,warp=32x32,scheme=bf16x6,promote=16,stages=2",
@@ -226,7 +228,7 @@ FAULTS = {
     "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
     "exponents of rows taken for columns": ("+ col_exponents[col_of(j, lane)]", "+ row_exponents[col_of(j, lane)]"),
     "magnitude of some warps, of columns": ("each < count; ++each", "each < 1; ++each"),
-    "magnitude of some lanes": ("other <= last; other *= 2", "other < last; other *= 2"),
+    "magnitude of some lanes": ("other <= last; other *= 2", "other < first; other *= 2"),
     "guard along k of columns lost": ("first + lane < extent && begin + j < k", "first + lane < extent"),
     "guard of columns lost": ("first + lane < extent && begin + j < k", "begin + j < k"),
     "columns taken for whole": ("first + LIMB_ROWS <= extent && begin", "begin"),
@@ -275,7 +277,7 @@ FAULTS_OF_WGMMA = {
     "first turn not passed": ("if (first_row == BLOCK_M - 64) pass_turn", "if (first_row < 0) pass_turn"),
     "stage filled before it is read": ("(turn.stage == 0 ? STAGES : turn.stage) - 1", "turn.stage"),
     "part of k begun too late": ("begin = part * LIMB_K;", "begin = part * LIMB_K + 16;"),
-    "magnitudes of the cluster's other CTAs lost": ("each < (rank / ctas + 1) * ctas", "each < rank / ctas * ctas + 1"),
+    "magnitudes of the cluster's other CTAs lost": ("[lane].most, each)", "[lane].most, rank)"),
 }
 SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 600))
 TRANS_OF = {"column": "tn", "along": "nt"}
@@ -331,10 +333,11 @@ def test_every_fault_of_wgmma_is_one_of_some_config() -> None:
 @pytest.mark.parametrize("name", WGMMA)
 def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(name: str, tmp_path: Path) -> None:
     text, shape = WGMMA[name]
-    config, shapes, deep = parse(text), (shape, (1, 1, 1)), ((1, 1, 600),)  # k is shared by CTAs
-    planted = [
-        Planted(fault, config, old, new, "float", TRANS[number % 4], deep if "CTAs" in fault else shapes)
-        for number, (fault, (old, new)) in enumerate(_faults_of_wgmma(text).items())
-    ]
+    config, shapes = parse(text), (shape, (1, 1, 1))
+    planted = []
+    for number, (fault, (old, new)) in enumerate(_faults_of_wgmma(text).items()):
+        across = "k" in fault.split() or "CTAs" in fault  # columns, whose k CTAs share where it is long enough
+        trans, sizes = "tn" if across else TRANS[number % 4], ((5, 9, 600),) if "CTAs" in fault else shapes
+        planted.append(Planted(fault, config, old, new, "float", trans, sizes))
     planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, shapes) for trans in TRANS]
     assert_caught(planted, tmp_path)

@@ -4,15 +4,20 @@ from typing import Any, ClassVar
 
 from ....codegen.families.wgmma import WgmmaConfig
 from ....codegen.legality import Rule
-from ....codegen.problem import Problem
+from ....codegen.problem import Grade, Problem
 from . import limbs
 from .policy import Cost, Factors, Policy
 
 _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
     *limbs.ADVICE,
     Rule(
-        "sums are promoted no more often than the promise asks for",
-        lambda problem, config, arch: config.pipeline.promote == 64 or problem.k < 256,
+        "sums are promoted every 64 steps of k; twice as often where k is short, and half as often where it is long and the "
+        "promise is by norms",
+        lambda problem, config, arch: (
+            config.pipeline.promote == 64
+            or (config.pipeline.promote == 32 and problem.k < 256)
+            or (config.pipeline.promote == 128 and problem.k >= 2048 and problem.accuracy is Grade.NORMWISE)
+        ),
     ),
     Rule(
         "tiles of fewer steps of k where three of more do not fit",
@@ -27,10 +32,13 @@ _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
 class _Wgmma(Policy):
     advice = _ADVICE
     first = ("scheme", "promote", "block_m", "block_n", "block_k", "stages", "ordered", "raster")
-    # On an H200, 2026-11-23: turns gain 10% at 8192^3 with 192 columns, and lose 3 to 6% with 128.
+    # On an H200, 2026-11-23 and 24: turns gain 3 to 10% at 8192^3 with 192 columns, which are the fastest there, and lose
+    # 3 to 6% with 128; counting tiles down 8 rows gains 5%.
     factors: ClassVar[Factors] = {
         ("block_n", "ordered"): {(128, 1): 1.04, (192, 0): 1.07},
-        ("block_m", "block_n"): {(128, 64): 1.1, (64, 192): 1.2},
+        ("block_m", "block_n"): {(128, 64): 1.1, (64, 192): 1.2, (128, 192): 0.96},
+        ("raster",): {(8,): 0.98},
+        ("promote",): {(128,): 0.96},
     }
 
     def cost(self, problem: Problem, config: Any) -> Cost:
