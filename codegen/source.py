@@ -12,11 +12,11 @@ PACK_THREADS = 256
 """Threads of a block of the kernel that packs."""
 PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
-LIMB_THREADS = 256
+LIMB_THREADS = 128
 """Threads of a block of the kernel that splits operands into limbs."""
 LIMB_ROWS = 32
 """Rows of op(A) or columns of op(B), stored across k, that a warp of such a block holds."""
-LIMB_HELD = 1024
+LIMB_HELD = 2048
 """Elements that such a warp holds at a time."""
 MOST_LIMITED = 16
 """CTAs of an SM from which on it does not matter where they are."""

@@ -12,7 +12,7 @@
 //   launch     ceil(m / 128) * ceil(n / 96) CTAs along x,
 //              (384, 1, 1) threads, 172064 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 689eb9f9225712b0. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest a712d2bc47ef9d9d. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "wgmma:128x96x64,scheme=bf16x6,promote=32,stages=2,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -533,11 +533,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
 
 namespace {
 
-constexpr int LIMB_WARPS = 8;     // warps of a CTA that splits
-constexpr int LIMB_HELD  = 1024;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int LIMB_WARPS = 4;     // warps of a CTA that splits
+constexpr int LIMB_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
 constexpr int LIMB_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
-constexpr int LIMB_K     = 32;    // steps of k that it holds of them
-static_assert(LIMB_ROWS == 32 && LIMB_K == 32, "what a warp holds is turned in shared memory by 32 lanes");
+constexpr int LIMB_K     = 64;    // steps of k that it holds of them
+static_assert(LIMB_ROWS == 32 && LIMB_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
 constexpr int LIMB_PARTS = 8;     // CTAs of a cluster, which share the k of such rows
 
 // The nearest numbers of the limbs' type to two floats, side by side, the first one low; and back.
@@ -649,6 +649,10 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
     return count;
 }
 
+// What a lane holds, in eights of neighbours along k.
+constexpr int EIGHTS = 8;
+using Held = T[EIGHTS][8];
+
 // Scales eight neighbours along k, splits them and writes the limbs.
 __device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
 {
@@ -679,12 +683,12 @@ __device__ __forceinline__ Index ctas_of_a(Index rows, Index depth)
 
 // Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
 // zeros outside the matrix.
-__device__ __forceinline__ void read_along(T (&x)[4][8], const T* row, bool inside, int begin, int k, T* turned)
+__device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, int begin, int k, T* turned)
 {
     const int lane = threadIdx.x % 32;
     if (reinterpret_cast<unsigned long long>(row) % 16 == 0) {
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < EIGHTS; ++i) {
             const int p = begin + 256 * i + 8 * lane;
             if (inside && p + 8 <= k) {
                 #pragma unroll
@@ -699,23 +703,26 @@ __device__ __forceinline__ void read_along(T (&x)[4][8], const T* row, bool insi
             }
         }
     } else {  // neighbouring lanes read neighbours
-        T mixed[32];
+        T mixed[8 * EIGHTS];
         #pragma unroll
-        for (int j = 0; j < 32; ++j) {
+        for (int j = 0; j < 8 * EIGHTS; ++j) {
             const int p = begin + 32 * j + lane;
             mixed[j] = inside && p < k ? row[p] : T(0);
         }
-        __syncwarp();
         #pragma unroll
-        for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[j];
-        __syncwarp();
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int first = 0; first < EIGHTS; first += 4) {
+            __syncwarp();
             #pragma unroll
-            for (int e = 0; e < 8; e += 4) {
-                const auto four = *reinterpret_cast<const Vector<4>*>(turned + 256 * i + 8 * lane + e);
+            for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[8 * first + j];
+            __syncwarp();
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
                 #pragma unroll
-                for (int each = 0; each < 4; ++each) x[i][e + each] = four.x[each];
+                for (int e = 0; e < 8; e += 4) {
+                    const auto four = *reinterpret_cast<const Vector<4>*>(turned + 256 * i + 8 * lane + e);
+                    #pragma unroll
+                    for (int each = 0; each < 4; ++each) x[first + i][e + each] = four.x[each];
+                }
             }
         }
     }
@@ -732,13 +739,13 @@ __device__ __forceinline__ void split_along(
     const Index row = cta * (LIMB_WARPS / count) + warp / count;
     const bool inside = row < extent;
     const T* const from = X + row * ld;
-    T x[4][8];
+    Held x;
     Span span = Span::none();
     Index begin = part * LIMB_HELD;
     for (; begin < depth; begin += apart) {
         read_along(x, from, inside, int(begin), k, turned);
         #pragma unroll
-        for (int e = 0; e < 32; ++e) span.add(x[e / 8][e % 8]);
+        for (int e = 0; e < 8 * EIGHTS; ++e) span.add(x[e / 8][e % 8]);
     }
     span.add_lanes(1, 16);
     if (count > 1) {
@@ -756,7 +763,7 @@ __device__ __forceinline__ void split_along(
         if (!there) read_along(x, from, inside, int(begin), k, turned);
         there = false;
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < EIGHTS; ++i) {
             const int p = int(begin) + 256 * i + 8 * lane;
             if (p < depth) write(x[i], scale, limbs, row, p, rows, depth);
         }
@@ -764,9 +771,9 @@ __device__ __forceinline__ void split_along(
 }
 
 // Reads what a lane has of LIMB_ROWS rows over LIMB_K steps of k from `begin` on: of row 8i + lane / 4 steps
-// lane % 4 * 8 and the 7 after it, zeros outside the matrix.
+// 32h + lane % 4 * 8 and the 7 after it, zeros outside the matrix.
 __device__ __forceinline__ void read_across(
-    T (&x)[4][8], const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
+    Held& x, const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
 {
     const int lane = threadIdx.x % 32;
     const T* const source = X + Index(begin) * ld + first + lane;
@@ -780,14 +787,17 @@ __device__ __forceinline__ void read_across(
             column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
         }
     }
-    __syncwarp();
     #pragma unroll
-    for (int j = 0; j < LIMB_K; ++j) turned[33 * lane + j] = column[j];
-    __syncwarp();
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int h = 0; h < LIMB_K / 32; ++h) {
+        __syncwarp();
         #pragma unroll
-        for (int e = 0; e < 8; ++e) x[i][e] = turned[33 * (8 * i + lane / 4) + lane % 4 * 8 + e];
+        for (int j = 0; j < 32; ++j) turned[33 * lane + j] = column[32 * h + j];
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            #pragma unroll
+            for (int e = 0; e < 8; ++e) x[4 * h + i][e] = turned[33 * (8 * i + lane / 4) + lane % 4 * 8 + e];
+        }
     }
 }
 
@@ -801,13 +811,13 @@ __device__ __forceinline__ void split_across(
     const int count = sharing(depth, LIMB_K, LIMB_PARTS * LIMB_WARPS), apart = count * LIMB_K;
     const int rank = blockIdx.x % LIMB_PARTS, member = rank * LIMB_WARPS + warp, part = member % count;
     const Index first = (cluster * (LIMB_PARTS * LIMB_WARPS / count) + member / count) * LIMB_ROWS;
-    T x[4][8];
+    Held x;
     Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
     Index begin = part * LIMB_K;
     for (; begin < depth; begin += apart) {
         read_across(x, X, ld, first, extent, int(begin), k, turned);
         #pragma unroll
-        for (int e = 0; e < 32; ++e) mine[e / 8].add(x[e / 8][e % 8]);
+        for (int e = 0; e < 8 * EIGHTS; ++e) mine[e / 8 % 4].add(x[e / 8][e % 8]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -853,10 +863,10 @@ __device__ __forceinline__ void split_across(
         for (begin -= apart; begin >= 0; begin -= apart) {
             if (!there) read_across(x, X, ld, first, extent, int(begin), k, turned);
             there = false;
-            const int p = int(begin) + lane % 4 * 8;
-            if (p < depth) {
-                #pragma unroll
-                for (int i = 0; i < 4; ++i) write(x[i], scale[i], limbs, first + 8 * i + lane / 4, p, rows, depth);
+            #pragma unroll
+            for (int e = 0; e < EIGHTS; ++e) {
+                const int p = int(begin) + 32 * (e / 4) + lane % 4 * 8;
+                if (p < depth) write(x[e], scale[e % 4], limbs, first + 8 * (e % 4) + lane / 4, p, rows, depth);
             }
         }
     }
@@ -866,7 +876,7 @@ __device__ __forceinline__ void split_across(
 }  // namespace
 
 // Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __cluster_dims__(LIMB_PARTS, 1, 1) __launch_bounds__(32 * LIMB_WARPS, 3)
+extern "C" __global__ void __cluster_dims__(LIMB_PARTS, 1, 1) __launch_bounds__(32 * LIMB_WARPS, 4)
 gemm_wgmma_f32_nn_128x96x64_25c090fc_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {

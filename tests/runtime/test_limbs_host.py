@@ -119,7 +119,7 @@ def _sizes(shape: str) -> dict[str, int]:
 @pytest.mark.parametrize("trans", ["nt", "tn"])
 @pytest.mark.parametrize("name", ["halves, narrow warps", "wgmma, halves", "wgmma, bfloat16s"])
 def test_long_rows_are_split_by_many_warps_some_of_them_more_than_once(name: str, trans: str, k: int) -> None:
-    """A row along k by eight warps of a CTA, 1024 steps each at a time; 32 rows across k by 8 or 64 warps, 32 steps
+    """A row along k by four warps of a CTA, 2048 steps each at a time; 32 rows across k by 4 or 32 warps, 64 steps
     each."""
     kernel = kernel_for(CONFIGS[name], f"5x3x{k}", trans)
     check(kernel, 1.0, 0.0, k % 4)
