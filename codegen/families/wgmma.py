@@ -48,7 +48,7 @@ class WgmmaPipeline:
     """How elements are split, and how tiles of their limbs pass along k."""
 
     scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
-    promote: int = option(64, 32, 128, meaning="steps of k after which the tensor cores' sums are added up in float")
+    promote: int = option(64, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, 6, meaning="tiles that shared memory holds at a time")
     ordered: bool = option(False, meaning="warpgroups start their products in turns")
 

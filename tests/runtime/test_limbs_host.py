@@ -29,8 +29,6 @@ CONFIGS = {
     "wgmma, halves": "wgmma:64x64x64,stages=2",
     "wgmma, halves, promoted within tiles": "wgmma:64x96x64,stages=2,promote=32,raster=4",
     "wgmma, halves, in turns": "wgmma:128x64x32,stages=4,ordered,raster=4",
-    "wgmma, halves, promoted every two tiles": "wgmma:64x64x64,stages=3,promote=128",
-    "wgmma, halves, promoted every four tiles": "wgmma:64x64x32,stages=5,promote=128",
     "wgmma, bfloat16s, short tiles": "wgmma:64x64x32,stages=3,scheme=bf16x6,promote=32",
     "wgmma, bfloat16s": "wgmma:64x64x64,stages=2,scheme=bf16x6,promote=32,evict_first",
     "bfloat16s, two stages": "mma:64x64x16,warp=32x32,scheme=bf16x6,promote=16,stages=2",

@@ -27,6 +27,7 @@ from .model import (
     SMEM_BYTES_PER_CYCLE,
     SPLIT_CYCLES,
     WARPS_PER_CYCLE,
+    WRITTEN_BYTES_PER_CYCLE,
     cta_limits,
     fma_per_cycle,
 )
@@ -216,7 +217,8 @@ class Table:
             total += 2 * size * packed * per_byte + PACK_CYCLES * (packed > 0)
         if self._limbed:  # operands are read twice, their limbs written and read once
             found["splitting"] = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
-            total += found["splitting"] + PACK_CYCLES * (c["limbs"] > 0)
+            written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
+            total += found["splitting"] + (PACK_CYCLES + written) * (c["limbs"] > 0)
         return found
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:

@@ -4,20 +4,15 @@ from typing import Any, ClassVar
 
 from ....codegen.families.wgmma import WgmmaConfig
 from ....codegen.legality import Rule
-from ....codegen.problem import Grade, Problem
+from ....codegen.problem import Problem
 from . import limbs
 from .policy import Cost, Factors, Policy
 
 _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
     *limbs.ADVICE,
     Rule(
-        "sums are promoted every 64 steps of k; twice as often where k is short, and half as often where it is long and the "
-        "promise is by norms",
-        lambda problem, config, arch: (
-            config.pipeline.promote == 64
-            or (config.pipeline.promote == 32 and problem.k < 256)
-            or (config.pipeline.promote == 128 and problem.k >= 2048 and problem.accuracy is Grade.NORMWISE)
-        ),
+        "sums are promoted no more often than the promise asks for",
+        lambda problem, config, arch: config.pipeline.promote == 64 or problem.k < 256,
     ),
     Rule(
         "tiles of fewer steps of k where three of more do not fit",
@@ -38,7 +33,6 @@ class _Wgmma(Policy):
         ("block_n", "ordered"): {(128, 1): 1.04, (192, 0): 1.07},
         ("block_m", "block_n"): {(128, 64): 1.1, (64, 192): 1.2, (128, 192): 0.96},
         ("raster",): {(8,): 0.98},
-        ("promote",): {(128,): 0.96},
     }
 
     def cost(self, problem: Problem, config: Any) -> Cost:
