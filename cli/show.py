@@ -94,25 +94,37 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 
 def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Record]) -> None:
-    """Print a line a record, under a heading for each device."""
+    """Print a line a record, under a heading for each device and accuracy."""
     cut = False
     for layer, whose in ((own, "your own"), (shipped, "shipped with tilewright")):
         for device, group in itertools.groupby(layer, lambda record: record.device):
-            lines = record_lines(console.width, list(group))
-            say(console, Text(f"{plain(device)}, {whose}", "bold"), *lines)
-            cut = cut or _cut(lines)
+            for more, records in by_accuracy(list(group)):
+                lines = record_lines(console.width, records)
+                say(console, Text(f"{plain(device)}, {whose}{more}", "bold"), *lines)
+                cut = cut or _cut(lines)
     if cut:
         say(console, CUT)
 
 
+def by_accuracy(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """The records of each accuracy, and what a heading says of it."""
+    found = [(grade, [each for each in records if each.problem.accuracy is grade]) for grade in Grade]
+    return [("" if grade is Grade.IEEE else f", {grade}", those) for grade, those in found if those]
+
+
 def show_records(console: Console, records: Sequence[Record], title: str, *, devices: bool = False) -> None:
-    """Print a line a record under one heading, with its device where these differ."""
-    lines = record_lines(console.width, records, devices=devices)
-    say(console, Text(title, "bold"), *lines, *([CUT] if _cut(lines) else []))
+    """Print a line a record under a heading for each accuracy, with its device where these differ."""
+    cut = False
+    for more, those in by_accuracy(records):
+        lines = record_lines(console.width, those, devices=devices)
+        say(console, Text(f"{title}{more}", "bold"), *lines)
+        cut = cut or _cut(lines)
+    if cut:
+        say(console, CUT)
 
 
 def record_lines(width: int, records: Sequence[Record], *, devices: bool = False) -> list[Text]:
-    """The head of a table, and a line a record."""
+    """The head of a table, and a line a record; all of one accuracy."""
     problems = [record.problem for record in records]
     graded = any(problem.accuracy is not Grade.IEEE for problem in problems)  # an error belongs beside each speed then
 
@@ -121,7 +133,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
 
     columns = [
         Column("M x N x K", [problem.shape for problem in problems], left=True),
-        Column("type", [problem.kind for problem in problems], left=True),
+        Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
         Column("us", measured(lambda record: record.median_us)),
         Column("GFLOP/s", measured(lambda record: record.gflops), 1),
         *([Column("err/bound", list(map(_error, records)))] if graded else []),

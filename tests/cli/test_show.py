@@ -11,7 +11,7 @@ import pytest
 from commands import Run
 from stored import CONFIGS, make
 from tilewright.cli.show import records_csv
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, write_cache_file
@@ -37,32 +37,36 @@ def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatc
     assert ran.status == 0
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= width
-    assert [line for line in lines if "," in line and line.endswith(("own", "tilewright"))] == [
-        f"{MINE}, your own",
-        "nvidia-h200, your own",
-        "nvidia-h200, shipped with tilewright",
-    ]
+    shipping = [f"nvidia-h200, shipped with tilewright{more}" for more in ("", ", elementwise", ", normwise")]
+    headings = [f"{MINE}, your own", "nvidia-h200, your own", *shipping]
+    places = [lines.index(heading) for heading in headings]
+    assert places == sorted(places)
     mine = " ".join(lines[lines.index(f"{MINE}, your own") + 4].split())
     assert mine.startswith("1024x768x512 float nn 1,234 652.3 tiled:")
     own, shipped = kept.layers()
-    after = lines[lines.index("nvidia-h200, shipped with tilewright") + 3 : -1]
+    after = [line for begin, end in zip(places[2:], (*places[3:], -1)) for line in lines[begin + 3 : end]]
     assert len(after) == len(shipped)
-    for line, record in zip(after, shipped):
+    for line, record in zip(after, sorted(shipped, key=lambda record: [*Grade].index(record.problem.accuracy))):
         shape, dtype, trans, *figures, variant = line.split()
         assert (shape, dtype, trans) == (record.problem.shape, record.problem.dtype.value, record.problem.trans)
         assert str(record.config).startswith(variant.removesuffix(",..."))
         if record.removed:
             assert figures == []
             continue
-        us, gflops, ratio = figures
+        us, gflops, *others = figures
         assert float(us.replace(",", "")) == pytest.approx(record.median_us, rel=1e-3)
         assert float(gflops.replace(",", "")) == pytest.approx(record.gflops, rel=1e-3)
-        assert float(ratio) == pytest.approx(record.ratio_vendor, rel=1e-3)
+        assert record.accuracy is not None
+        if record.problem.accuracy is not Grade.IEEE:
+            assert float(others.pop(0)) == pytest.approx(record.accuracy.worst, rel=0.05)  # in two digits
+        assert list(map(float, others)) in ([], [pytest.approx(record.ratio_vendor, rel=1e-3)])
+        assert others or width == 80
     assert {record.problem.shape for record in own} == {"1024x768x512", "5x6x7"}
 
 
 def test_filters(run: Run, kept: Store) -> None:
-    found = json.loads(run("show", "--json", "--shape", "1024x768x512", "--dtype", "float").out)
+    asked = "--shape", "1024x768x512", "--dtype", "float", "--accuracy", "ieee"
+    found = json.loads(run("show", "--json", *asked).out)
     assert [each["device"] for each in found] == [MINE, "nvidia-h200"]
     assert [each["measurement"]["median_us"] for each in found] == [1234.5, 0.5]
     found = json.loads(run("show", "--json", "--device-key", MINE, "--dtype", "double").out)
@@ -101,7 +105,8 @@ class TestBest:
     def test_is_one_line_a_product_over_all_devices(self, run: Run, kept: Store) -> None:
         Store().keep(make(2000.0, Problem(5, 6, 7, trans_a=True), device="nvidia-a10"))
         found = json.loads(run("show", "--best", "--json").out)
-        named = [[*(each["problem"][name] for name in ("m", "n", "k", "dtype", "trans_a"))] for each in found]
+        names = "m", "n", "k", "dtype", "trans_a", "accuracy"
+        named = [[each["problem"].get(name) for name in names] for each in found]
         assert len(named) == len({*map(tuple, named)}) == len({r.problem for layer in kept.layers() for r in layer})
         (mine,) = (
             each

@@ -27,8 +27,8 @@ _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
 class _Wgmma(Policy):
     advice = _ADVICE
     first = ("scheme", "promote", "block_m", "block_n", "block_k", "stages", "ordered", "raster")
-    # On an H200, 2026-11-23 and 24: turns gain 3 to 10% at 8192^3 with 192 columns, which are the fastest there, and lose
-    # 3 to 6% with 128; counting tiles down 8 rows gains 5%.
+    # On an H200, 2026-11-23 and 24: turns gain 3 to 10% at 8192^3 with 192 columns, the fastest there, and lose 3 to 6%
+    # with 128; counting tiles down 8 rows gains 5%.
     factors: ClassVar[Factors] = {
         ("block_n", "ordered"): {(128, 1): 1.04, (192, 0): 1.07},
         ("block_m", "block_n"): {(128, 64): 1.1, (64, 192): 1.2, (128, 192): 0.96},
