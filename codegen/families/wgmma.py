@@ -14,7 +14,7 @@ WARPGROUP = 128
 ROWS = 64
 """Rows of C of an instruction."""
 _LIMB_CTAS = 8
-"""CTAs of a cluster that splits some rows: each reads its part of k twice, the second time from the L2 cache."""
+"""CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
 _LEAST_INTERVALS = 2
 """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}

@@ -215,7 +215,7 @@ class Table:
         if self._copied:
             packed = c["packs_a"] * (m * k) + c["packs_b"] * (n * k)
             total += 2 * size * packed * per_byte + PACK_CYCLES * (packed > 0)
-        if self._limbed:  # operands are read twice, their limbs written and read once
+        if self._limbed:  # operands are read, their limbs written, and what more it takes as if they were read twice
             found["splitting"] = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
             written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
             total += found["splitting"] + (PACK_CYCLES + written) * (c["limbs"] > 0)
