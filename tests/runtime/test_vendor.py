@@ -335,8 +335,8 @@ class TestCupy(Products):
             thread.join()
         assert wrong == []
 
-    def test_a_call_takes_about_as_long_as_cupys_own(self) -> None:
-        """Of the processor, until it returns; the device has little to do. 15.8 and 15.4 us beside an H200."""
+    def test_a_call_takes_no_longer_than_cupys_own(self) -> None:
+        """Of the processor, until it returns; the device has little to do."""
         import time
 
         cupy = cupy_or_skip()
@@ -353,5 +353,4 @@ class TestCupy(Products):
                 cupy.cuda.Device().synchronize()
             return min(times)
 
-        theirs = best_us(lambda: cupy.matmul(a, b, out=out))
-        assert best_us(lambda: self.product(a, b, out=out)) <= 1.1 * theirs
+        assert best_us(lambda: self.product(a, b, out=out)) <= best_us(lambda: cupy.matmul(a, b, out=out))
