@@ -55,10 +55,10 @@ class WgmmaPipeline:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaEpilogue:
-    """How sums come to C."""
+    """How sums come to C, through shared memory."""
 
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
-    vec_c: int = option(1, 2, meaning="elements of C that one store moves")
+    vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 8d7c3eaab14323d2. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest ce268842e2eb60aa. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "mma:64x64x32,warp=32"
 // SPDX-License-Identifier: MIT
 
@@ -267,19 +267,23 @@ __device__ __forceinline__ void multiply_plainly(
     }
 }
 
+constexpr int SMALL_POWER = 63;  // magnitude of exponents two of which make a factor that is a normal number
+
 // Takes the powers of two off that rows of op(A) and columns of op(B) were scaled by: exact, or rounded once where the
-// result is subnormal.
+// result is subnormal. FAR: not all exponents are near.
+template <bool FAR>
 __device__ __forceinline__ void unscale(T (&sums)[ACC], const int* row_exponents, const int* col_exponents, int lane)
 {
+    struct alignas(8) Pair { int x[2]; };  // neighbours
     #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-        const int of_row = row_exponents[row_of(i, lane_m(lane))];
+    for (int j = 0; j < THREAD_N; j += 2) {
+        const Pair of_cols = *reinterpret_cast<const Pair*>(col_exponents + col_of(j, lane));
         #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
-            const int e = -(of_row + col_exponents[col_of(j, lane)]);
-            T& sum = sums[i * THREAD_N + j];
-            if (-126 <= e && e <= 127) sum *= __uint_as_float(unsigned(e + 127) << 23);
-            else sum = ldexpf(sum, e);
+        for (int e = 0; e < 2 * THREAD_M; ++e) {
+            const int power = -(row_exponents[row_of(e / 2, lane_m(lane))] + of_cols.x[e % 2]);
+            T& sum = sums[e / 2 * THREAD_N + j + e % 2];
+            if constexpr (FAR) sum = ldexpf(sum, power);
+            else sum *= __uint_as_float(unsigned(127 + power) << 23);
         }
     }
 }
@@ -356,10 +360,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
     }
 
     // Meanwhile: do limbs hold all rows and columns of the tile?
-    bool special = false;
+    bool special = false, far = false;
     for (int each = threadIdx.x; depth > 0 && each < BLOCK_M + BLOCK_N; each += THREADS) {
-        special |= (each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M]) == SPECIAL;
+        const int exponent = each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M];
+        special |= exponent == SPECIAL;
+        far |= abs(exponent) > SMALL_POWER;
     }
+    far = __syncthreads_or(far);
     T sums[ACC] = {};
     if (__syncthreads_or(special)) {
         wait_copies<0>();
@@ -423,7 +430,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
             writing = writing == STAGES - 1 ? 0 : writing + 1;
         }
         promote();
-        if (depth > 0) unscale(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
+        if (far) unscale<true>(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
+        else if (depth > 0) unscale<false>(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
     }
 
     const Index row = row0 + warp_m, col = col0 + warp_n;

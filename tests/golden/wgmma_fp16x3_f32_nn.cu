@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 5bde6ed8167d6d88. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest dc3b60d4775573bc. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -52,6 +52,7 @@ constexpr int THREADS  = 2 * BLOCK_M;          // threads that multiply, a warpg
 constexpr int THREAD_N = BLOCK_N / 4;          // columns of C that a thread holds: two of every 8
 constexpr int THREAD_M = 2;                    // rows of C that a thread holds, 8 apart
 constexpr int ACC      = THREAD_M * THREAD_N;  // elements of C that a thread holds
+constexpr int OUT      = ACC;                  // those it writes in the end
 
 static_assert(BLOCK_M % 64 == 0 && BLOCK_N % 8 == 0, "a CTA's tile is made of whole instructions");
 constexpr int DEPTH = BLOCK_K > PROMOTE ? BLOCK_K : PROMOTE;  // steps of k of whole tiles and whole intervals
@@ -348,13 +349,23 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// Whether there is a row or column in a warp tile that limbs cannot hold.
-__device__ __forceinline__ bool special(const int* row_exponents, const int* col_exponents, int lane)
+// Whether a row or column of a warp tile has an exponent of a larger magnitude.
+__device__ __forceinline__ bool beyond(int magnitude, const int* row_exponents, const int* col_exponents, int lane)
 {
-    bool found = false;
+    bool found = abs(row_exponents[lane % WARP_M]) > magnitude;
     #pragma unroll
-    for (int each = 0; each < WARP_N; each += 32) found |= col_exponents[each + lane] == SPECIAL;
-    return __any_sync(~0u, found || row_exponents[lane % WARP_M] == SPECIAL);
+    for (int each = 0; each < WARP_N; each += 32) found |= abs(col_exponents[each + lane]) > magnitude;
+    return __any_sync(~0u, found);
+}
+
+// A barrier of all threads that multiply: the producer is not among them. Turns take the first ones.
+__device__ __forceinline__ void sync_multiplying()
+{
+#ifdef TILEWRIGHT_HOST
+    tilewright_host::sync_named(15, THREADS);
+#else
+    asm volatile("bar.sync 15, %0;" ::"n"(THREADS) : "memory");
+#endif
 }
 
 // A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
@@ -388,44 +399,111 @@ __device__ __forceinline__ void multiply_plainly(
     }
 }
 
+constexpr int SMALL_POWER = 63;  // magnitude of exponents two of which make a factor that is a normal number
+
 // Takes the powers of two off that rows of op(A) and columns of op(B) were scaled by: exact, or rounded once where the
-// result is subnormal.
+// result is subnormal. FAR: not all exponents are near.
+template <bool FAR>
 __device__ __forceinline__ void unscale(T (&sums)[ACC], const int* row_exponents, const int* col_exponents, int lane)
 {
+    struct alignas(8) Pair { int x[2]; };  // neighbours
     #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-        const int of_row = row_exponents[row_of(i, lane_m(lane))];
+    for (int j = 0; j < THREAD_N; j += 2) {
+        const Pair of_cols = *reinterpret_cast<const Pair*>(col_exponents + col_of(j, lane));
         #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
-            const int e = -(of_row + col_exponents[col_of(j, lane)]);
-            T& sum = sums[i * THREAD_N + j];
-            if (-126 <= e && e <= 127) sum *= __uint_as_float(unsigned(e + 127) << 23);
-            else sum = ldexpf(sum, e);
+        for (int e = 0; e < 2 * THREAD_M; ++e) {
+            const int power = -(row_exponents[row_of(e / 2, lane_m(lane))] + of_cols.x[e % 2]);
+            T& sum = sums[e / 2 * THREAD_N + j + e % 2];
+            if constexpr (FAR) sum = ldexpf(sum, power);
+            else sum *= __uint_as_float(unsigned(127 + power) << 23);
         }
     }
 }
 
-// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// Accumulators of a warp pass through shared memory, so that neighbouring lanes write neighbours in a row of C.
+//
+// A thread's i-th row of accumulators and those of the warp's other lanes are BAND rows of C. They lie there as in C,
+// PITCH elements apart. Lanes read neighbours and never meet in a bank. Those that write accumulators at a time fill
+// RUN elements of each of WRITTEN_ROWS rows: where a row is as wide as all banks or wider, the next one begins RUN
+// elements further on, so that these never meet either. Narrower rows lie side by side, and there two to four may.
+constexpr int BANKS        = 128 / int(sizeof(T));  // elements that all banks hold side by side
+constexpr int NEIGHBOURS   = 2;  // of a row of C in a lane
+constexpr int WRITTEN_ROWS = 4;
+constexpr int RUN          = BANKS / WRITTEN_ROWS;
+constexpr int BAND         = 32 * THREAD_N / WARP_N;
+constexpr int PITCH        = WARP_N % BANKS == 0 ? WARP_N + RUN : WARP_N;
+constexpr int ROOM         = SMEM_BYTES / int(sizeof(T));  // elements of shared memory
+
+// How many of a thread's rows pass at a time: as many as fit, where addresses take few registers.
+__host__ __device__ constexpr int passing_rows()
+{
+    int rows = THREAD_M;
+    while (rows > 1 && (THREAD_M % rows != 0 || rows * THREAD_N > 16
+                        || THREADS / 32 * rows * BAND * PITCH > ROOM)) --rows;
+    return rows;
+}
+constexpr int PASSING = passing_rows();
+constexpr int PASS    = PASSING * THREAD_N;  // accumulators of a thread that pass at a time
+static_assert(THREADS / 32 * PASSING * BAND * PITCH <= ROOM, "they fit");
+
+// Which element of its band a lane has in the end as accumulator `s`: the vectors of a row go round the lanes.
+__device__ __forceinline__ int exchanged(int s, int lane)
+{
+    return (s % THREAD_N / VEC_C * 32 + lane) * VEC_C + s % VEC_C;
+}
+
+// Where in shared memory row `row` begins of the band of accumulator `s`.
+__device__ __forceinline__ int band_place(int s, int row)
+{
+    return (s / THREAD_N % PASSING * BAND + row) * PITCH;
+}
+
+// Exchanges PASS accumulators, from `begin` on, for the elements that exchanged() tells. `out` begins with accumulator
+// `first` of the thread. Shared memory holds nothing else any more.
+__device__ __forceinline__ void exchange(T (&out)[OUT], int begin, int first, T* shared, int lane)
+{
+    constexpr int WIDTH = OUT % NEIGHBOURS == 0 ? NEIGHBOURS : VEC_C;
+    T* const mine = shared + threadIdx.x % THREADS / 32 * PASSING * BAND * PITCH;
+    if (begin > 0) __syncwarp();  // the last ones were read
+    #pragma unroll
+    for (int e = begin; e < begin + PASS; e += WIDTH) {
+        Vector<WIDTH> group;
+        #pragma unroll
+        for (int v = 0; v < WIDTH; ++v) group.x[v] = out[e + v];
+        T* const to = mine + band_place(first + e, lane_m(lane)) + col_of((first + e) % THREAD_N, lane);
+        *reinterpret_cast<Vector<WIDTH>*>(to) = group;
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int e = begin; e < begin + PASS; e += VEC_C) {
+        const int at = exchanged(first + e, lane);
+        const T* const from = mine + band_place(first + e, at / WARP_N) + at % WARP_N;
+        const auto group = *reinterpret_cast<const Vector<VEC_C>*>(from);
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) out[e + v] = group.x[v];
+    }
+}
+
+// Writes PASS accumulators of a thread, VEC_C elements of a row of C at a time, once exchange() has passed them:
+// they begin with `begin` of `out`, and that begins with accumulator `first` of the thread.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
 __device__ __forceinline__ void store(
-    T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    T (&out)[OUT], int begin, int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
-    // Where the vector belongs that begins with out[e]; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
-        const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, exchanged(first + e, lane) / WARP_N); };
+    const auto col_at = [&](int e) { return exchanged(first + e, lane) % WARP_N; };
+    const auto inside = [&](int e) { return row_at(e) < rows && col_at(e) < cols; };
+    const auto place_of = [&](int e) {
+        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
     #pragma unroll
-    for (int e = 0; e < ACC; ++e) out[e] *= alpha;
-    // All is read before any of it is written, else each read would wait for the write before it; but not all at a
-    // time, which would take as many registers again.
+    for (int e = begin; e < begin + PASS; ++e) out[e] *= alpha;
+    // All is read before any of it is written, else each read would wait for the write before it.
     if (beta != T(0)) {
         #pragma unroll
-        for (int e = 0; e < ACC; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const Vector<VEC_C> old = *place;
+        for (int e = begin; e < begin + PASS; e += VEC_C) {
+            if (inside(e)) {
+                const Vector<VEC_C> old = *place_of(e);
                 #pragma unroll
                 for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
             }
@@ -433,13 +511,11 @@ __device__ __forceinline__ void store(
         }
     }
     #pragma unroll
-    for (int e = 0; e < ACC; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> value;
-            #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
-            *place = value;
-        }
+    for (int e = begin; e < begin + PASS; e += VEC_C) {
+        Vector<VEC_C> value;
+        #pragma unroll
+        for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+        if (inside(e)) *place_of(e) = value;
     }
 }
 
@@ -483,23 +559,31 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
     } else {
         Turn turn = {0, 0};
         const int first_row = warp / 4 * 64;  // of the warpgroup
+        const int* const row_exponents = from.row_exponents() + row0 + warp_m;
+        const int* const col_exponents = from.col_exponents() + col0;
+        // Read while the first tiles are copied.
+        const bool far = depth > 0 && beyond(SMALL_POWER, row_exponents, col_exponents, lane);
+        const bool plainly = far && beyond(SPECIAL - 1, row_exponents, col_exponents, lane);
         T sums[ACC] = {};
         multiply(sums, stages, filled, emptied, turn, first_row, copied);
-        if (depth > 0) {
-            const int* const row_exponents = from.row_exponents() + row0 + warp_m;
-            const int* const col_exponents = from.col_exponents() + col0;
-            if (special(row_exponents, col_exponents, lane)) {
-                #pragma unroll
-                for (int e = 0; e < ACC; ++e) sums[e] = 0;
-                multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0, m, n, depth, lane);
-            } else {
-                unscale(sums, row_exponents, col_exponents, lane);
-            }
+        if (plainly) {
+            #pragma unroll
+            for (int e = 0; e < ACC; ++e) sums[e] = 0;
+            multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0, m, n, depth, lane);
+        } else if (far) {
+            unscale<true>(sums, row_exponents, col_exponents, lane);
+        } else if (depth > 0) {
+            unscale<false>(sums, row_exponents, col_exponents, lane);
         }
 
         const Index row = row0 + warp_m, col = col0 + warp_n;
         const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-        store(sums, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+        sync_multiplying();  // no thread reads what shared memory held
+        #pragma unroll
+        for (int begin = 0; begin < OUT; begin += PASS) {
+            exchange(sums, begin, 0, shared, lane);
+            store(sums, begin, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+        }
     }
 }
 

@@ -53,7 +53,8 @@ def test_edge_grid(name: str) -> None:
     config = parse(CONFIGS[name])
     tile_m, tile_n, tile_k = config.cta_tile
     whole = [problem_for(config, "64x64x64", trans) for trans in TRANS]
-    vectors = replace(config, epilogue=replace(config.epilogue, vec_c=2))
+    width = max(config.leaf("vec_c").choices)
+    vectors = replace(config, epilogue=replace(config.epilogue, vec_c=width))
     compile_together([(problem, each) for problem in whole for each in (config, vectors)])
     kernels = [prepare(QuickDevice(), problem, config) for problem in whole]
     check_sizes(kernels, product((1, tile_m - 1, tile_m + 1, 2 * tile_m + 3), (1, tile_n, tile_n + 3), (0, 1, 2, 67)))
@@ -64,8 +65,8 @@ def test_edge_grid(name: str) -> None:
         assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
         assert np.array_equal(run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
     for problem in whole:
-        kernel = prepared(prepare(QuickDevice(), problem, vectors), sized(problem, tile_m + 4, tile_n - 2, 66))
-        for extra in (0, 2, 1):
+        kernel = prepared(prepare(QuickDevice(), problem, vectors), sized(problem, tile_m + 4, tile_n - width, 66))
+        for extra in (0, width, 1):
             check(kernel, -0.5, 2.0, extra)
 
 
@@ -207,7 +208,7 @@ def _built(device: QuickDevice, source: object) -> object:
 FAULTS = {
     "promotion lost": ("sums[e] += acc[e];", ""),
     "sums promoted twice": ("acc[e] = 0;", ""),
-    "last promotion lost": ("        promote();\n        if (depth > 0)", "        if (depth > 0)"),
+    "last promotion lost": ("        promote();\n        if (far)", "        if (far)"),
     "places of A not swapped alike": ("(a_piece ^ 2 * step)", "(a_piece + 2 * step)"),
     "places of B not swapped alike": ("(b_piece ^ 2 * step)", "(b_piece + 2 * step)"),
     "pieces written where they are not read": ("+ swapped(row, piece) * 8", "+ piece * 8"),
@@ -223,8 +224,8 @@ FAULTS = {
     "low limbs of every other lost": ("high -= high_limb(both);", "high = 0;"),
     "limbs taken for their neighbours'": ("low -= low_limb(both);", "low -= high_limb(both);"),
     "scale of every other lost": ("high = x[e + 1] * scale;", "high = x[e + 1];"),
-    "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
-    "exponents of rows taken for columns": ("+ col_exponents[col_of(j, lane)]", "+ row_exponents[col_of(j, lane)]"),
+    "powers of two not taken off": ("unscale<false>(sums, row_exponents", "if (m < 0) unscale<false>(sums, row_exponents"),
+    "exponents of rows taken for columns": ("Pair*>(col_exponents +", "Pair*>(row_exponents +"),
     "magnitude of some warps, of columns": ("each < count; ++each", "each < 1; ++each"),
     "magnitude of some lanes": ("other <= last; other *= 2", "other < first; other *= 2"),
     "guard along k of columns lost": ("first + lane < extent && begin + j < k", "first + lane < extent"),
@@ -269,10 +270,12 @@ FAULTS_OF_WGMMA = {
     "first tile of rows for all": ("Limbs::place(row0, each", "Limbs::place(0 * row0, each"),
     "limbs of op(B) counted in rows of op(A)": ("limb * from.cols * from.depth", "limb * from.rows * from.depth"),
     "last products of limbs dropped": ("order >= 0; --order", "order >= 1; --order"),
-    "powers of two not taken off": ("unscale(sums, row_exponents", "if (m < 0) unscale(sums, row_exponents"),
+    "powers of two not taken off": ("unscale<false>(sums, row_exponents", "if (m < 0) unscale<false>(sums, row_exponents"),
     "rows of other warps": ("warp_m = warp * WARP_M", "warp_m = warp / 2 * WARP_M"),
-    "infinities not seen in rows": ("|| row_exponents[lane % WARP_M] == SPECIAL", ""),
-    "infinities not seen in columns": ("found |= col_exponents[each + lane] == SPECIAL;", ";"),
+    "infinities not seen in rows": ("found = abs(row_exponents[lane % WARP_M]) > magnitude", "found = false"),
+    "infinities not seen in columns": ("found |= abs(col_exponents[each + lane]) > magnitude;", ";"),
+    "written where tiles are still read": ("sync_multiplying();  // no thread", "// no thread"),
+    "written over the warp before": ("/ 32 * PASSING * BAND * PITCH;", "/ 64 * PASSING * BAND * PITCH;"),
     "sums kept where limbs cannot hold the rows": ("sums[e] = 0;", ";"),
     "turn never passed": ("        pass_turn(first_row / 64);", ";"),
     "turn of the wrong warpgroup": ("const int next = warpgroup + 1 <", "const int next = warpgroup + 2 <"),
@@ -324,6 +327,8 @@ def _faults_of_wgmma(text: str) -> dict[str, tuple[str, str]]:
         del found["second interval of a tile lost"]
     if promote <= block_k:
         del found["stage filled before it is read"]
+    if "ordered" not in text:  # the warpgroups of the twin end at the same time
+        del found["written where tiles are still read"]
     return found
 
 

@@ -12,10 +12,6 @@ ADVICE: tuple[Rule[Any], ...] = (
         lambda problem, config, arch: config.accuracy is problem.accuracy,
     ),
     Rule(
-        "C is stored in vectors as wide as its rows and a lane's columns allow",
-        lambda problem, config, arch: config.epilogue.vec_c == min(2, widest(problem, "c")),
-    ),
-    Rule(
         "edges are exact where the tiles divide C, and guarded elsewhere",
         lambda problem, config, arch: (
             (config.edge is Edge.EXACT)
@@ -33,3 +29,11 @@ ADVICE: tuple[Rule[Any], ...] = (
         lambda problem, config, arch: config.launch.raster == 1 or config.tiles(problem) >= 256,
     ),
 )
+
+
+def stored_by(most: int) -> Rule[Any]:
+    """What is hopeless of stores, for a family whose lanes have so many neighbours of C in the end."""
+    return Rule(
+        f"C is stored in vectors as wide as its rows allow, of up to {most} elements",
+        lambda problem, config, arch: config.epilogue.vec_c == min(most, widest(problem, "c")),
+    )

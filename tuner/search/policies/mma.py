@@ -10,6 +10,7 @@ from .policy import Cost, Policy
 
 _ADVICE: tuple[Rule[MmaConfig], ...] = (
     *limbs.ADVICE,
+    limbs.stored_by(2),
     Rule(
         "a CTA has 64 to 256 threads",
         lambda problem, config, arch: 64 <= config.threads <= 256,
