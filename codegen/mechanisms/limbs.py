@@ -50,7 +50,7 @@ def limb_bytes(config: Any, problem: Problem) -> int:
 
 
 def limb_ctas(config: Any, problem: Problem) -> int:
-    """CTAs of the kernel that splits: those of op(A), then those of op(B)."""
+    """CTAs of the kernel that splits: those of op(A) and those of op(B)."""
     m, n, depth = limb_sizes(config, problem)
     along = not problem.trans_a, problem.trans_b
     parts = 1 if all(along) else int(config.limb_ctas)

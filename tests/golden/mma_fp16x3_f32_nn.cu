@@ -11,7 +11,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/mma.cu.jinja, digest ce268842e2eb60aa. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest 093227fd51bc0d61. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "mma:64x64x32,warp=32"
 // SPDX-License-Identifier: MIT
 
@@ -537,32 +537,64 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 constexpr int EIGHTS = 8;
 using Held = T[EIGHTS][8];
 
+// Writes eight limbs, side by side, by one instruction: of an assignment the compiler often makes four.
+__device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
+{
+#ifdef TILEWRIGHT_HOST
+    for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
+#else
+    asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
+                 :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+#endif
+}
+
 // Scales eight neighbours along k, splits them and writes the limbs.
 __device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
 {
-    struct alignas(16) Eight { unsigned x[4]; };
-    Eight found[LIMBS];
+    unsigned found[LIMBS][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         T low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
         for (int limb = 0; limb < LIMBS; ++limb) {
             const unsigned both = to_limbs(low, high);
-            found[limb].x[e / 2] = both;
+            found[limb][e / 2] = both;
             low -= low_limb(both);
             high -= high_limb(both);
         }
     }
     Limb* const to = limbs + Limbs::place(row, p, rows, depth);
     #pragma unroll
-    for (int limb = 0; limb < LIMBS; ++limb) *reinterpret_cast<Eight*>(to + limb * rows * depth) = found[limb];
+    for (int limb = 0; limb < LIMBS; ++limb) write_eight(to + limb * rows * depth, found[limb]);
 }
 
-// CTAs that split so many rows of op(A), stored along k.
-__device__ __forceinline__ Index ctas_of_a(Index rows, Index depth)
+// CTAs that split so many rows of op(A) or columns of op(B), stored along k.
+__device__ __forceinline__ Index ctas_along(Index rows, Index depth)
 {
     const int each = LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
     return (rows + each - 1) / each;
+}
+
+// CTAs that split so many rows of op(A) or columns of op(B), stored across k.
+__device__ __forceinline__ Index ctas_across(Index rows, Index depth)
+{
+    const int each = LIMB_WARPS / sharing(depth, LIMB_K, LIMB_WARPS) * LIMB_ROWS;
+    return (rows + each - 1) / each;
+}
+
+// A CTA of A or of B, and which of these it is.
+struct Unit {
+    bool of_a;
+    Index index;
+};
+
+// What CTA `at` of the grid is. Those of A and of B take turns until one of them has no more: what is stored
+// along k is read and written while others, whose warps share k, wait for each other.
+__device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
+{
+    const Index both = min(of_a, of_b);
+    if (at < 2 * both) return {at % 2 == 1, at / 2};
+    return {of_a > of_b, at - both};
 }
 
 // Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
@@ -741,18 +773,19 @@ gemm_mma_f32_nn_64x64x32_ee8be337_limbs(
 {
     __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];
     __shared__ __align__(16) T turned[LIMB_WARPS][33 * LIMB_ROWS];
-    griddepcontrol_wait();
-    launch_dependents();
     const Limbs to(limbs, m, n, k);
     T* const own = turned[threadIdx.x / 32];
-    const Index ctas = ctas_of_a(to.rows, to.depth), cta = blockIdx.x;
-    if (cta < ctas) {
+    const Index of_a = ctas_along(to.rows, to.depth), of_b = ctas_across(to.cols, to.depth);
+    const Unit unit = unit_of(blockIdx.x, of_a, of_b);
+    griddepcontrol_wait();
+    launch_dependents();
+    if (unit.of_a) {
         split_along(
-            A, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
+            A, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
             spans[0], own);
     } else {
         split_across(
-            B, ldb, (cta - ctas), n, k, to.b(), to.cols, to.depth, to.col_exponents(),
+            B, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
             spans, own);
     }
 }

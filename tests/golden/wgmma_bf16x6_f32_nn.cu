@@ -12,7 +12,7 @@
 //   launch     ceil(m / 128) * ceil(n / 96) CTAs along x,
 //              (384, 1, 1) threads, 172064 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 9a548194cfc0359d. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest b0045e6efce328e7. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "wgmma:128x96x64,scheme=bf16x6,promote=32,stages=2,vec_c=2,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -737,32 +737,64 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 constexpr int EIGHTS = 8;
 using Held = T[EIGHTS][8];
 
+// Writes eight limbs, side by side, by one instruction: of an assignment the compiler often makes four.
+__device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
+{
+#ifdef TILEWRIGHT_HOST
+    for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
+#else
+    asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
+                 :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+#endif
+}
+
 // Scales eight neighbours along k, splits them and writes the limbs.
 __device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
 {
-    struct alignas(16) Eight { unsigned x[4]; };
-    Eight found[LIMBS];
+    unsigned found[LIMBS][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         T low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
         for (int limb = 0; limb < LIMBS; ++limb) {
             const unsigned both = to_limbs(low, high);
-            found[limb].x[e / 2] = both;
+            found[limb][e / 2] = both;
             low -= low_limb(both);
             high -= high_limb(both);
         }
     }
     Limb* const to = limbs + Limbs::place(row, p, rows, depth);
     #pragma unroll
-    for (int limb = 0; limb < LIMBS; ++limb) *reinterpret_cast<Eight*>(to + limb * rows * depth) = found[limb];
+    for (int limb = 0; limb < LIMBS; ++limb) write_eight(to + limb * rows * depth, found[limb]);
 }
 
-// CTAs that split so many rows of op(A), stored along k, in whole clusters.
-__device__ __forceinline__ Index ctas_of_a(Index rows, Index depth)
+// Clusters that split so many rows of op(A) or columns of op(B), stored along k.
+__device__ __forceinline__ Index clusters_along(Index rows, Index depth)
 {
-    const int each = LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
-    return (rows + each * LIMB_PARTS - 1) / (each * LIMB_PARTS) * LIMB_PARTS;
+    const int each = LIMB_PARTS * LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
+    return (rows + each - 1) / each;
+}
+
+// Clusters that split so many rows of op(A) or columns of op(B), stored across k.
+__device__ __forceinline__ Index clusters_across(Index rows, Index depth)
+{
+    const int each = LIMB_PARTS * LIMB_WARPS / sharing(depth, LIMB_K, LIMB_PARTS * LIMB_WARPS) * LIMB_ROWS;
+    return (rows + each - 1) / each;
+}
+
+// A cluster of A or of B, and which of these it is.
+struct Unit {
+    bool of_a;
+    Index index;
+};
+
+// What cluster `at` of the grid is. Those of A and of B take turns until one of them has no more: what is stored
+// along k is read and written while others, whose warps share k, wait for each other.
+__device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
+{
+    const Index both = min(of_a, of_b);
+    if (at < 2 * both) return {at % 2 == 1, at / 2};
+    return {of_a > of_b, at - both};
 }
 
 // Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
@@ -966,18 +998,20 @@ gemm_wgmma_f32_nn_128x96x64_25c090fc_limbs(
 {
     __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];
     __shared__ __align__(16) T turned[LIMB_WARPS][33 * LIMB_ROWS];
-    griddepcontrol_wait();
-    launch_dependents();
     const Limbs to(limbs, m, n, k);
     T* const own = turned[threadIdx.x / 32];
-    const Index ctas = ctas_of_a(to.rows, to.depth), cta = blockIdx.x;
-    if (cta < ctas) {
+    const Index of_a = clusters_along(to.rows, to.depth), of_b = clusters_across(to.cols, to.depth);
+    const Unit unit = unit_of(blockIdx.x / LIMB_PARTS, of_a, of_b);
+    const Index cta = unit.index * LIMB_PARTS + blockIdx.x % LIMB_PARTS;  // of rows along k
+    griddepcontrol_wait();
+    launch_dependents();
+    if (unit.of_a) {
         split_along(
             A, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
             spans[0], own);
     } else {
         split_across(
-            B, ldb, (cta - ctas) / LIMB_PARTS, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
+            B, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
             spans, own);
     }
 }

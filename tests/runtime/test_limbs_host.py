@@ -239,6 +239,15 @@ FAULTS = {
     "eights along k taken for whole": ("inside && p + 8 <= k", "inside"),
     "aligned rows along k taken for inside": ("inside && p + 8 <= k", "p + 8 <= k"),
     "first steps of k of columns lost": ("there = false;", ""),
+    "limbs written at the wrong place": ("to + limb * rows * depth", "to + 8 * limb"),
+    "units of A taken for B's": ("if (unit.of_a)", "if (!unit.of_a)"),
+    "every other unit lost": ("at % 2 == 1, at / 2", "at % 2 == 1, at"),
+    "units take too few turns": ("if (at < 2 * both)", "if (at < both)"),
+    "units take too many turns": ("if (at < 2 * both)", "if (at <= 2 * both)"),
+    "last units lost": ("at - both}", "at - 2 * both}"),
+    "last units taken for the shorter operand's": ("{of_a > of_b,", "{of_a < of_b,"),
+    "rest of the units always A's": ("{of_a > of_b,", "{true,"),
+    "units of B counted in rows of op(A)": ("_across(to.cols, to.depth);", "_across(to.rows, to.depth);"),
     "guard of stored rows off by one": ("row >= rows ||", "row > rows ||"),
     "guard of stored columns lost": ("|| col >= cols", ""),
     "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
@@ -281,12 +290,21 @@ FAULTS_OF_WGMMA = {
     "turn of the wrong warpgroup": ("const int next = warpgroup + 1 <", "const int next = warpgroup + 2 <"),
     "first turn not passed": ("if (first_row == BLOCK_M - 64) pass_turn", "if (first_row < 0) pass_turn"),
     "stage filled before it is read": ("(turn.stage == 0 ? STAGES : turn.stage) - 1", "turn.stage"),
+    "limbs written at the wrong place": ("to + limb * rows * depth", "to + 8 * limb"),
+    "units of A taken for B's": ("if (unit.of_a)", "if (!unit.of_a)"),
+    "units take too few turns": ("if (at < 2 * both)", "if (at < both)"),
+    "units of B counted in rows of op(A)": ("_across(to.cols, to.depth);", "_across(to.rows, to.depth);"),
+    "rows of some CTAs of a unit lost": ("LIMB_PARTS + blockIdx.x % LIMB_PARTS;", "LIMB_PARTS;"),
+    "units counted as CTAs": ("cta = unit.index * LIMB_PARTS", "cta = unit.index"),
     "part of k begun too late": ("begin = part * LIMB_K;", "begin = part * LIMB_K + 16;"),
     "magnitudes of the cluster's other CTAs lost": ("[lane].most, each)", "[lane].most, rank)"),
 }
 SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 600))
-TRANS_OF = {"column": "tn", "along": "nt"}
-"""How operands lie for faults of what reads rows along k, and of what reads columns: by a word of their names."""
+UNITS = (222, 70, 520)
+"""Several CTAs or clusters split each operand."""
+TRANS_OF = {"column": "tn", "along": "nt", "rest": "tt", "unit": "nn"}
+"""How operands lie for faults of what reads rows along k, of what reads columns, and of which CTA splits what: by a
+word of their names."""
 PLANTED = {
     "fp16x3": "mma:32x32x32,warp=16x16",
     "bf16x6": "mma:32x32x32,warp=16x16,scheme=bf16x6,promote=16",
@@ -302,8 +320,8 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_pa
         if scheme == "bf16x6" and name == "last promotion lost":  # tiles are promoted whole
             continue
         trans = next((trans for word, trans in TRANS_OF.items() if word in name), TRANS[number % 4])
-        planted.append(Planted(name, config, old, new, "float", trans, SHAPES))
-    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, SHAPES) for trans in TRANS]
+        planted.append(Planted(name, config, old, new, "float", trans, (UNITS,) if "unit" in name else SHAPES))
+    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, (*SHAPES, UNITS)) for trans in TRANS]
     assert len(planted) >= 12
     assert_caught(planted, tmp_path)
 
@@ -345,6 +363,8 @@ def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(name: str,
     for number, (fault, (old, new)) in enumerate(_faults_of_wgmma(text).items()):
         across = "k" in fault.split() or "CTAs" in fault  # columns, whose k CTAs share where it is long enough
         trans, sizes = "tn" if across else TRANS[number % 4], ((5, 9, 600),) if "CTAs" in fault else shapes
+        if "unit" in fault:
+            trans, sizes = "nn", (UNITS,)
         planted.append(Planted(fault, config, old, new, "float", trans, sizes))
-    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, shapes) for trans in TRANS]
+    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, (*shapes, UNITS)) for trans in TRANS]
     assert_caught(planted, tmp_path)
