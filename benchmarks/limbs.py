@@ -40,7 +40,7 @@ FIRST = (
 )
 """Checked with all transposes, and shown."""
 OTHERS = (
-    "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered",
+    "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered,vec_c=4",
     "wgmma:128x128x32,stages=6,ordered",
     "wgmma:128x192x32,stages=5,ordered", "wgmma:128x192x32,stages=5,ordered,raster=8",
     "wgmma:128x192x32,stages=5,raster=8",
