@@ -20,6 +20,8 @@ class _PlainRoot:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_PlainRoot())
+    # Hundreds of short processes load NumPy, whose BLAS would start threads in each and have them wait in a loop.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts jobs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup does: processes of tests would inherit it
@@ -36,6 +38,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the whole run: what is written there, its other processes find."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what tests of the whole run build once."""
+    return run_folder(tmp_path_factory) / "shared"
 
 
 @pytest.fixture(scope="session", autouse=True)

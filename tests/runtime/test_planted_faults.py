@@ -25,6 +25,8 @@ class Fault:
 SHAPES = ((11, 18, 7), (8, 16, 8), (1, 1, 1))
 """Three by three CTAs with ragged edges, whole tiles, and a single element."""
 BOTH = ("float", "double")
+CPU_LIMIT_S = 2.0
+"""What is not endless takes a twentieth of a second here."""
 
 SHARED = (
     Fault("sum not set", "T acc = 0;", "T acc;", dtypes=BOTH),
@@ -82,7 +84,9 @@ FAULTS = {
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(family: str, tmp_path: Path) -> None:
     config = variant(CONFIGS[family])
     planted = [
-        Planted(f"{fault.name} {dtype}", config, fault.old, fault.new, dtype, fault.trans, SHAPES)
+        Planted(
+            f"{fault.name} {dtype}", config, fault.old, fault.new, dtype, fault.trans, SHAPES, cpu_limit_s=CPU_LIMIT_S
+        )
         for fault in FAULTS[family]
         for dtype in fault.dtypes
     ]

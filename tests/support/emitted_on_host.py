@@ -3,8 +3,11 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from tilewright.codegen.emitted import Emitted
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import _DYNAMIC, _KERNEL
@@ -16,7 +19,7 @@ COMPILER = shutil.which("g++") or shutil.which("c++")
 
 
 def one_unit(files: Emitted, name: str) -> str:
-    """The text of all .cu files as one unit, behind which `register_kernels()` makes their kernels known."""
+    """The text of all .cu files as one unit, behind which `register_kernels_of_NAME()` makes their kernels known."""
     sources = [(filename, text) for filename, text in files.files if filename.endswith((".cu", ".cuh"))]
     sources.sort(key=lambda each: (each[0].endswith("_main.cu"), each[0] == f"{name}.cu"))  # kernels, functions, main
     texts, known = [], []
@@ -30,18 +33,49 @@ def one_unit(files: Emitted, name: str) -> str:
         if "__global__ void empty_kernel()" in text:
             known.append(f"FAKE_KERNEL({name}_test::empty_kernel, 1)")
     register = "\n    ".join(known)
-    return "\n".join((*texts, f"static void register_kernels()\n{{\n    {register}\n}}\n"))
+    return "\n".join((*texts, f"static void register_kernels_of_{name}()\n{{\n    {register}\n}}\n"))
 
 
-def built(files: Emitted, name: str, main: str, folder: Path, *flags: str) -> Path:
-    """A program of the files and `main`, C++ that follows them; the self-test's own main is called self_test then."""
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Emitted files under the name that they have, and the body of a `main` for them: C++ that follows them."""
+
+    files: Emitted
+    name: str
+    main: str = ""
+    """Nothing for the self-test's own."""
+
+
+def built(programs: Mapping[str, Program], folder: Path, *flags: str) -> Path:
+    """A program that holds several, compiled together: its first argument says which one runs, on the rest.
+
+    What every one of them includes and instantiates takes longer to compile than its kernels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder)
-    text = one_unit(files, name).replace("int main(int argc", "int self_test(int argc")
+    units, mains, chosen = {}, [], []
+    for number, (label, each) in enumerate(programs.items()):
+        each.files.write(folder)
+        text = one_unit(each.files, each.name).replace("int main(int argc", f"int {each.name}_self_test(int argc")
+        assert units.setdefault(each.name, text) == text, f"two programs have other files by the name {each.name}"
+        main = each.main or f"    return {each.name}_self_test(argc, argv);\n"
+        mains.append(
+            f"int main_{number}(int argc, char** argv)\n{{\n    register_kernels_of_{each.name}();\n{main}}}\n"
+        )
+        chosen.append(f'    if (which == "{label}") return main_{number}(argc - 1, argv + 1);\n')
+    dispatch = f"int main(int argc, char** argv)\n{{\n    const std::string which = argv[1];\n{''.join(chosen)}}}\n"
     source, program = folder / "unit.cpp", folder / "program"
-    source.write_text(f"#include <cuda_runtime.h>\n{text}\n{main}\n")
+    texts = "\n".join((*units.values(), *mains, dispatch))
+    source.write_text(f"#include <cstdio>\n#include <string>\n#include <cuda_runtime.h>\n{texts}")
     command = [str(COMPILER), "-std=c++20", "-O1", "-pthread", "-Wno-unknown-pragmas", *flags]
     command += [f"-I{FAKE}", f"-I{_HEADERS}", f"-I{folder}", str(source), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     return program
+
+
+def built_once(programs: Callable[[], Mapping[str, Program]], folder: Path, *flags: str) -> Path:
+    """The same, unless another process has built it there or does so now."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        made = folder / "program"
+        return made if made.exists() else built(programs(), folder, *flags)

@@ -36,7 +36,7 @@ from tilewright.runtime.product.kernel import Kernel
 RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 """How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
 
-CPU_LIMIT_S = 20
+CPU_LIMIT_S = 20.0
 """After which a kernel counts as endless; others take a fifth on a slow machine."""
 
 COMPILER = QuickCompiler(sanitize=True)
@@ -85,6 +85,8 @@ class Planted:
     """SMs of the device, which stream-K asks for."""
     special: bool = True
     """Whether a kernel of limbs is given infinities and NaN too."""
+    cpu_limit_s: float = CPU_LIMIT_S
+    """After which it counts as endless; less where even a slow machine is done with such kernels in a fraction."""
 
     def source(self) -> KernelSource:
         """The text with the fault. Fails where it has no place for it."""
@@ -100,9 +102,12 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
     paths = built([each.source() for each in planted], folder)
     jobs = [
-        (each.name, str(each.config), each.dtype, each.trans, each.shapes, each.sm_count, each.special, number, path)
+        (
+            each.name, each.cpu_limit_s, str(each.config), each.dtype, each.trans, each.shapes, each.sm_count,
+            each.special, number, path,
+        )
         for number, (each, path) in enumerate(zip(planted, paths, strict=True))
-    ]
+    ]  # fmt: skip
     return judged(Path(__file__), jobs)
 
 
@@ -149,14 +154,15 @@ def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
 
 
 def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
-    """Print what `check` returns for each job, a name and its arguments, or how its process ended."""
+    """Print what `check` returns for each job, or how its process ended. A job is a name, the seconds of the processor
+    after which it is endless, and what `check` is given."""
     found = {}
-    for name, *arguments in jobs:
+    for name, cpu_limit_s, *arguments in jobs:
         child = os.fork()
         if child == 0:
             # The signal's own action ends the process, inside an endless loop too.
             signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
+            signal.setitimer(signal.ITIMER_VIRTUAL, cpu_limit_s)
             print(f"---- {name}", file=sys.stderr, flush=True)
             outcome = BROKEN
             try:
@@ -197,7 +203,9 @@ def _check(
         coarse = config.accuracy is not Grade.IEEE
         if coarse:
             try:
-                right = _limbs_are_right(device, kernel) and (not special or _special_values_are_right(device, kernel))
+                right = _limbs_are_right(device, kernel, step) and (
+                    not special or _special_values_are_right(device, kernel)
+                )
             except (AssertionError, LaunchError) as error:
                 print(f"{problem}: {error}", file=sys.stderr)
                 right = False
@@ -224,12 +232,13 @@ def _check(
     return RIGHT
 
 
-def _limbs_are_right(device: QuickDevice, kernel: Kernel) -> bool:
-    """Whether every limb and power of two counts."""
+def _limbs_are_right(device: QuickDevice, kernel: Kernel, step: int) -> bool:
+    """Whether every limb and power of two counts. Rows stay whole vectors of `step` elements apart: to others another
+    kernel is put, without the fault."""
     problem = kernel.problem
     for which, (alpha, beta) in enumerate(((1.0, 0.0), (-2.0, 0.5), (1.0, 1.0))):
         a, b, c, wide = scaled_integers(problem, which)
-        got = run(device, kernel, a, b, c, alpha, beta, which)
+        got = run(device, kernel, a, b, c, alpha, beta, which * step)
         if not np.array_equal(got, (alpha * wide + beta * c).astype(np.float32)):
             print(f"{problem}: C is wrong for whole numbers of more bits", file=sys.stderr)
             return False
@@ -247,7 +256,7 @@ def _main() -> None:
     jobs = json.load(sys.stdin)
     # What every child would do for itself.
     host_info()
-    for _, text, dtype, trans, *_ in jobs:
+    for _, _, text, dtype, trans, *_ in jobs:
         _source(text, dtype, trans)
     judge(_check, jobs)
 

@@ -23,12 +23,16 @@ from tilewright.runtime.device.protocol import Binary, Compiler
 
 @dataclass(frozen=True, slots=True)
 class QuickCompiler(HostCompiler):
-    """Kernels that run for moments are compiled in half the time, or in a third under sanitizers."""
+    """Kernels that run for moments are compiled in half the time, or in a quarter under sanitizers.
+
+    There undefined behaviour ends the process at once, without a word: what tells it takes a third of compiling.
+    """
 
     @property
     def flags(self) -> tuple[str, ...]:
-        quicker = {"-O1": "-O0", "-O2": "-O1"}
-        return tuple(quicker.get(flag, flag) for flag in HostCompiler.flags.__get__(self))
+        quicker = {"-O1": "-O0", "-O2": "-O1", "-g1": "-g0"}
+        told = ("-fsanitize-undefined-trap-on-error",) if self.sanitize else ()
+        return tuple(quicker.get(flag, flag) for flag in HostCompiler.flags.__get__(self)) + told
 
 
 def numbered(source: KernelSource, number: int) -> KernelSource:

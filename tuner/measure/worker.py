@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
@@ -22,10 +22,10 @@ from ...runtime.device.detect import compiler_for, open_device
 from ...runtime.device.elf import code_digest
 from ...runtime.device.protocol import Device, DeviceInfo
 from ...runtime.store.store import StoreWarning
-from ..bench.contest import contest
-from ..bench.rivals import setting
-from ..bench.rows import BenchRow, Setting
-from .evaluate import Bench, Duel, Tried
+
+if TYPE_CHECKING:  # imported by who is asked for it: many workers only compile, and all start over and over
+    from ..bench.rows import BenchRow, Setting
+    from .evaluate import Bench, Duel, Tried
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (CacheWarning, StoreWarning)
@@ -34,7 +34,7 @@ _OURS = (CacheWarning, StoreWarning)
 class Worker:
     """What a parent may ask."""
 
-    _bench: Bench
+    _bench: "Bench"
     _device: Device
 
     def answer(self, question: tuple[Any, ...]) -> object:
@@ -53,23 +53,29 @@ class Worker:
 
     def open(self, info: DeviceInfo, problem: Problem) -> None:
         """Own a device, to try variants of one problem."""
+        from .evaluate import Bench
+
         self._bench = Bench(open_device(info), problem)
 
-    def try_variant(self, config: Config, stop_above_us: float) -> Tried:
+    def try_variant(self, config: Config, stop_above_us: float) -> "Tried":
         """`Bench.try_variant`."""
         return self._bench.try_variant(config, stop_above_us)
 
-    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float) -> Duel:
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float) -> "Duel":
         """`Bench.duel`."""
         return self._bench.duel(configs, rounds, seconds)
 
-    def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> Setting:
+    def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> "Setting":
         """Own a device, to compare with other libraries there in products of these grades."""
+        from ..bench.rivals import setting
+
         self._device = open_device(info)
         return setting(self._device, grades)
 
-    def contest(self, *asked: Any) -> BenchRow:
+    def contest(self, *asked: Any) -> "BenchRow":
         """`contest` on the device."""
+        from ..bench.contest import contest
+
         return contest(self._device, *asked)
 
 
@@ -92,5 +98,5 @@ def main(descriptor: int, mark: str) -> None:
                 warnings.simplefilter("default")
                 answer = worker.answer(question)
             connection.send((answer, [each.message for each in caught if issubclass(each.category, _OURS)]))
-            if isinstance(answer, Tried) and answer.fault:
+            if getattr(answer, "fault", False):  # of a variant: the device is in error
                 return

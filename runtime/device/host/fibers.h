@@ -129,6 +129,7 @@ static Block* block = blocks;                // the one that runs
 static Context caller;                       // the launch, outside the blocks
 static char* stacks;                         // of all fibers, kept until the library is unloaded
 static unsigned made, current;               // fibers that have a context; the one that runs
+static unsigned used_stacks;                 // fibers that ever had one
 static unsigned threads, cluster;            // of a block; blocks of a cluster
 static unsigned cluster_arrived, cluster_phase;  // at the cluster's barrier; how often it has opened
 static void (*call)(void**);                 // runs one thread
@@ -165,9 +166,13 @@ static void begin()
 {
     current = block->first + block->used++;
     if (current < made) return;
+    if (current >= used_stacks) {
+        used_stacks = current + 1;
+    } else {
 #ifdef TILEWRIGHT_ASAN
-    __asan_unpoison_memory_region(stacks + current * STRIDE, STRIDE);
+        __asan_unpoison_memory_region(stacks + current * STRIDE, STRIDE);  // marks of frames that were abandoned
 #endif
+    }
     make(fibers[current].context, stacks + current * STRIDE, STACK, threads_on_this_fiber);
     ++made;
 }

@@ -1,0 +1,227 @@
+"""Functions of emitted files at work without a GPU: calls, workspaces, threads, graphs, and which kernel a shape and a
+device get (support/fake_cuda)."""
+
+import re
+from pathlib import Path
+
+import pytest
+from bundles import SHARED_K, TESTED, Row, passes, program, run, served
+from emitted_on_host import COMPILER, Program, built, built_once
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import Layout, emit
+from tilewright.codegen.emitted import Emitted
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+
+CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"
+
+CALLS = r"""
+    const int m = 64, n = 40, k = 100;
+    float *a, *b, *c, *d;
+    for (float** each : {&a, &b, &c, &d}) cudaMalloc((void**)each, m * k * 4 + 4096);
+    for (int i = 0; i < m * k; ++i) a[i] = float(i % 7 - 3);
+    for (int i = 0; i < k * n; ++i) b[i] = float(i % 5 - 2);
+    const auto right = [&](const float* found) {
+        for (int i = 0; i < m; ++i) {
+            for (int j = 0; j < n; ++j) {
+                float sum = 0;
+                for (int p = 0; p < k; ++p) sum += a[i * k + p] * b[p * n + j];
+                if (found[i * n + j] != sum) return false;
+            }
+        }
+        return true;
+    };
+    const auto expect = [](bool good, const char* what) { if (!good) printf("WRONG: %s\n", what), exit(1); };
+    const size_t bytes = gemm_workspace_size(m, n, k);
+    void* workspace = nullptr;
+    cudaMalloc(&workspace, bytes);
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+"""
+SPLIT: Row = (SHARED_K, "64x40x100", "float", "nn")
+
+DESCRIBE = """
+    for (int i = 1; i + 2 < argc; i += 3) {
+        gemm_description found;
+        const int status = gemm_describe(atoi(argv[i]), atoi(argv[i + 1]), atoi(argv[i + 2]), &found);
+        printf("%d %s %lldx%lldx%lld %g\\n", status, found.config, (long long)found.m, (long long)found.n,
+               (long long)found.k, found.recorded_us);
+    }
+    return 0;
+"""
+
+CALL = """
+    expect(gemm_workspace_init(workspace, bytes, stream) == 0 && gemm_init() == 0, "init");
+    fake::calls.clear();
+    for (int i = 0; i < 3; ++i) {
+        expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == GEMM_SUCCESS && right(c), "run");
+    }
+    for (const auto& [name, count] : fake::calls) printf("%s %ld\\n", name.c_str(), count);
+    return 0;
+"""
+SIMPLE_CALLS = """
+    cudaStream_t other;
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaFree(workspace);
+    const long before = fake::allocated;
+    for (cudaStream_t each : {stream, other, stream, (cudaStream_t)nullptr, other}) {
+        expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, each) == 0 && right(c), "call");
+    }
+    expect(fake::allocated == before + 3, "one a stream");
+    expect(gemm(a, k, b, n, d, n, 64, n, 100, 1, 0, stream) == 0, "a shape that wants more");
+    expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream) == 0 && right(c), "counters are clean after growing");
+    expect(fake::allocated == before + 3, "what is too small goes");
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream) == GEMM_CAPTURING, "a capture is refused");
+    expect(gemm_release() == 0 && fake::allocated == before, "released");
+    return 0;
+"""
+MORE_TILES = """
+    const int big = 1056, depth = 8;  // 33 x 33 tiles of C, more than half as many as there are counters
+    float *x, *y, *z;
+    for (float** each : {&x, &y, &z}) cudaMalloc((void**)each, size_t(4) * 4 * big * big);
+    for (int i = 0; i < 2 * big * depth; ++i) x[i] = 1, y[i] = 1;
+    const int rows = 4 * big, columns = big;
+    const size_t room = gemm_workspace_size(rows, columns, depth);
+    void* much = nullptr;
+    cudaMalloc(&much, room);
+    expect(gemm_workspace_init(much, room, stream) == 0, "init");
+    for (int i = 0; i < 4 * big * depth; ++i) x[i] = 1;
+    fake::calls.clear();
+    expect(gemm_run(x, depth, y, columns, z, columns, rows, columns, depth, 1, 0, much, room, stream) == 0, "run");
+    for (size_t i = 0; i < size_t(rows) * columns; ++i) expect(z[i] == depth, "every element");
+    printf("%ld\\n", fake::calls["cudaMemsetAsync"]);
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, much, room, stream) == 0 && right(c), "a small one after it");
+    return 0;
+"""
+TOO_OLD = """
+    fake::capability = 75;  // without cp.async
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == GEMM_UNSUPPORTED_DEVICE, "run");
+    expect(gemm_init() == GEMM_UNSUPPORTED_DEVICE, "init");
+    puts(gemm_status_string(GEMM_UNSUPPORTED_DEVICE));
+    puts(gemm_status_string(GEMM_CUDA_ERROR + cudaErrorNoDevice));
+    puts(gemm_status_string(77));
+    return 0;
+"""
+HEADER = """
+    expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0 && right(c), "run");
+    expect(gemm(a, k, b, n, d, n, m, n, k, 1, 0, stream) == 0 && right(d) && gemm_release() == 0, "call");
+    return 0;
+"""
+
+
+def tuned() -> list[Served]:
+    """Shapes with their times."""
+    return [
+        Served(Problem.parse(shape), parse(text), ARCHES["sm_90a"], recorded_us=us, origin="tuned")
+        for shape, text, us in (
+            ("100", "tiled:16", 1.5),
+            ("1024", "simt:64x64x16,vec=1x4x4", 46.0),
+            ("4096x16x4096", "skinny:4x4x4", 20.0),
+            ("2048", "simt:64x64x16,edge=exact,vec=1x4x4", 325.0),
+        )
+    ]
+
+
+def timed(recorded_us: float) -> Served:
+    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin="tuned")
+
+
+RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
+
+
+def all_programs() -> dict[str, Program]:
+    """What this file runs; one text is compiled for all."""
+
+    def renamed(main: str, name: str) -> str:
+        return re.sub(r"\bgemm", name, main)
+
+    problem = Problem.parse("64x40x100")
+    two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
+    mains = {"call": CALL, "simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
+    capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
+    header = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
+    return {
+        **{label: program([SPLIT], "gemm", main=CALLS + main) for label, main in mains.items()},
+        **{kind: Program(emit(timed(us), kind, TESTED), kind) for kind, us in RECORDED_US.items()},
+        "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
+        "arches": Program(emit(two, "two_arches"), "two_arches", capability + renamed(DESCRIBE, "two_arches")),
+        "header": Program(header, "whole_header", renamed(CALLS + HEADER, "whole_header")),
+    }
+
+
+@pytest.fixture(scope="session")
+def functions(shared_folder: Path) -> Path:
+    return built_once(all_programs, shared_folder / "functions")
+
+
+@pytest.mark.parametrize(("recorded", "status"), [("long_time", 0), ("short_time", 1)])
+def test_slower_than_recorded_is_a_failure_where_a_tolerance_is_given(
+    functions: Path, recorded: str, status: int
+) -> None:
+    assert run(functions, recorded).returncode == 0
+    done = run(functions, recorded, "--tolerance", "0.1")
+    assert done.returncode == status
+    assert ("SLOWER" in done.stdout) == bool(status)
+
+
+def test_a_call_launches_and_does_nothing_else(functions: Path) -> None:
+    told = passes(functions, "call")
+    assert dict(line.split() for line in told.splitlines()) == {"cudaGetDevice": "3", "cudaLaunchKernelExC": "3"}
+
+
+def test_a_simple_call_keeps_a_workspace_for_each_stream(functions: Path) -> None:
+    passes(functions, "simple calls")
+
+
+def test_threads_devices_and_graphs(tmp_path: Path) -> None:
+    concurrent = CONCURRENT.read_text().replace("int main(int argc", "int concurrent(int argc")
+    (first, code), *rest = program([SPLIT], "gemm").files.files
+    main = "    fake::calls.clear();\n    return concurrent(argc, argv);\n"
+    unit = Program(Emitted(((first, code + concurrent), *rest)), "gemm", main)
+    tested = built({"threads": unit}, tmp_path, "-fsanitize=thread")
+    assert "4 threads on 2 devices, 60 calls each" in passes(tested, "threads", "60")
+
+
+def test_more_tiles_than_counters_are_cleared_by_the_call(functions: Path) -> None:
+    assert passes(functions, "more tiles") == "1\n"
+
+
+def test_a_device_that_is_too_old_is_told(functions: Path) -> None:
+    told = passes(functions, "too old").splitlines()
+    assert "later architecture" in told[0]
+    assert told[1:] == ["no CUDA-capable device is detected", "no such status"]
+
+
+def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions: Path) -> None:
+    asked = (
+        "100 100 100 128 90 100 1024 1024 1024 1024 1024 960 1025 1023 1024 4000 12 4096 2048 2048 2048 2049 2048 2048"
+    )
+    told = passes(functions, "tuned", *asked.split()).splitlines()
+    assert told == [
+        "0 tiled:16 100x100x100 1.5",
+        "0 tiled:16 100x100x100 0",
+        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 46",
+        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 0",
+        "0 simt:64x64x16 0x0x0 0",  # rows of 1023 elements suit no vector of 4, and no other shape is near
+        "0 skinny:4x4x4 4096x16x4096 0",
+        "0 simt:64x64x16,vec=1x4x4,edge=exact 2048x2048x2048 325",
+        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 0",  # 2049 is no multiple of 64
+    ]
+
+
+@pytest.mark.parametrize(("capability", "config"), [(80, "tiled:16"), (86, "tiled:16"), (90, SHARED_K), (75, "")])
+def test_each_device_gets_the_kernels_of_its_architecture(functions: Path, capability: int, config: str) -> None:
+    told = passes("env", f"CAPABILITY={capability}", functions, "arches", "64", "40", "100")
+    assert told.split()[1:2] == ([str(parse(config))] if config else ["(null)"])
+    assert told.startswith("7" if capability == 75 else "0")
+
+
+def test_a_header_holds_everything(functions: Path) -> None:
+    emitted = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
+    assert [name for name, _ in emitted.files] == ["whole_header.cuh"]
+    passes(functions, "header")
