@@ -145,6 +145,17 @@ def test_the_largest_element_is_found_wherever_it_lies(name: str, trans: str) ->
         assert (abs(got - exact) <= 2.0**-18 * abs(exact)).all(), place
 
 
+@pytest.mark.parametrize("name", SOME)
+def test_factors_that_are_no_normal_numbers_are_taken_off(name: str) -> None:
+    """Powers of two of a row and of a column make a factor that underflows where both are of small numbers, one that
+    overflows where both are of large ones."""
+    for power in (-70, 62):
+        kernel = kernel_for(CONFIGS[name], "70x66x64")
+        a, b = np.full((70, 64), 2.0**power, np.float32), np.full((64, 66), 2.0 ** (power - 4), np.float32)
+        got = run(kernel.device, kernel, a, b, np.zeros((70, 66), np.float32), 1.0, 0.0)
+        assert (got == np.float32(2.0 ** (2 * power + 2))).all(), power
+
+
 def test_results_repeat_bit_by_bit() -> None:
     kernel = kernel_for(CONFIGS["halves"], "70x66x150")
     assert len({bits(kernel) for _ in range(5)}) == 1
