@@ -54,11 +54,13 @@ from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 
 SEED = 20261123
-TRIALS = 100
-POOLED, GUESSED, FAR = 70, 15, 5
-"""Of these so many are kernels of the pool, so many the best by the model of the device, and so many kernels of the
-pool with any way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the
-model does not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+TRIALS, GRADED_TRIALS = 100, 60
+"""Of a problem, and of one that need not be `ieee`, whose kernels take a second to compile and whose `ieee` kernels are
+tried where the same problem is."""
+POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
+"""Of these such shares are kernels of the pool, the best by the model of the device, and kernels of the pool with any
+way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the model does
+not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 CHOICES = 12
 """What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
 WAYS = 2
@@ -168,6 +170,8 @@ def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
 def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What is tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
+    trials = TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS
+    most_pooled, guessed, far = (round(share * trials) for share in (POOLED, GUESSED, FAR))
 
     def likely(config: Config) -> float:
         return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
@@ -186,14 +190,14 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
-    chosen = dict.fromkeys([*choices(problem, info), *sorted(pooled, key=likely)[: POOLED - CHOICES]])
+    chosen = dict.fromkeys([*choices(problem, info), *sorted(pooled, key=likely)[: most_pooled - CHOICES]])
     chosen |= dict.fromkeys(
-        itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), GUESSED)
+        itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), guessed)
     )
-    drawn = (fitted(way, problem, info.arch, (Edge.BOUNDS,)) for way in rng.sample(other, min(len(other), FAR)))
+    drawn = (fitted(way, problem, info.arch, (Edge.BOUNDS,)) for way in rng.sample(other, min(len(other), far)))
     chosen |= dict.fromkeys(config for config in drawn if config is not None)
-    chosen |= dict.fromkeys(rng.sample(near, min(len(near), TRIALS)))
-    return list(chosen)[:TRIALS]
+    chosen |= dict.fromkeys(rng.sample(near, min(len(near), trials)))
+    return list(chosen)[:trials]
 
 
 def compiled(job: tuple[Problem, tuple[Config, ...]]) -> tuple[Problem, list[Config]]:

@@ -13,15 +13,14 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import catboost
 import numpy as np
-from dataset import read
+from dataset import Trials, read
 from numpy.typing import NDArray
-from pool import RANKER, as_text
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
@@ -43,6 +42,7 @@ from tilewright.tuner.search.ranker import (
 )
 
 Floats = NDArray[np.float64]
+RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
 INFO = KNOWN["nvidia-h200"]
 EDGES = (Edge.EXACT, Edge.BOUNDS)
 PORTFOLIO = 160
@@ -219,6 +219,22 @@ def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
     return next((config for config in fits if config is not None), None)
 
 
+def with_others(found: Sequence[Trials]) -> list[Trials]:
+    """Each problem with the trials of the same product at other accuracies, as far as they keep its own."""
+    same: dict[Problem, list[Trials]] = {}
+    for each in found:
+        same.setdefault(replace(each.problem, accuracy=Grade.IEEE), []).append(each)
+    merged = list[Trials]()
+    for each in found:
+        whole, accuracy = each, each.problem.accuracy
+        for other in same[replace(each.problem, accuracy=Grade.IEEE)] if accuracy is not Grade.IEEE else ():
+            if other is not each:
+                serving = {c: entry for c, entry in other.entries.items() if c.accuracy.keeps(accuracy)}
+                whole = whole.with_more(Trials(each.problem, serving, other.vendor_us))
+        merged.append(whole)
+    return merged
+
+
 def told(name: str, values: Floats) -> str:
     """One line."""
     if not len(values):
@@ -233,7 +249,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a folder of packed files, or a file of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
     options = parser.parse_args()
-    everything = [Tuned.of(each.problem, each.entries) for each in read(options.data)]
+    everything = [Tuned.of(each.problem, each.entries) for each in with_others(list(read(options.data)))]
     document = json.loads(RANKER.read_text())  # what there are no data of stays
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
@@ -255,7 +271,9 @@ def main() -> None:
         regret = float(np.quantile(sure, 0.9))
         document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
-        RANKER.write_text(as_text(document))
+        # A line for each kernel and for each list of a tree.
+        text = json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]")
+        RANKER.write_text(text + "\n")
 
 
 if __name__ == "__main__":

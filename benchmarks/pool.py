@@ -1,12 +1,11 @@
-"""Add a pool of kernels for products that need not be `ieee` to suites/pool.json and, as long as no ranker was fitted
-to measurements of them, to configs/ranker.json, for the device's model to rank. Needs no GPU.
+"""Add a pool of kernels for products that need not be `ieee` to suites/pool.json. Needs no GPU.
 
     python benchmarks/pool.py normwise
     python benchmarks/pool.py elementwise
 
-Nothing was measured of them, so the model of the device chooses: kernels that split into limbs, one by one, each that
-which brings some shapes of the data set nearest to the best of the model, every one as tiles may be ordered; and the
-first kernels of the `ieee` pool, for small shapes gain nothing by splitting. Takes a minute or two.
+The model of the device chooses what `dataset.py` measures: kernels that split into limbs, one by one, each that which
+brings some shapes of the data set nearest to the best of the model, every one as tiles may be ordered; and the first
+kernels of the `ieee` pool, for small shapes gain nothing by splitting. Takes some 15 s.
 """
 
 import itertools
@@ -14,8 +13,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from dataset import POOL, problems
@@ -34,14 +31,13 @@ SHAPES = 50
 KERNELS, IEEE_KERNELS = 96, 24
 UNTOLD = {"raster": (1, 8), "ordered": (False, True), "evict_first": (False,)}
 """What the model does not tell apart: the values that are tried of each."""
-RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
 FAR = 0.7
 """Logarithm of a slowdown from which on a kernel is no choice for a shape."""
 
 
 def costs_of(problem: Problem) -> dict[Config, float]:
     """For each kernel of limbs the logarithm of its time over the best, by the model."""
-    spaces = tuple(each for each in read_spaces() if family_named(each.family)().limbs)
+    spaces = tuple(each for each in read_spaces() if family_named(each.family)().accuracy is not Grade.IEEE)
     found: dict[Config, float] = {}
     try:
         configs = candidates(problem, INFO, spaces).configs
@@ -85,22 +81,13 @@ def pool_of(accuracy: Grade, shapes: int = SHAPES) -> list[str]:
     return [*map(str, list(found)[:KERNELS])]
 
 
-def as_text(rankers: dict[str, Any]) -> str:
-    """The file of rankers, a line for each kernel and for each list of a tree."""
-    return json.dumps(rankers, indent=1).replace("\n     ", " ").replace("\n    ]", "]") + "\n"
-
-
 def main() -> None:
-    """Add to the files."""
+    """Add to the file."""
     accuracy = Grade.parse(sys.argv[1])
     name, found = name_of(DType.FLOAT, accuracy), pool_of(accuracy)
     pools = json.loads(POOL.read_text())
     pools[name] = [*found, *pools[DType.FLOAT.value][:IEEE_KERNELS]]
     POOL.write_text(json.dumps(pools, indent=1) + "\n")
-    rankers = json.loads(RANKER.read_text())
-    if "ranking" not in rankers.get(name, {}):
-        rankers[name] = {"portfolio": found}
-        RANKER.write_text(as_text(rankers))
 
 
 if __name__ == "__main__":

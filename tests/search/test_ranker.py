@@ -98,7 +98,7 @@ def test_features_say_what_a_config_does() -> None:
 def test_the_time_modelled_for_many_is_near_that_for_one(dtype: DType) -> None:
     table = ranker(dtype).table(H200)
     for problem in (replace(each, dtype=dtype) for each in drawn(30)):
-        rows = np.flatnonzero(table.sensible(problem))[::40]
+        rows = np.flatnonzero(table.sensible(problem))[::10]
         ratios = [
             us / estimate_us(problem, table.configs[row], H200)
             for row, us in zip(rows, table.modelled_us(problem, rows))

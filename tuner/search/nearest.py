@@ -1,12 +1,11 @@
 """What to run where nothing was tuned: the config of a near shape, or the one that was learned to be the fastest."""
 
-import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +21,7 @@ from ...runtime.store.found import Found
 from ...runtime.store.record import Record
 from .legal import may_hold, varied
 from .policies import policy_of
-from .ranker import Portfolio, Predicted, ranker_of
+from .ranker import Predicted, ranker_of
 
 _NEAR = 1.0
 """A record up to so many doublings of m, n and k away is taken before what was learned from others."""
@@ -83,18 +82,12 @@ def _by_kind(records: Sequence[Record]) -> _Kinds:
 def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicted]:
     """The configs that the ranker expects most of, as they serve a problem on a GPU, at most so many, best first; none
     where it knows nothing: for the processor, a product without work, or a type that it was not fitted to. Where it was
-    not fitted to the accuracy, what the device's model says of kernels for that is compared with what is known of those
-    for the next finer one."""
+    not fitted to the accuracy it is that of the next finer one."""
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return []
-    rankers: list[Portfolio] = []
-    for grade in reversed(Grade):
-        ranker = ranker_of(problem.dtype, grade) if grade.keeps(problem.accuracy) else None
-        if ranker is not None and (ranker.measured or not rankers):
-            rankers.append(ranker)
-            if ranker.measured:
-                break
-    ranked = heapq.merge(*(ranker.ranked(problem, info) for ranker in rankers), key=attrgetter("weighed_us"))
+    finer = (ranker_of(problem.dtype, grade) for grade in reversed(Grade) if grade.keeps(problem.accuracy))
+    ranker = next(filter(None, finer), None)
+    ranked = ranker.ranked(problem, info) if ranker else ()
     fits = ((fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)), each) for each in ranked)
     return list(itertools.islice((replace(each, config=config) for config, each in fits if config is not None), count))
 

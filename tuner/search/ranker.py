@@ -31,9 +31,6 @@ from .policies import policy_of
 
 MODELLED = 200
 """The trees rank so many configs: those that the model of the device puts first."""
-_UNSURE = 1.3
-"""What the model alone expects counts as so many times that beside what was measured: on an H200 21 kernels of wgmma
-took 0.69 to 0.95 times what it says, those of tf32x3 1.06 times in the median (2026-11-24); none had a short k."""
 LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
 
@@ -98,54 +95,15 @@ class Predicted:
     regret: float | None
     """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit; None
     on another device than that which was measured."""
-    modelled: bool = False
-    """Whether only the device's model expects it."""
-
-    @property
-    def weighed_us(self) -> float:
-        """What it is compared with others by."""
-        return self.us * _UNSURE if self.modelled else self.us
 
 
-class Portfolio:
-    """Kernels of one type and accuracy of which nothing was measured: the model of the device ranks them."""
-
-    measured = False
+class Ranker:
+    """The portfolio and trees of one type and accuracy."""
 
     def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
-        self._tables: dict[DeviceInfo, Table | None] = {}
-        self._factors: dict[DeviceInfo, Floats] = {}
-
-    def table(self, info: DeviceInfo) -> Table | None:
-        """The portfolio with every way to share out the work, as far as the device has them; None where it has none."""
-        if info not in self._tables:
-            every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
-            configs = dict.fromkeys(itertools.chain.from_iterable(every))
-            self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
-        return self._tables[info]
-
-    def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
-        """What to run for a problem on a GPU, the most promising first; none where the device has none."""
-        table = self.table(info)
-        if table is None:
-            return iter(())
-        if info not in self._factors:
-            self._factors[info] = np.array([policy_of(config.family).factor(config) for config in table.configs])
-        us = np.where(table.sensible(problem), table.modelled_us(problem) * self._factors[info], np.inf)
-        order = np.argsort(us, kind="stable")
-        return (Predicted(table.configs[i], float(us[i]), None, modelled=True) for i in order if us[i] < np.inf)
-
-
-class Ranker(Portfolio):
-    """The portfolio and trees of one type and accuracy."""
-
-    measured = True
-
-    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
-        super().__init__(values, dtype, accuracy)
         self.device_key = str(values["device"])
         """The device that was measured."""
         self.regret = float(values["regret"])
@@ -154,6 +112,15 @@ class Ranker(Portfolio):
         """For log(time / best time) of a product."""
         self.level = trees_of(values["level"])
         """For log(best time / least time) of a product."""
+        self._tables: dict[DeviceInfo, Table | None] = {}
+
+    def table(self, info: DeviceInfo) -> Table | None:
+        """The portfolio with every way to share out the work, as far as the device has them; None where it has none."""
+        if info not in self._tables:
+            every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
+            configs = dict.fromkeys(itertools.chain.from_iterable(every))
+            self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
+        return self._tables[info]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
@@ -209,11 +176,10 @@ def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple
 
 
 @cache
-def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Portfolio | None:
-    """The ranker that ships for a type and accuracy, or a portfolio alone; None where there is neither."""
+def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Ranker | None:
+    """The ranker that ships for a type and accuracy; None where there is none."""
     values = shipped().get(name_of(dtype, accuracy))
-    kind = Ranker if values and "ranking" in values else Portfolio
-    return kind(values, dtype, accuracy) if values else None
+    return Ranker(values, dtype, accuracy) if values else None
 
 
 def name_of(dtype: DType, accuracy: Grade) -> str:
