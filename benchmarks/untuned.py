@@ -1,8 +1,8 @@
 """Measure shapes that nobody tuned, on a GPU: what is predicted, what first use finds, what tuning finds, cuBLAS.
 
-    python benchmarks/untuned.py --part predict                  some 5 s a shape: 5 minutes
-    python benchmarks/untuned.py --part first-use                some 8 s a shape: 8 minutes
-    python benchmarks/untuned.py --part tune --seconds 540       some 50 s a shape: 3 such runs
+    python benchmarks/untuned.py --part predict                  some 2 s a shape: 2 minutes
+    python benchmarks/untuned.py --part first-use                some 3 s a shape: 3 minutes
+    python benchmarks/untuned.py --part tune --seconds 540       some 27 s a shape: 2 such runs
     python benchmarks/untuned.py --part none                     the summary alone
 
 60 shapes are drawn by SEED, log-uniform, both types and nn, nt and tn in turn, none within 15% in every dimension of a
@@ -11,7 +11,7 @@ goes on with the file that it finds and ends when the next shape would take it p
 when it is done. What is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew,
 all that was found before included, so that the times of a row are of one contest. First use and tuning begin with an
 empty store, first use with an empty compile cache as well. The file belongs to one ranker: it has to be
-begun again after another one was fitted. Times above are estimates for an H200 with 16 processors.
+begun again after another one was fitted. Times above are those of an H200 with 16 processors.
 """
 
 import argparse
