@@ -2,13 +2,14 @@
 
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
 
 import pytest
+from bundles import passes as compiled
+from bundles import run
 from emit_texts import KERNELS, SERVED, TMA
 from emitted_on_host import FAKE
 from tilewright.codegen.arch import ARCHES
@@ -30,16 +31,6 @@ UNTUNED = ("-O0", "-Xcicc", "-O0", "-Xptxas", "-O0")
 """Code for the GPU that is not optimized either: warnings are the same, in half the time."""
 CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"
 WITH_WORKSPACE = "simt:32x32x8,thread=4x4,split_k=3,vec=1x4x4"
-
-
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-
-
-def compiled(*command: str | Path) -> str:
-    done = run(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @cache

@@ -75,7 +75,8 @@ def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: 
     assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
     assert {config.accuracy for config in ranker.portfolio} >= {accuracy, Grade.IEEE}
     assert all(config.accuracy.keeps(accuracy) for config in ranker.portfolio)
-    for shape, splits in (("4096", True), ("2000x1500x1800", True), ("5x7x9", False), ("1x5000x300", False)):
+    small = ("5x7x9", "64x64x65536", "1x5000x300")
+    for shape, splits in (("4096", True), ("2000x1500x1800", True), *((shape, False) for shape in small)):
         problem = Problem.parse(shape, accuracy=accuracy)
         found = predictions(problem, H200, 300)
         assert (found[0].config.limbs > 0) is splits
