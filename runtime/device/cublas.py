@@ -27,6 +27,8 @@ class Cublas:
     def __init__(self, library: Any, handle: int) -> None:
         """`library` is libcublas as ctypes has it, `handle` a cublasHandle_t; its mode of arithmetic is set."""
         self._library, self._handle = library, handle
+        self._place: tuple[int, int] | None = None
+        """The stream and workspace that it has."""
         product = _ADDRESS, *(_INT,) * 5, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
         library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
         typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT, _INT
@@ -43,7 +45,6 @@ class Cublas:
         library, handle = self._library, self._handle
         single = problem.dtype is DType.FLOAT
         call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
-        set_stream, set_workspace = library.cublasSetStream_v2, library.cublasSetWorkspace_v2
         factor, factor_c = kind(), kind()
         at_factor, at_factor_c = ctypes.addressof(factor), ctypes.addressof(factor_c)
         # It counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
@@ -60,16 +61,21 @@ class Cublas:
 
         def launch(stream: int, *values: Any) -> None:
             a, b, c, factor.value, factor_c.value, workspace = values
-            # The stream each time, and after it the workspace, which setting the stream takes away.
-            status = (
-                set_stream(handle, stream)
-                or set_workspace(handle, workspace, WORKSPACE_BYTES)
-                or call(handle, *shape, at_factor, b, ldb, a, lda, at_factor_c, c, ldc)
-            )
+            if (stream, workspace) != self._place:
+                self._move(stream, workspace)
+            status = call(handle, *shape, at_factor, b, ldb, a, lda, at_factor_c, c, ldc)
             if status:
                 _ok(status)
 
         return launch
+
+    def _move(self, stream: int, workspace: int) -> None:
+        """To a stream, and after it to the workspace, which setting the stream takes away: each costs a call as much
+        as its arguments do."""
+        self._place = None
+        _ok(self._library.cublasSetStream_v2(self._handle, stream))
+        _ok(self._library.cublasSetWorkspace_v2(self._handle, workspace, WORKSPACE_BYTES))
+        self._place = stream, workspace
 
 
 def cublas_product(
