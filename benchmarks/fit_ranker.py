@@ -51,13 +51,14 @@ GOOD = 1.05
 """Of kernels that came so near the best of a problem."""
 LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
-TREES, FITS, DEPTH, RATE = 300, 2, 6, 0.1
+RANKING = 300, 6, 0.2
+"""Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
 LEVEL = 60, 4, 0.1
-"""Trees, depth and rate of what says how long the best takes."""
+"""The same of what says how long the choice takes."""
 HOPELESS = 2.0
 """Logarithm of a slowdown from which on it makes no difference how slow a variant is."""
-FALL = 3.0
-"""A variant that takes e times the best counts exp(-3) of it."""
+FALL = 5.0
+"""A variant that takes e times the best counts exp(-5) of it."""
 FOLDS = 9
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
@@ -90,35 +91,45 @@ class Tuned:
         return found
 
     @property
+    def weight(self) -> Floats:
+        """What each counts: the less the slower it is, and all together 1."""
+        counts = np.exp(-FALL * self.target)
+        found: Floats = counts / counts.sum()
+        return found
+
+    @property
     def level(self) -> float:
         """The logarithm of the best time over the least that a product can take."""
         return math.log(self.us.min() / (floor_us(INFO, self.problem) or 1.0))
 
 
-def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
-    """Trees for these problems, each of the same weight: those that rank, means of a few fits that differ by chance,
-    and those that say how long the best takes."""
-    weights = [np.exp(-FALL * each.target) for each in tuned]
-    weight = np.concatenate([each / each.sum() for each in weights])
+def fit(tuned: Sequence[Tuned], behind: float = 0.0) -> dict[str, Any]:
+    """Trees for these problems, each of the same weight: those that rank, and those that say how long the choice takes,
+    whose time is expected to be so far `behind` the best, as a logarithm."""
     asked = IEEE_FEATURES if tuned[0].problem.accuracy is Grade.IEEE else len(FEATURES)
-    features, targets = np.concatenate([each.features for each in tuned])[:, :asked], [each.target for each in tuned]
-    ranking = list[dict[str, Any]]()
-    for seed in range(FITS):
-        model = _trees(TREES // FITS, DEPTH, RATE, seed).fit(features, np.concatenate(targets), sample_weight=weight)
-        ranking += _exported(model, DEPTH, 1 / FITS)
+    ranking = _trees("QueryRMSE", *RANKING).fit(
+        catboost.Pool(
+            np.concatenate([each.features for each in tuned])[:, :asked],
+            np.concatenate([each.target for each in tuned]),
+            weight=np.concatenate([each.weight for each in tuned]),
+            group_id=np.repeat(np.arange(len(tuned)), [len(each.us) for each in tuned]),
+        )
+    )
     best = np.stack([each.features[np.argmin(each.us), :asked] for each in tuned])
-    level = _trees(*LEVEL, 0).fit(best, [each.level for each in tuned])
-    return {"ranking": ranking, "level": _exported(level, LEVEL[1], 1.0)}
+    level = _trees("RMSE", *LEVEL).fit(best, [each.level + behind for each in tuned])
+    return {"ranking": _exported(ranking, RANKING[1]), "level": _exported(level, LEVEL[1])}
 
 
-def _trees(count: int, depth: int, rate: float, seed: int) -> catboost.CatBoostRegressor:
-    return catboost.CatBoostRegressor(
-        iterations=count, depth=depth, learning_rate=rate, random_seed=seed, l2_leaf_reg=1.0, rsm=0.3, thread_count=2,
-        verbose=False, allow_writing_files=False,
+def _trees(loss: str, count: int, depth: int, rate: float) -> catboost.CatBoost:
+    return catboost.CatBoost(
+        {
+            "loss_function": loss, "iterations": count, "depth": depth, "learning_rate": rate, "random_seed": 0,
+            "l2_leaf_reg": 1.0, "rsm": 0.3, "thread_count": 2, "verbose": False, "allow_writing_files": False,
+        }
     )  # fmt: skip
 
 
-def _exported(model: catboost.CatBoostRegressor, depth: int, share: float) -> list[dict[str, Any]]:
+def _exported(model: catboost.CatBoost, depth: int) -> list[dict[str, Any]]:
     """The trees as they ship; the first has what all begin with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trees.json"
@@ -132,9 +143,7 @@ def _exported(model: catboost.CatBoostRegressor, depth: int, share: float) -> li
             splits, leaves = [*splits, splits[-1]], [*leaves, *leaves]
         asks = " ".join(FEATURES[split["float_feature_index"]] for split in splits)
         above = [float(f"{split['border']:.6g}") for split in splits]
-        trees.append(
-            {"asks": asks, "above": above, "leaves": [round(share * (scale * x + start) / LEAF) for x in leaves]}
-        )
+        trees.append({"asks": asks, "above": above, "leaves": [round((scale * x + start) / LEAF) for x in leaves]})
         start = 0.0
     return trees
 
@@ -158,7 +167,8 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
         chosen, features = table.likeliest(each.problem, 5 * MODELLED)
-        guess = predict(features) + math.log(UNSURE)
+        ahead = each.weight @ (each.target - predict(each.features))  # trees know differences alone
+        guess = predict(features) + ahead + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
         seen: dict[int, float] = {}
         for config, target in zip(each.configs, each.target):
@@ -266,9 +276,9 @@ def main() -> None:
         judged = {name: np.concatenate(values) for name, values in left.items()}
         for name, values in judged.items():
             print(told(name, values))
-        trees = fit(tuned)
         sure = judged["look-up, measured"] if len(judged["look-up, measured"]) else judged["look-up's first measured"]
         regret = float(np.quantile(sure, 0.9))
+        trees = fit(tuned, float(np.log(sure).mean()))
         document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
         # A line for each kernel and for each list of a tree.

@@ -26,7 +26,7 @@ from fit_ranker import FOLDS, INFO, Tuned, exported, fit, portfolio_of
 from numpy.typing import NDArray
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Grade, Problem
-from tilewright.tuner.measure.decide import TIE
+from tilewright.tuner.measure.evaluate import TIE
 from tilewright.tuner.search.nearest import fitted
 from tilewright.tuner.search.ranker import Ranker
 from tilewright.tuner.search.vendor import FEATURES, VendorFit, features, ranker_digest

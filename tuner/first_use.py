@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from ..codegen.render import render
 from ..runtime.device.cache import compile_cached
 from ..runtime.device.protocol import Device, DeviceInfo
 from ..runtime.store.found import Found
-from ..runtime.store.record import Record
+from ..runtime.store.record import FIRST_USE, Record
 from ..runtime.store.store import Store
 from .measure.decide import median, paired_if_timed
 from .measure.evaluate import FAILURES, Bench
@@ -27,9 +27,9 @@ from .search.ranked import recorded
 
 MOST = 8
 """Kernels that are tried."""
-EFFORT = "first use"
-"""What their records say of the effort."""
 _STOP_OVER, _ROUNDS = 1.3, 7
+_BESIDE_SECONDS = 0.2
+"""Of the time that is given, for timing the winner beside the vendor's library."""
 _measuring = threading.Lock()  # two shapes at a time would disturb each other's times
 
 
@@ -50,12 +50,11 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         if kept is not None:
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
-        compile_together(device, problem, configs)
-        bench = Bench(device, problem)
-        best = _fastest(bench, configs, begin + seconds)
+        building = _building(device, problem, configs)
+        best = _fastest(bench := Bench(device, problem), building, begin + seconds - _BESIDE_SECONDS)
         if best is None:
             return found
-        record = _beside_vendor(bench, replace(best, effort=EFFORT))
+        record = _beside_vendor(bench, replace(best, effort=FIRST_USE))
         try:
             store.keep(record)
         except TilewrightError as error:
@@ -72,15 +71,18 @@ def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first:
     return list(dict.fromkeys([first, *(config for config in turns if config is not None)]))[:MOST]
 
 
-def compile_together(device: Device, problem: Problem, configs: Sequence[Config]) -> None:
-    """Have the configs compiled, in the cache. A failure is told by who asks for that one."""
+def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> dict[Future[None], Config]:
+    """The configs, each with its compilation, which ends in the cache; all are under way. A failure is told by who asks
+    for that one."""
 
     def build(config: Config) -> None:
         with suppress(TilewrightError):
             compile_cached(device.compiler, render(problem, config, device.info.arch))
 
-    with ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0)))) as pool:
-        list(pool.map(build, configs))
+    pool = ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0))))
+    started = {pool.submit(build, config): config for config in configs}
+    pool.shutdown(wait=False)
+    return started
 
 
 def _beside_vendor(bench: Bench, record: Record) -> Record:
@@ -95,14 +97,24 @@ def _beside_vendor(bench: Bench, record: Record) -> Record:
     return replace(record, vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 
-def _fastest(bench: Bench, configs: Sequence[Config], deadline: float) -> Record | None:
+def _fastest(bench: Bench, building: dict[Future[None], Config], deadline: float) -> Record | None:
+    """The fastest of those that are compiled by the deadline; it waits longer for the first that works alone."""
+    if bench.device.info.arch.is_host:
+        wait(building)  # compilers would take the processor from what is timed
     best: Record | None = None
-    for config in configs:
+    while building:
+        left = None if best is None else max(0.0, deadline - time.monotonic())
+        done, _ = wait(building, left, FIRST_COMPLETED)
+        for config in [building.pop(future) for future in tuple(building) if future in done]:
+            if best is not None and time.monotonic() > deadline:
+                break
+            tried = bench.try_variant(config, _STOP_OVER * best.median_us if best else math.inf)
+            if tried.record.median_us < (best.median_us if best else math.inf):
+                best = tried.record
+            if tried.fault:
+                return best  # the device is in error: the next call tells
         if best is not None and time.monotonic() > deadline:
             break
-        tried = bench.try_variant(config, _STOP_OVER * best.median_us if best else math.inf)
-        if tried.record.median_us < (best.median_us if best else math.inf):
-            best = tried.record
-        if tried.fault:
-            break  # the device is in error: the next call tells
+    for future in building:
+        future.cancel()
     return best

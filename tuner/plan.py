@@ -1,5 +1,6 @@
 """What a run goes through: a search over spaces that goes on from its journal, or variants that a user named."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def searched(
 
     choices = read_spaces(spaces)
     shelf.make()
-    records = tuple(shelf.records())
+    records = tuple(itertools.chain(*shelf.both()))  # of a problem that both layers have, both meet in the duel
     # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
     # but those who name a space want a winner out of it.
     known = stored(problem, info, records)

@@ -6,9 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
@@ -252,8 +254,7 @@ class Timer:
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
         xp, problem = self.device.xp, self.problem
-        rng = np.random.default_rng(5)
-        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+        a, b = self._in_processors_memory
 
         def product() -> None:
             inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
@@ -270,6 +271,11 @@ class Timer:
             product()
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
+
+    @cached_property
+    def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        rng, dtype = np.random.default_rng(5), self.problem.dtype.numpy_name
+        return rng.random(self.problem.stored_a, dtype), rng.random(self.problem.stored_b, dtype)
 
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:

@@ -72,6 +72,10 @@ class Measurement:
         check(good, f"median_us must be positive and finite, got {self.median_us}", ConfigError)
 
 
+FIRST_USE = "first use"
+"""The effort of a record of a few likely kernels, measured when the shape was first asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One variant on one device for one problem: what came of it. Status decides which fields exist."""
@@ -101,7 +105,7 @@ class Record:
     ratio_interval: tuple[float, float] | None = None
     """Confidence interval of that ratio."""
     effort: str = ""
-    """How much was tried: that of `tune`, or `first use`; empty where it is not known."""
+    """How much was tried: that of `tune`, or FIRST_USE; empty where it is not known."""
     gpu: str = ""
     """UUID of the GPU that measured it, as its driver spells it; empty where it is not known."""
 

@@ -25,7 +25,7 @@ from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, set_aside, write_whole
 from .codec import dumps, key_digest, loads
 from .found import Found, Ranking
-from .record import Record, Status
+from .record import FIRST_USE, Record, Status
 
 _MAX_BYTES = 1 << 20
 _LOCK_SECONDS = 30.0
@@ -33,6 +33,8 @@ _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
 _SETTLED_NS = 1_000_000_000
 """A file that was changed within this of being read may change again with the same time."""
 _MOST_READ = 4096
+_GPUS_DIFFER = 1.1
+"""GPUs of one kind differ by less: the power that each takes for the same work decides its clock."""
 _read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
 """Records by their file, with what tells whether that is still the same."""
 _packaged: dict[str, "_Shipped"] = {}
@@ -70,16 +72,15 @@ class Store:
             self.root.mkdir(parents=True, exist_ok=True)
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The fastest record for exactly this device and problem, from either layer.
+        """The record for exactly this device and problem: the user's own, or where that was not tuned or takes over 10%
+        longer, the one that ships.
 
         A damaged file is set aside as `*.corrupt`, one that cannot be read is passed over, each with a
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
         own = self._own(self._path(device_key, problem))
         shipped = self._shipped.of(device_key).get(problem)
-        if own is None or shipped is None:
-            return own or shipped
-        return min(own, shipped, key=lambda record: record.order)
+        return _counts(own, shipped) if own and shipped else own or shipped
 
     def records(self) -> Iterator[Record]:
         """The best record of every device and problem, sorted.
@@ -90,11 +91,12 @@ class Store:
 
     def layers(self) -> _Layers:
         """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
-        own, shipped = self._both()
+        own, shipped = self.both()
         found, mine = _best_of(own, shipped), set(map(id, own))
         return tuple(r for r in found if id(r) in mine), tuple(r for r in found if id(r) not in mine)
 
-    def _both(self) -> _Layers:
+    def both(self) -> _Layers:
+        """All records of both layers, the user's own first."""
         return tuple(self._own_records()), self._shipped.records
 
     def _all(self) -> tuple[Record, ...]:
@@ -116,7 +118,7 @@ class Store:
 
     def _merge(self, same: object) -> tuple[Record, ...]:
         global _merged
-        given = self._both()
+        given = self.both()
         _, _, known, found = _merged
         if list(map(id, itertools.chain(*given))) != list(map(id, itertools.chain(*known))):
             found = _best_of(*given)
@@ -334,14 +336,22 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
+def _counts(own: Record, shipped: Record) -> Record:
+    """Which of both counts: the user's own, which met the other one in its duel, unless what ships is so much faster
+    that it came with a later version. A little faster it may be by the GPU that it was measured on."""
+    tuned = not own.removed and own.effort != FIRST_USE
+    if tuned and own.median_us <= _GPUS_DIFFER * shipped.median_us:
+        return own
+    return min(own, shipped, key=lambda record: record.order)
+
+
 def _best_of(own: Iterable[Record], shipped: Iterable[Record]) -> tuple[Record, ...]:
-    """The best record of every device and problem, sorted."""
-    best: dict[tuple[str, Problem], Record] = {}
-    for record in (*own, *shipped):
+    """The record that counts of every device and problem, sorted."""
+    found = {(record.device, record.problem): record for record in own}
+    for record in shipped:
         key = record.device, record.problem
-        if key not in best or record.order < best[key].order:
-            best[key] = record
-    return tuple(sorted(best.values(), key=_order))
+        found[key] = _counts(found[key], record) if key in found else record
+    return tuple(sorted(found.values(), key=_order))
 
 
 def _order(record: Record) -> tuple[str, str, int, int, int]:

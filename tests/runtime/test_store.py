@@ -6,6 +6,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship
@@ -17,7 +18,7 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.files import read_plain
 from tilewright.runtime.store import store as store_module
 from tilewright.runtime.store.found import Found
-from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.record import FIRST_USE, REMOVED, Record, Status
 from tilewright.runtime.store.store import Store, StoreWarning
 from tilewright.tuner.search.nearest import nearest
 from variants import variant
@@ -81,14 +82,27 @@ def test_what_could_not_be_read_again_is_not_written(store: Store) -> None:
 # --- layers and look-up ----------------------------------------------------------------------------------------
 
 
-def test_the_better_of_both_layers(store: Store) -> None:
-    ship(store, make(10.0, config=CONFIGS[1]))
-    assert store.best(DEVICE, PROBLEM) == make(10.0, config=CONFIGS[1])
-    store.keep(make(11.0))
-    assert store.best(DEVICE, PROBLEM) == make(10.0, config=CONFIGS[1])
-    store.keep(make(10.0))
-    assert store.best(DEVICE, PROBLEM) == make(10.0)  # the user's own in a tie
-    assert list(store.records()) == [make(10.0)]
+def test_what_the_user_tuned_counts_unless_what_ships_is_much_faster(store: Store) -> None:
+    """The two were measured on GPUs that differ, and a tuning had what ships in its duel."""
+    shipped = make(10.0, config=CONFIGS[1])
+    ship(store, shipped)
+    assert store.best(DEVICE, PROBLEM) == shipped
+    store.keep(make(11.01))
+    assert store.best(DEVICE, PROBLEM) == shipped
+    assert list(store.records()) == [shipped]
+    store.keep(make(10.99))
+    assert store.best(DEVICE, PROBLEM) == make(10.99)
+    assert list(store.records()) == [make(10.99)]
+    assert store.both() == ((make(10.99),), (shipped,))
+
+
+@pytest.mark.parametrize("own", [{"effort": FIRST_USE}, {"versions": ((REMOVED, "packed"),)}])
+def test_what_was_no_tuning_counts_only_if_it_is_faster(store: Store, own: dict[str, Any]) -> None:
+    shipped = make(10.0, config=CONFIGS[1])
+    ship(store, shipped)
+    store.keep(replace(make(10.01), **own))
+    assert store.best(DEVICE, PROBLEM) == shipped
+    assert list(store.records()) == [shipped]
 
 
 def test_records_of_one_device_and_of_all(store: Store) -> None:

@@ -1,24 +1,27 @@
 """A shape that was not tuned, measured when it is first used."""
 
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import tilewright
 from stored import INFO, make
+from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CaptureError, ConfigError, DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.store.record import FIRST_USE
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
-from tilewright.tuner.first_use import EFFORT, MOST, likely, measured
-from tilewright.tuner.measure.evaluate import Bench, Tried
+from tilewright.tuner.first_use import MOST, likely, measured
+from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
 
 PROBLEM = Problem(40, 24, 56)
 FAST, SLOW = parse("tiled:16"), parse("naive:")
@@ -51,7 +54,7 @@ def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: li
     assert len(tried) <= MOST
     record = Store().best(kernel.device.key, PROBLEM)
     assert record is not None
-    assert (record.effort, record.config, kernel.origin) == (EFFORT, kernel.config, "exact")
+    assert (record.effort, record.config, kernel.origin) == (FIRST_USE, kernel.config, "exact")
     assert record.accuracy is not None
     assert record.accuracy.ok
     a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
@@ -125,6 +128,31 @@ def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
     near(Store(), "tiled:16", "tiled:8")
     assert tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9).origin == "exact"
     assert len(tried) == 1
+
+
+def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
+    class Gpu:
+        device = SimpleNamespace(info=INFO)
+        order: ClassVar[list[Config]] = []
+
+        def try_variant(self, config: Config, stop_above_us: float) -> Tried:
+            self.order.append(config)
+            record = make(10.0, config=config) if config == FAST else make(20.0, config=config)
+            return Tried(record, Phases())
+
+    ready, waiting, late = Future[None](), Future[None](), Future[None]()
+    ready.set_result(None)
+    threading.Timer(0.2, lambda: late.set_result(None)).start()
+    begin = time.monotonic()
+    best = first_use._fastest(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, begin + 1.0)  # type: ignore[arg-type]
+    assert best == make(10.0, config=FAST)
+    assert Gpu.order == [SLOW, FAST]
+    assert waiting.cancelled()
+    assert 1.0 <= time.monotonic() - begin < 1.5
+    # The first that works is waited for, however long it takes.
+    late = Future[None]()
+    threading.Timer(0.2, lambda: late.set_result(None)).start()
+    assert first_use._fastest(Gpu(), {late: FAST}, begin) == make(10.0, config=FAST)  # type: ignore[arg-type]
 
 
 def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from ...codegen.families import families
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
-from .evaluate import Duel
+from .evaluate import Duel, tied
 
 NAIVE = next(iter(families().values()))()
 """What every result is compared with: the defaults of the simplest family."""
-TIE = 0.005
-"""Contenders nearer than this are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,8 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[C
     if not ours:
         raise TuningError("nobody to judge")
     fastest = ours[0][1].measurement.median_us
-    tied = [pair for pair in ours if pair[1].measurement.median_us <= fastest * (1 + TIE)]
-    _, first = min(tied, key=lambda pair: pair[0])
+    equal = [pair for pair in ours if tied(pair[1].measurement.median_us, fastest)]
+    _, first = min(equal, key=lambda pair: pair[0])
     return (first, *(contender for contender in contenders if contender is not first))
 
 

@@ -1,6 +1,7 @@
 """Trying variants in this process: compile, verify, time. A failure is a record, not an exception."""
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
 
+TIE = 0.005
+"""Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
 _FAR_BEHIND, _FEW_ROUNDS = 4.0, 3
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves."""
@@ -161,15 +164,23 @@ class Bench:
                 late: dict[Config | None, Launch] = {config: contenders[config] for config in behind}
                 samples.update(timer.rounds(late, few)[0])
             between = _between(timer, near) if timer.plan.between else {}
+            medians = {config: statistics.median(samples[config]) for config in configs}
+            # Operands of gigabytes take a second to be copied: for those alone that may win.
+            whole = {c: timer.end_to_end_us(contenders[c]) for c in configs if tied(medians[c], min(medians.values()))}
             return tuple(
                 Side(
                     config,
-                    summarise(samples[config], clock_mhz, timer.end_to_end_us(launch)),
+                    summarise(samples[config], clock_mhz, whole.get(config)),
                     accuracies[config],
                     tuple(between.get(config, ())),
                 )
-                for config, launch in contenders.items()
+                for config in contenders
             )
+
+
+def tied(us: float, fastest_us: float) -> bool:
+    """Whether a contender is as good as the fastest."""
+    return us <= fastest_us * (1 + TIE)
 
 
 def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Config | None, list[float]]:

@@ -8,7 +8,7 @@ from markupsafe import escape
 from ...codegen.config import Config
 from ...runtime.device.protocol import DeviceInfo
 from ..bench.report import figure
-from ..measure.decide import TIE
+from ..measure.evaluate import TIE
 from .importance import Importance
 from .tuning import Trial, Tuning, shortened
 from .variant import Floor, Resources, compiled, floors, reasons, resources

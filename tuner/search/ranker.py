@@ -1,8 +1,8 @@
 """Which kernel to run for a shape that nobody tuned: a portfolio, ranked by what was measured for other shapes.
 
-The ranker predicts log(time / best time) of a product by gradient-boosted trees over physical features, such as the
-waves of CTAs and the time of each of the device's limits. `benchmarks/fit_ranker.py` fits it; `configs/ranker.json` is
-all that it learned.
+The ranker predicts how the times of two kernels for a product differ by gradient-boosted trees over physical features,
+such as the waves of CTAs and the time of each of the device's limits. `benchmarks/fit_ranker.py` fits it;
+`configs/ranker.json` is all that it learned.
 """
 
 import itertools
@@ -109,9 +109,9 @@ class Ranker:
         self.regret = float(values["regret"])
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
         self.trees = trees_of(values["ranking"])
-        """For log(time / best time) of a product."""
+        """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
         self.level = trees_of(values["level"])
-        """For log(best time / least time) of a product."""
+        """For log(time of the first choice / least time) of a product."""
         self._tables: dict[DeviceInfo, Table | None] = {}
 
     def table(self, info: DeviceInfo) -> Table | None:
@@ -133,9 +133,10 @@ class Ranker:
         rows, features = table.likeliest(problem, MODELLED)
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
-        best = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
+        first = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
         regret = self.regret if same and info.key == self.device_key else None
-        return (Predicted(table.configs[rows[i]], best * math.exp(behind[i]), regret) for i in order)
+        slower = np.exp(behind - behind[order[0]])
+        return (Predicted(table.configs[rows[i]], first * slower[i], regret) for i in order)
 
 
 def plain(config: Config) -> Config:

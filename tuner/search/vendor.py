@@ -20,7 +20,7 @@ from ...runtime.device.protocol import DeviceInfo
 from ...runtime.product.vendor import Handover
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
-from ..measure.decide import TIE
+from ..measure.evaluate import TIE
 from .ranker import name_of, shipped
 
 Floats = NDArray[np.float64]
