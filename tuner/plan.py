@@ -51,7 +51,6 @@ def searched(
     from .search.study import make_search  # with Optuna, which is slow to import
 
     choices = read_spaces(spaces)
-    shelf.make()
     records = tuple(itertools.chain(*shelf.both()))  # of a problem that both layers have, both meet in the duel
     # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
     # but those who name a space want a winner out of it.
@@ -66,7 +65,6 @@ def searched(
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
     """These variants and what the library would run now: each is timed to its end, and all meet in the duel."""
-    shelf.make()
     found = given((*configs, shelf.lookup(info, problem, nearest).config))
     return Plan(found, InOrder(found.space), {}, len(found.configs), stop_over=math.inf)
 

@@ -101,23 +101,25 @@ def tune(
     check_time(problem, info, budget, TRY_LIMIT_S if isolation else math.inf)
     shelf, folder, file = Store(check_path("store", store)), check_path("spaces", spaces), _writable(record)
     versions = versions_of(info, compiler_for(info))
-    if configs:
-        plan = named(problem, info, shelf, configs)
-        budget = replace(budget, trials=plan.keep)
-    else:
-        plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
-    found, search = plan.found, plan.search
+    shelf.make()
     interrupted: list[int] = []
-    run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
     with ExitStack() as ending:
+        # Its processes start, and the device with them, while this one lists what may be tried.
+        evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
+        ending.callback(evaluator.close)
+        if configs:
+            plan = named(problem, info, shelf, configs)
+            budget = replace(budget, trials=plan.keep)
+        else:
+            plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
+        found, search = plan.found, plan.search
+        run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
         ending.callback(search.close)
         if file is not None:
             ending.callback(lambda: write_both(file, run.recording(problem, info)))
         run.progress.started(problem, info, found, budget, run.resumed)
         for point, entry in plan.earlier.items():
             run.progress.resumed(problem, info, found.config_at(point), entry)
-        evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
-        ending.callback(evaluator.close)
         with noting_signals(interrupted):
             deadline = started + budget.seconds * (1 - (HOST_DUEL_SHARE if info.arch.is_host else DUEL_SHARE))
             stopped = run.explore(evaluator, deadline, interrupted)
