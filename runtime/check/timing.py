@@ -274,8 +274,9 @@ class Timer:
 
     @cached_property
     def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        rng, dtype = np.random.default_rng(5), self.problem.dtype.numpy_name
-        return rng.random(self.problem.stored_a, dtype), rng.random(self.problem.stored_b, dtype)
+        rng, problem = np.random.default_rng(5), self.problem
+        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+        return a, b
 
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:

@@ -166,7 +166,8 @@ class Bench:
             between = _between(timer, near) if timer.plan.between else {}
             medians = {config: statistics.median(samples[config]) for config in configs}
             # Operands of gigabytes take a second to be copied: for those alone that may win.
-            whole = {c: timer.end_to_end_us(contenders[c]) for c in configs if tied(medians[c], min(medians.values()))}
+            may_win = [config for config in configs if tied(medians[config], min(medians.values()))]
+            whole: dict[Config | None, float] = {config: timer.end_to_end_us(contenders[config]) for config in may_win}
             return tuple(
                 Side(
                     config,
