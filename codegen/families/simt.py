@@ -16,6 +16,8 @@ from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
 from ..problem import DType, Problem
 from ..source import TensorBox
 
+FITTED_M, FITTED_N = (20, 24, 28), (20, 24, 28, 56)
+"""Sides of block tiles that fit a narrow C, made of thread tiles with 5, 6 or 7 rows or columns."""
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
 _MOST_BARRIERS = 15
@@ -34,12 +36,14 @@ class SimtTile:
     """Sizes of the block tile, the warp tile and the thread tile."""
 
     block_m: int = option(
-        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 56, 80, 112, 120, meaning="rows of C a CTA computes"
+        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 56, 80, 112, 120, *FITTED_M, meaning="rows of C a CTA computes"
     )
-    block_n: int = option(64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120, meaning="columns of C a CTA computes")
+    block_n: int = option(
+        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120, *FITTED_N, meaning="columns of C a CTA computes"
+    )
     block_k: int = option(16, 8, 32, 64, 128, 256, meaning="steps of k that a tile covers")
-    thread_m: int = option(8, 2, 4, 16, 5, 10, 14, meaning="rows of C a thread computes")
-    thread_n: int = option(8, 2, 4, 5, 10, meaning="columns of C a thread computes")
+    thread_m: int = option(8, 2, 4, 16, 5, 10, 14, 6, 7, meaning="rows of C a thread computes")
+    thread_n: int = option(8, 2, 4, 5, 10, 6, 7, meaning="columns of C a thread computes")
     lanes_m: int = option(8, 2, 4, 16, meaning="lanes of a warp along the rows of C")
     slices: int = option(1, 2, 4, 8, 16, meaning="sliced-K: groups of warps that share out the k of each tile")
     slice_barriers: bool = option(False, meaning="each slice copies its own steps of k and has a barrier of its own")
@@ -64,6 +68,11 @@ class SimtTile:
     def accumulators(self) -> int:
         """Elements of C that a thread computes."""
         return self.thread_m * self.thread_n
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a side of the block tile is one that fits a narrow C."""
+        return self.block_m in FITTED_M or self.block_n in FITTED_N
 
     @property
     def non_power_of_two(self) -> bool:

@@ -57,6 +57,10 @@ CONFIGS = {
     "odd rows, shared": "56x64x8,thread=14x4,lanes_m=4,split_k=2,shared=1",
     "odd columns, shared, slices, k innermost": "64x40x32,thread=8x5,lanes_m=4,"
     "load=cp_async,stages=3,k_inner_a=1,slices=4,shared=1",
+    "fitted columns, slices, splits": "64x28x16,thread=8x7,load=cp_async,stages=3,fragments=double,"
+    "slices=2,interleave=2,split_k=2,order=rows",
+    "fitted rows, k innermost": "24x64x32,thread=6x8,lanes_m=4,load=cp_async,stages=2,fragments=double,"
+    "slices=2,k_inner_a=1,k_inner_b=1",
     "shared, pieces": "128x64x8,thread=16x4,lanes_m=4,fragments=double,shared=1",
     "FMA by rows, long warps": "16x128x8,thread=4x8,lanes_m=2,fragments=double,order=rows",
     "shared, rows as wide as all banks": "32x64x8,thread=8x8,lanes_m=4,load=cp_async,stages=3,split_k=3,shared=1",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.families import family_named, parse
+from tilewright.codegen.families.simt import FITTED_M, FITTED_N
 from tilewright.codegen.problem import Problem
 from tilewright.tuner.search.legal import may_hold
 from tilewright.tuner.search.policies import policy_of
@@ -57,3 +58,28 @@ def test_tiles_are_rasterised_in_groups_where_it_can_make_a_difference(
     problem, arch = Problem.parse(shape, dtype), ARCHES["sm_90a"]
     configs = {group: parse(f"dmma:64x64x16,raster={group}") for group in (1, 4, 8, 16)}
     assert {group for group, config in configs.items() if RASTER_PAYS.holds(problem, config, arch)} == groups
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "columns"),
+    [
+        ("20000x20x500", set(), {20}),
+        ("20000x22x500", set(), {24}),
+        ("20000x33x500", set(), set()),  # 40 fits as well as two of 20
+        ("20000x50x500", set(), {28, 56}),
+        ("20x9000x500", {20}, set()),
+        ("27x26x90000", {28}, {28}),
+        ("64x1000x500", set(), set()),
+    ],
+)
+def test_block_tiles_that_fit_are_tried_for_a_narrow_c(shape: str, rows: set[int], columns: set[int]) -> None:
+    problem = Problem.parse(shape)
+    assert {m for m in FITTED_M if tried(problem, "simt", block_m=m)} == rows
+    assert {n for n in FITTED_N if tried(problem, "simt", block_n=n)} == columns
+
+
+def test_thread_tiles_of_6_and_7_are_for_block_tiles_that_fit() -> None:
+    problem = Problem.parse("20000x24x500")
+    assert tried(problem, "simt", thread_n=6, block_n=24)
+    assert not tried(problem, "simt", thread_n=6, block_n=48)
+    assert not tried(problem, "simt", block_m=64, thread_m=8, thread_n=4, block_n=24)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
-from ....codegen.families.simt import Order, SimtConfig
+from ....codegen.families.simt import FITTED_M, FITTED_N, Order, SimtConfig
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, Load, runs_along_k, widest
 from ....codegen.mechanisms.split import Reduce
@@ -22,8 +22,11 @@ _TMA_BYTES_AHEAD = range(60 << 10, 200 << 10)
 """What a CTA keeps on its way by TMA."""
 _LARGE = 4_000_000
 """Elements of C from which on those count whose tiles of 8 steps of k are multiplied by thread tiles of 16x8."""
-_BETWEEN = (40, 56, 80, 112, 120)
-"""Sides of a block tile that thread tiles with powers of two could only share out among five warps and more."""
+_ROWS, _COLUMNS = (16, 32, 40, 48, 56, 64, 80, 96, 112, 120, 128), (16, 32, 40, 48, 64, 80, 96, 120, 128)
+"""Sides of block tiles that are tried for any C, as far as they count for a narrow one."""
+_BETWEEN = (40, 56, 80, 112, 120, *FITTED_M)
+"""Sides of a block tile that thread tiles with powers of two could only share out among five warps and more, or that fit
+a narrow C."""
 _FEWEST_OWN, _MANY_OWN = 8, 16
 """Steps of k of a slice in a tile: with fewer than the first its own barriers gain nothing, from the second on no other
 way is searched."""
@@ -90,6 +93,10 @@ def _non_power_of_two_pays(problem: Problem, config: SimtConfig, arch: Arch) -> 
     if not tile.non_power_of_two:
         return True
     sides, slices = (tile.thread_m, tile.thread_n), tile.slices
+    if tile.fitted:
+        return pipeline.load is not Load.REGISTERS and pipeline.fragments is Fragments.DOUBLE
+    if not {6, 7}.isdisjoint(sides):
+        return False
     small = sides == (5, 4) and min(problem.m, problem.n) <= _NARROW
     return (
         (small or ((8 in sides or sides == (10, 10)) and not pipeline.k_inner_a))
@@ -195,15 +202,27 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
     ),
     *blocked.SHAPES_PAY,
     Rule(
-        "thread tiles have 5, 10 or 14 rows or columns beside 8 or 10, 5x4 of narrow results, with fragments "
-        "double-buffered and few accumulators to pass on",
+        "thread tiles have 5, 10 or 14 rows or columns beside 8 or 10, 5x4 of narrow results, 5 to 7 of block tiles that "
+        "fit a narrow C, with fragments double-buffered and few accumulators to pass on",
         _non_power_of_two_pays,
+    ),
+    Rule(
+        "block tiles between the usual ones fit a narrow C, by their rows",
+        lambda problem, config, arch: (
+            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _ROWS, FITTED_M)
+        ),
+    ),
+    Rule(
+        "block tiles between the usual ones fit a narrow C, by their columns",
+        lambda problem, config, arch: (
+            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, _COLUMNS, FITTED_N)
+        ),
     ),
     Rule(
         "sides of a block tile between those of whole warps with powers of two are for thread tiles with others",
         lambda problem, config, arch: (
             (config.tile.block_m not in _BETWEEN or config.tile.thread_m.bit_count() > 1)
-            and (config.tile.block_n not in _BETWEEN or config.tile.thread_n.bit_count() > 1)
+            and (config.tile.block_n not in (*_BETWEEN, *FITTED_N) or config.tile.thread_n.bit_count() > 1)
         ),
     ),
     Rule(
