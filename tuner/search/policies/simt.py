@@ -25,8 +25,8 @@ _LARGE = 4_000_000
 _ROWS, _COLUMNS = (16, 32, 40, 48, 56, 64, 80, 96, 112, 120, 128), (16, 32, 40, 48, 64, 80, 96, 120, 128)
 """Sides of block tiles that are tried for any C, as far as they count for a narrow one."""
 _BETWEEN = (40, 56, 80, 112, 120, *FITTED_M)
-"""Sides of a block tile that thread tiles with powers of two could only share out among five warps and more, or that fit
-a narrow C."""
+"""Sides of a block tile that thread tiles with powers of two could only share out among five warps and more, or that
+fit a narrow C."""
 _FEWEST_OWN, _MANY_OWN = 8, 16
 """Steps of k of a slice in a tile: with fewer than the first its own barriers gain nothing, from the second on no other
 way is searched."""
@@ -202,8 +202,8 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
     ),
     *blocked.SHAPES_PAY,
     Rule(
-        "thread tiles have 5, 10 or 14 rows or columns beside 8 or 10, 5x4 of narrow results, 5 to 7 of block tiles that "
-        "fit a narrow C, with fragments double-buffered and few accumulators to pass on",
+        "thread tiles have 5, 10 or 14 rows or columns beside 8 or 10, 5x4 of narrow results, 5 to 7 of block tiles "
+        "that fit a narrow C, with fragments double-buffered and few accumulators to pass on",
         _non_power_of_two_pays,
     ),
     Rule(
