@@ -42,6 +42,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.contest import contest
 from tilewright.tuner.bench.rivals import setting
 from tilewright.tuner.first_use import measured
+from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.result import EFFORTS
 from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.search.vendor import ranker_digest
@@ -174,17 +175,18 @@ def tuned(device: Device, problem: Problem, effort: str, seconds: float | None, 
 def in_time(steps: Iterable[tuple[str, Callable[[], None]]], seconds: float, expected: float) -> int:
     """Take steps until the next would take longer than is left; how many were taken. A step that fails is told."""
     begin, done = time.monotonic(), 0
-    for name, step in steps:
-        begun = time.monotonic()
-        if begun - begin + expected > seconds:
-            print("the time is up: run again for the others", file=sys.stderr)
-            break
-        try:
-            step()
-            print(f"{name}: {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
-        except Exception as error:  # whatever it is, the other shapes are measured
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        expected, done = max(expected, time.monotonic() - begun), done + 1
+    with kept_between_runs():
+        for name, step in steps:
+            begun = time.monotonic()
+            if begun - begin + expected > seconds:
+                print("the time is up: run again for the others", file=sys.stderr)
+                break
+            try:
+                step()
+                print(f"{name}: {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+            except Exception as error:  # whatever it is, the other shapes are measured
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            expected, done = max(expected, time.monotonic() - begun), done + 1
     return done
 
 

@@ -15,6 +15,7 @@ from ..tuner.bench.plot import check_plot, plot
 from ..tuner.bench.report import bench_closing, bench_columns, bench_json, bench_markdown, save
 from ..tuner.bench.rows import BenchResult
 from ..tuner.bench.run import SECONDS, bench
+from ..tuner.measure.child import kept_between_runs
 from ..tuner.tune import tune
 from . import options
 from .progress import BenchShown, TuneShown
@@ -106,10 +107,11 @@ def show_bench(console: Console, result: BenchResult) -> None:
 
 def _tune(console: Console, problems: list[Problem], info: DeviceInfo, effort: str, store: Path | None) -> bool:
     """Tune the shapes that have no record of their own; False where Ctrl-C ended it."""
-    for problem in options.untuned(problems, info, store):
-        progress = TuneShown(console)
-        with progress.drawn():
-            found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
-        if found.stopped == "interrupt":
-            return False
+    with kept_between_runs():
+        for problem in options.untuned(problems, info, store):
+            progress = TuneShown(console)
+            with progress.drawn():
+                found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
+            if found.stopped == "interrupt":
+                return False
     return True

@@ -2,13 +2,17 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from ..codegen.errors import TuningError, check_path
+from ..codegen.problem import Problem
 from ..runtime.files import spared, write_output
+from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
@@ -91,33 +95,47 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         seconds = given["seconds"] or EFFORTS[given["effort"]].seconds
         say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
     trials = TrialsFile(csv_file) if csv_file else None
-    results: list[Result] = []
-    for number, problem in enumerate(problems, start=1):
-        if len(problems) > 1:
-            say(console, *([""] if number > 1 else []), f"shape {number} of {len(problems)}")
-        progress = TuneShown(console, trials)
-        try:
-            with progress.drawn():
-                result = tune(problem, device=device, progress=progress, **given)
-                results.append(result)
-                if json_file:  # again after each, and before the screen, which may be gone: nothing is lost
-                    text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
-                    with spared(json_file):
-                        write_output(json_file, text.encode())
-        except TuningError as error:
-            if len(problems) == 1:
-                raise
-            click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
-            continue
-        show_result(console, result, given["store"])
-        if result.stopped == "interrupt":
-            break
+    results = _one_by_one(console, problems, device, trials, json_file, given)
     if len(problems) > 1 and results:
         say(console, "")
         show_records(console, [result.best for result in results], f"{len(results)} of {len(problems)} shapes")
     if results and results[-1].stopped == "interrupt":
         return 130
     return 0 if len(results) == len(problems) else 1
+
+
+def _one_by_one(
+    console: Console,
+    problems: Sequence[Problem],
+    device: str,
+    trials: TrialsFile | None,
+    json_file: Path | None,
+    given: dict[str, Any],
+) -> list[Result]:
+    """Tune on one device, until Ctrl-C. What fails costs its shape alone, or is raised where there is but one."""
+    results: list[Result] = []
+    with kept_between_runs():
+        for number, problem in enumerate(problems, start=1):
+            if len(problems) > 1:
+                say(console, *([""] if number > 1 else []), f"shape {number} of {len(problems)}")
+            progress = TuneShown(console, trials)
+            try:
+                with progress.drawn():
+                    result = tune(problem, device=device, progress=progress, **given)
+                    results.append(result)
+                    if json_file:  # again after each, and before the screen, which may be gone: nothing is lost
+                        text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
+                        with spared(json_file):
+                            write_output(json_file, text.encode())
+            except TuningError as error:
+                if len(problems) == 1:
+                    raise
+                click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
+                continue
+            show_result(console, result, given["store"])
+            if result.stopped == "interrupt":
+                break
+    return results
 
 
 def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:

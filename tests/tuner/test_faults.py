@@ -273,6 +273,23 @@ class TestHost(Faults):
         assert watching.records == []
         assert started == []
 
+    def test_runs_that_follow_each_other_share_processes(self, tmp_path: Path, started: list[int]) -> None:
+        other = replace(self.problem, m=self.problem.m + 8)
+        with child.kept_between_runs():
+            self.run(tmp_path, Watching(), 4, 8)
+            first = list(started)
+            assert all(map(alive, first))
+            os.kill(first[0], signal.SIGKILL)  # idle, and found missing by the next run alone
+            assert all_gone(first[:1])
+            result = tune(other, device=self.selector, seconds=60.0, trials=2, progress=Watching())
+            assert result.best.problem == other
+            assert dict(result.statuses) == {"ok": 2}
+            assert len(started) == len(first) + 1
+        assert all_gone(started)
+        self.run(tmp_path, Watching(), 4, 16)
+        assert all_gone(started)
+        assert len(started) == 2 * len(first) + 1
+
     def test_two_tuners_on_one_store(self, tmp_path: Path) -> None:
         spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
         command = [sys.executable, "-m", "tilewright", "tune", "--shape", "24x20x16", "--device", "host"]

@@ -1,6 +1,7 @@
 """The parent's end of a worker process."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from typing import Any
 
@@ -20,6 +22,7 @@ _START = (
     "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor}, {mark!r})"
 )
 _told: set[str] = set()  # what a worker warned of, once for all of them
+_kept: dict[str, list["Child"]] | None = None  # idle ones by what they were for, where runs follow each other
 
 
 class ChildDiedError(Exception):
@@ -117,3 +120,43 @@ class Child:
         remove_private(self._mark)
         self.connection.close()
         self._stderr.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is there and has nothing to do."""
+        return not self.jobs and self._process.poll() is None
+
+
+@contextlib.contextmanager
+def kept_between_runs() -> Iterator[None]:
+    """Within, processes that a run leaves serve the next one: starting them, and the device, takes seconds."""
+    global _kept
+    if _kept is not None:  # whoever is outside ends them
+        yield
+        return
+    _kept = {}
+    try:
+        yield
+    finally:
+        left, _kept = _kept, None
+        for child in itertools.chain(*left.values()):
+            child.end()
+
+
+def child_for(work: str) -> Child:
+    """A process for some work: one that did such work before, where there is one, else a new one."""
+    waiting = _kept.get(work, []) if _kept is not None else []
+    while waiting:
+        child = waiting.pop()
+        if child.idle:
+            return child
+        child.end()
+    return Child()
+
+
+def leave(child: Child, work: str) -> None:
+    """End a process, or keep it for the next run."""
+    if _kept is not None and child.idle:
+        _kept.setdefault(work, []).append(child)
+    else:
+        child.end()

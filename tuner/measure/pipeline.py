@@ -18,7 +18,7 @@ from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version
-from .child import Child, ChildDiedError
+from .child import Child, ChildDiedError, child_for, leave
 from .evaluate import Duel, Phases, Tried, one_line, status_of
 
 COMPILE_LIMIT_S = 60.0
@@ -30,6 +30,8 @@ DUEL_LIMIT_S = 180.0
 MAX_RESTARTS = 3
 WORKER_QUEUE = 2
 """Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
+
+_COMPILING, _MEASURING = "compiling", "measuring"
 
 
 @dataclass(slots=True)
@@ -48,9 +50,9 @@ class Isolated:
         self._info, self._problem = info, problem
         self._versions = (("driver", info.driver), ("generator", generator_version()))
         count = max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
-        self.compilers = [Child() for _ in range(count)]
+        self.compilers = [child_for(_COMPILING) for _ in range(count)]
         """Compile processes."""
-        self._worker = Child()
+        self._worker = child_for(_MEASURING)
         self._opened = False
         self._to_compile: deque[_Job] = deque()
         self._compiled: deque[_Job] = deque()
@@ -260,6 +262,7 @@ class Isolated:
         raise TuningError("the final comparison ended its process every time")
 
     def close(self) -> None:
-        """End every process."""
-        for child in (*self.compilers, self._worker):
-            child.end()
+        """End every process, or leave it to the next run."""
+        for child in self.compilers:
+            leave(child, _COMPILING)
+        leave(self._worker, _MEASURING)

@@ -34,7 +34,7 @@ _OURS = (CacheWarning, StoreWarning)
 class Worker:
     """What a parent may ask."""
 
-    _bench: "Bench"
+    _bench: "Bench | None" = None
     _device: Device
 
     def answer(self, question: tuple[Any, ...]) -> object:
@@ -55,14 +55,17 @@ class Worker:
         """Own a device, to try variants of one problem."""
         from .evaluate import Bench
 
+        self._bench = None  # the memory of the one before
         self._bench = Bench(open_device(info), problem)
 
     def try_variant(self, config: Config, stop_above_us: float) -> "Tried":
         """`Bench.try_variant`."""
+        assert self._bench is not None
         return self._bench.try_variant(config, stop_above_us)
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float) -> "Duel":
         """`Bench.duel`."""
+        assert self._bench is not None
         return self._bench.duel(configs, rounds, seconds)
 
     def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> "Setting":
