@@ -16,9 +16,11 @@ from .source import (
     LIMB_ROWS,
     LIMB_THREADS,
     MOST_LIMITED,
+    MOST_PAD_CTAS,
     PACK_THREADS,
     PACK_TILE,
     PACKED_BYTES,
+    PAD_THREADS,
     SMEM_STEP,
     identifier,
 )
@@ -155,6 +157,8 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "normwise_roundings": NORMWISE_ROUNDINGS,
         "limb_rows": LIMB_ROWS,
         "limb_threads": LIMB_THREADS,
+        "pad_threads": PAD_THREADS,
+        "most_pad_ctas": MOST_PAD_CTAS,
         "limb_held": LIMB_HELD,
         "digest": "@file digest@",
     }

@@ -48,6 +48,6 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner", ConfigError)
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
-    frame = f"{name}_frame" if config.edge is Edge.PAD else None
+    pad = f"{name}_pad" if config.edge is Edge.PAD else None
     pack = f"{name}_pack" if any(config.packs) else None
-    return KernelSource(name, code, frame, pack, f"{name}_limbs" if config.limbs else None)
+    return KernelSource(name, code, pad, pack, f"{name}_limbs" if config.limbs else None)

@@ -12,6 +12,10 @@ PACK_THREADS = 256
 """Threads of a block of the kernel that packs."""
 PACK_TILE = 64
 """Rows and columns that such a block copies at a time."""
+PAD_THREADS = 256
+"""Threads of a block of the kernel that copies to padded buffers and back: a warp of them takes a row."""
+MOST_PAD_CTAS = 4096
+"""Such blocks of a matrix: with fewer than its rows ask for they go on to further ones."""
 LIMB_THREADS = 128
 """Threads of a block of the kernel that splits operands into limbs."""
 LIMB_ROWS = 32
@@ -82,9 +86,12 @@ class KernelSource:
     """Name of the kernel, C linkage."""
     code: str
     """Complete text of the translation unit."""
-    frame: str | None = None
-    """Name of the kernel that zeroes the frame of a padded operand; arguments T* X, int ld, int rows, int cols,
-    int padded_rows, int padded_cols. None where the edge is not `pad`."""
+    pad: str | None = None
+    """Name of the kernel that copies matrices to padded buffers and back, None where the edge is not `pad`.
+
+    It has PAD_THREADS threads along x, and a CTA for each PAD_THREADS / 32 rows of a copy or fewer. Its arguments are
+    const T* X, int ld, int rows, int cols, T* copy, int ld, int rows, int cols of one matrix, then of another one,
+    whose copy may be null: then all CTAs work for the first, else every other."""
     pack: str | None = None
     """Name of the kernel that copies operands to aligned rows of k, None where none is copied.
 

@@ -220,13 +220,6 @@ class CudaDevice:
             copied: NDArray[Any] = cupy.asnumpy(array)
             return copied
 
-    def copy_2d(
-        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
-    ) -> None:
-        kind = cupy.cuda.runtime.memcpyDeviceToDevice
-        with self._device, _translated("copying"):
-            cupy.cuda.runtime.memcpy2DAsync(target, target_pitch, source, source_pitch, width, rows, kind, stream)
-
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
         return encoded_map(pointer, rows, cols, ld, dtype, box)
 

@@ -156,14 +156,6 @@ class HostDevice:
         size, swizzled = dtype.size_bytes, int(box.swizzled)
         return struct.pack("=QQ6I88x", pointer, ld * size, rows, cols, box.rows, box.cols, size, swizzled)
 
-    def copy_2d(
-        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
-    ) -> None:
-        if width and rows:
-            _strided(target, np.uint8, (rows, width), target_pitch)[:] = _strided(
-                source, np.uint8, (rows, width), source_pitch
-            )
-
     def stream(self) -> int:
         return 0
 

@@ -204,11 +204,6 @@ class Device(Protocol):
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
 
-    def copy_2d(
-        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
-    ) -> None:
-        """Copy `rows` rows of `width` bytes inside the device, on a stream. Pitches are bytes."""
-
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
         """128 bytes that tell TMA copies where a stored matrix is and what they bring of it at a time, as an argument.
 

@@ -5,18 +5,23 @@ from dataclasses import replace
 from ...codegen.config import Config
 from ...codegen.mechanisms.limbs import limb_bytes, limb_ctas
 from ...codegen.problem import Problem
-from ...codegen.source import LIMB_THREADS, PACK_THREADS, PACK_TILE, PACKED_BYTES, LaunchConfig, packed_ld
-from ..device.protocol import Device, Function
+from ...codegen.source import (
+    LIMB_THREADS,
+    MOST_PAD_CTAS,
+    PACK_THREADS,
+    PACK_TILE,
+    PACKED_BYTES,
+    PAD_THREADS,
+    LaunchConfig,
+    packed_ld,
+)
+from ..device.protocol import Function, Launcher
 from .program import Step, Value
 
-_FRAME_THREADS = 256
-_MOST_FRAME_CTAS = 1024
+_NO_MATRIX = (0,) * 8
 
-
-Place = tuple[int, int]
-"""Address and leading dimension, in elements, of a matrix."""
 Named = tuple[str, int]
-"""The same with the address by its name in a Program."""
+"""A matrix: its address by its name in a Program, and its leading dimension in elements."""
 
 
 class Packing:
@@ -86,51 +91,41 @@ class Splitting:
 class Padding:
     """Copies of A, B and C in sizes that the tiles divide, zero past what was copied."""
 
-    def __init__(self, device: Device, problem: Problem, config: Config, frame: Function) -> None:
+    def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         sizes = (problem.m, problem.n, problem.k)
         m, n, k = (-(-size // each) * each for size, each in zip(sizes, config.multiples))
         self.problem = replace(problem, m=m, n=n, k=k)
         """The product as the kernel sees it."""
-        self._device, self._size = device, problem.dtype.size_bytes
         self._given = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._padded = self.problem.stored_a, self.problem.stored_b, (m, n)
-        self.lds = max(1, self._padded[0][1]), max(1, self._padded[1][1]), n
-        """Leading dimensions of the copies of A, B and C."""
-        self._bytes = [-(-rows * cols * self._size // 256) * 256 for rows, cols in self._padded]
+        self._bytes = [-(-rows * cols * problem.dtype.size_bytes // 256) * 256 for rows, cols in self._padded]
         self.nbytes = sum(self._bytes)
         """Bytes of the copies."""
-        self._frames = []
-        for given, padded in zip(self._given, self._padded):
-            outside = padded[0] * padded[1] - given[0] * given[1]
-            ctas = min(_MOST_FRAME_CTAS, -(-outside // _FRAME_THREADS))
-            launch = LaunchConfig((max(1, ctas), 1, 1), (_FRAME_THREADS, 1, 1))
-            self._frames.append(frame.bound(launch, "Qiiiii") if outside else None)
+        a, b, c = ((name, max(1, shape[1])) for name, shape in zip(self.names, self._padded))
+        self.copies = a, b, c
+        """What the kernel reads and writes."""
 
-    names: tuple[str, ...] = ("copies",)
+        def launch(rows: int, matrices: int) -> Launcher:
+            ctas = matrices * min(MOST_PAD_CTAS, max(1, -(-rows // (PAD_THREADS // 32))))
+            return function.bound(LaunchConfig((ctas, 1, 1), (PAD_THREADS, 1, 1)), "QiiiQiii" * 2)
+
+        (rows_a, _), (rows_b, _), (rows_c, _) = self._padded
+        self._in, self._add, self._out = launch(max(rows_a, rows_b), 2), launch(rows_c, 1), launch(problem.m, 1)
+
+    names: tuple[str, ...] = "copy_a", "copy_b", "copy_c"
     """Of what `addresses` gives."""
 
     def addresses(self, memory: int) -> tuple[int, ...]:
-        """Where the copies begin."""
-        return (memory,)
+        """Where the copies lie."""
+        return memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
 
-    def matrices(self, memory: int) -> tuple[Place, Place, Place]:
-        """Where the copies of A, B and C lie in `memory`."""
-        starts = memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
-        a, b, c = zip(starts, self.lds)
-        return a, b, c
+    def before(self, given: tuple[Named, Named, Named], reads: bool, adds: bool) -> list[Step]:
+        """The launches that copy A and B where they are read, and C where it counts."""
+        of_matrices = zip(given, self._given, self.copies, self._padded)
+        a, b, c = (list[Value]((*matrix, *shape, *copy, *padded)) for matrix, shape, copy, padded in of_matrices)
+        steps: list[Step] = [(self._in, [*a, *b])] if reads else []
+        return [*steps, (self._add, [*c, *_NO_MATRIX])] if adds else steps
 
-    def fill(self, stream: int, which: int, matrix: Place, copy: Place) -> None:
-        """Copy A, B or C (0, 1 or 2) and zero the rest. Raises LaunchError."""
-        rows, cols = self._given[which]
-        self._copy(stream, matrix, copy, rows, cols)
-        frame = self._frames[which]
-        if frame is not None:
-            frame(stream, *copy, rows, cols, *self._padded[which])
-
-    def take(self, stream: int, copy: Place, matrix: Place) -> None:
-        """Copy what was asked for out of the padded C."""
-        self._copy(stream, copy, matrix, *self._given[2])
-
-    def _copy(self, stream: int, source: Place, target: Place, rows: int, cols: int) -> None:
-        pitches = target[0], target[1] * self._size, source[0], source[1] * self._size
-        self._device.copy_2d(stream, *pitches, cols * self._size, rows)
+    def after(self, copy: Named, matrix: Named) -> Step:
+        """The launch that copies what was asked for out of the padded C."""
+        return self._out, [*copy, *self._given[2], *matrix, *self._given[2], *_NO_MATRIX]

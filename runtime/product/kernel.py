@@ -38,7 +38,7 @@ class Kernel:
         self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in config.alignment)
         if self._empty:
             return
-        self._padding = Padding(device, problem, config, device.load(binary, source.frame)) if source.frame else None
+        self._padding = Padding(problem, config, device.load(binary, source.pad)) if source.pad else None
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
         self._splitting = Splitting(problem, config, device.load(binary, source.limbs)) if source.limbs else None
         inner = self._padding.problem if self._padding else problem
@@ -86,7 +86,7 @@ class Kernel:
         """
         if self._empty:
             return lambda *given: None
-        return self._padded(lda, ldb, ldc) if self._padding else Laid(self, (lda, ldb, ldc))
+        return self._padded((lda, ldb, ldc)) if self._padding else Laid(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
         """Have memory ready for so many graphs that this kernel is captured in. Raises LaunchError."""
@@ -125,12 +125,16 @@ class Kernel:
         askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
         return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in multiples)
 
-    def program(self, lds: tuple[int, int, int], reads: bool) -> Program:
-        """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it."""
-        (m, n, k), a, b = self._sizes, ("a", lds[0]), ("b", lds[1])
+    def program(self, lds: tuple[int, int, int], reads: bool, adds: bool = True) -> Program:
+        """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it, and
+        `adds` whether C does, which matters where it is copied."""
+        (m, n, k), a, b, c = self._sizes, ("a", lds[0]), ("b", lds[1]), ("c", lds[2])
         steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
         stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
-        reads = reads and k > 0
+        reads, given = reads and k > 0, (a, b, c)
+        if self._padding:
+            a, b, c = self._padding.copies
+            steps += self._padding.before(given, reads, adds)
         if self._packing and reads:
             stored = self._packing.shapes(*stored)
             step, (a, b) = self._packing.step(a, b)
@@ -142,30 +146,20 @@ class Kernel:
             made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=ld, dtype=dtype, box=box)
             maps[f"map of {name}"] = Maps(name, made)
         k = k if reads or not self._padding else 0  # what was not copied is not read, not even to be multiplied by 0
-        values = [*a, *b, "c", lds[2], m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
+        values = [*a, *b, *c, m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
         values += self._splitting.names if self._splitting else ()
         steps.append((self._main, values))
+        if self._padding:
+            steps.append(self._padding.after(c, given[2]))
         return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
 
-    def _padded(self, *lds: int) -> Run:
+    def _padded(self, lds: tuple[int, int, int]) -> Run:
         """The product of copies in sizes that the tiles divide."""
-        padding, scratch = self._padding, self._scratch
-        assert padding is not None
-        assert scratch is not None
-        reading, idle = self.program(padding.lds, True), self.program(padding.lds, False)
+        either = True, False
+        programs = {(reads, adds): self.program(lds, reads, adds) for reads in either for adds in either}
 
         def run(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-            with self._lock:
-                own = scratch.at(stream, capturing)
-                copies = padding.matrices(own[-1])
-                reads = alpha != 0 and self._sizes[2] > 0
-                given = tuple(zip((a, b, c), lds))
-                for which, copy in enumerate(copies):
-                    if (reads, reads, beta != 0)[which]:
-                        padding.fill(stream, which, given[which], copy)
-                program = reading if reads else idle
-                program.carried_out(stream, (*(address for address, _ in copies), alpha, beta, *own))
-                padding.take(stream, copies[2], given[2])
+            programs[alpha != 0, beta != 0](stream, capturing, a, b, c, alpha, beta)
 
         return run
 

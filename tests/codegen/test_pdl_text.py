@@ -33,7 +33,7 @@ CONFIGS = (
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
 TOUCHES = re.compile(
     r"fetch\(shared|put\(shared|        (pipeline\.)?fetch\(|tiles\) fetch\(|exponents\[each|"
-    r"produce\(|split_a(long|cross)\(|stage_small\(0\)|large\.(load|start)|[=?] \*a|\*a \*|\bX\[|\breturn;"
+    r"produce\(|split_a(long|cross)\(|stage_small\(0\)|large\.(load|start)|[=?] \*a|\*a \*|\bto\[row|\breturn;"
 )
 
 

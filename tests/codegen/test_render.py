@@ -37,7 +37,7 @@ def test_text_says_what_it_is_and_how_it_is_launched(family: str, edge: str) -> 
     assert config.template in kernel.code
     assert "{{" not in kernel.code
     assert "{%" not in kernel.code
-    assert (kernel.frame is not None) == (edge == "pad")
+    assert (kernel.pad is not None) == (edge == "pad")
 
 
 def test_same_input_gives_the_same_bytes_and_other_sizes_too() -> None:

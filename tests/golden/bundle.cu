@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 073c1b7a2c9bafd5. To write it again:
+// Written by tilewright, file digest 36ab5cfb6101096e. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -159,7 +159,7 @@ Need need_of(const Kernel& kernel, Index element, const Sizes& sizes)
     }
     if (kernel.pack_a) need.copies += packed_ld(sizes.m, element) * sizes.k * element;
     if (kernel.pack_b) need.copies += packed_ld(sizes.n, element) * sizes.k * element;
-    if (kernel.frame) {
+    if (kernel.pad) {
         const Sizes padded = padded_sizes(kernel, sizes);
         need.copies = whole_lines(padded.m * padded.k * element) + whole_lines(padded.k * padded.n * element)
                     + whole_lines(padded.m * padded.n * element);
@@ -173,7 +173,7 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
     if (sizes.m % kernel.multiple_m != 0 || sizes.n % kernel.multiple_n != 0 || sizes.k % kernel.multiple_k != 0) {
         return false;
     }
-    if (kernel.frame) {
+    if (kernel.pad) {
         const Sizes padded = padded_sizes(kernel, sizes);
         if (padded.m > INT_MAX / 8 || padded.n > INT_MAX / 8 || padded.k > INT_MAX / 8) return false;
     }
@@ -390,20 +390,27 @@ int pack(const Kernel& kernel, const Device& device, Call<T>* call, char* copies
     return status;
 }
 
-// Copies the rows x cols matrix X into its padded buffer and zeroes the padding around it.
+// A matrix, and the larger one to which it is copied, with zeros around it.
+template <typename T>
+struct Padded {
+    const T* X = nullptr;
+    int ld = 0, rows = 0, cols = 0;
+    T* copy = nullptr;
+    int copy_ld = 0, copy_rows = 0, copy_cols = 0;
+};
+
+// Copies one matrix or two.
 template <typename T>
 int copy_padded(
-    const Kernel& kernel, const Device& device, T* buffer, int padded_rows, int padded_cols, const T* X, int ld,
-    int rows, int cols, cudaStream_t stream)
+    const Kernel& kernel, const Device& device, Padded<T> x, Padded<T> y, cudaStream_t stream)
 {
-    const cudaError_t error = cudaMemcpy2DAsync(
-        buffer, sizeof(T) * padded_cols, X, sizeof(T) * ld, sizeof(T) * cols, rows, cudaMemcpyDeviceToDevice, stream);
-    const Index padding = Index(padded_rows) * padded_cols - Index(rows) * cols;
-    if (error != cudaSuccess || padding == 0) return status_of(error);
-    constexpr int THREADS = 256, MOST_CTAS = 65536;
-    const Index ctas = ceil_div(padding, THREADS);
-    const void* arguments[] = {&buffer, &padded_cols, &rows, &cols, &padded_rows, &padded_cols};
-    return start(kernel.frame, ctas < MOST_CTAS ? ctas : MOST_CTAS, THREADS, 1, 0, arguments, stream, device);
+    const Index rows = x.copy_rows > y.copy_rows ? x.copy_rows : y.copy_rows;
+    const Index ctas = ceil_div(rows, 8), most = 4096;
+    const void* arguments[] = {
+        &x.X, &x.ld, &x.rows, &x.cols, &x.copy, &x.copy_ld, &x.copy_rows, &x.copy_cols,
+        &y.X, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols};
+    return start(
+        kernel.pad, (ctas < most ? ctas : most) * (y.copy ? 2 : 1), 256, 1, 0, arguments, stream, device);
 }
 
 // The product by way of padded copies.
@@ -424,23 +431,20 @@ int padded_product(
     inner.m = m, inner.n = n, inner.k = k;
     inner.lda = product.trans_a ? m : k, inner.ldb = product.trans_b ? k : n, inner.ldc = n;
     int status = BUNDLE_SUCCESS;
-    const auto fill = [&](T* copy, int padded_rows, int padded_cols, const T* X, int ld, int rows, int cols) {
-        if (status == BUNDLE_SUCCESS) {
-            status = copy_padded(kernel, device, copy, padded_rows, padded_cols, X, ld, rows, cols, call.stream);
-        }
+    const auto copy = [&](const Padded<T>& x, const Padded<T>& y) {
+        if (status == BUNDLE_SUCCESS) status = copy_padded(kernel, device, x, y, call.stream);
     };
     if (reads_ab) {
-        if (product.trans_a) fill(a, k, m, call.A, call.lda, call.k, call.m);
-        else fill(a, m, k, call.A, call.lda, call.m, call.k);
-        if (product.trans_b) fill(b, n, k, call.B, call.ldb, call.n, call.k);
-        else fill(b, k, n, call.B, call.ldb, call.k, call.n);
+        Padded<T> x = {call.A, call.lda, call.m, call.k, a, inner.lda, m, k};
+        Padded<T> y = {call.B, call.ldb, call.k, call.n, b, inner.ldb, k, n};
+        if (product.trans_a) x = {call.A, call.lda, call.k, call.m, a, inner.lda, k, m};
+        if (product.trans_b) y = {call.B, call.ldb, call.n, call.k, b, inner.ldb, n, k};
+        copy(x, y);
     }
-    if (call.beta != T(0)) fill(c, m, n, call.C, call.ldc, call.m, call.n);
+    if (call.beta != T(0)) copy({call.C, call.ldc, call.m, call.n, c, n, m, n}, {});
     if (status == BUNDLE_SUCCESS) status = launch_main(kernel, device, inner, sums, counters, product);
-    if (status != BUNDLE_SUCCESS) return status;
-    return status_of(cudaMemcpy2DAsync(
-        call.C, sizeof(T) * call.ldc, c, sizeof(T) * n, sizeof(T) * call.n, call.m, cudaMemcpyDeviceToDevice,
-        call.stream));
+    copy({c, n, call.m, call.n, call.C, call.ldc, call.m, call.n}, {});
+    return status;
 }
 
 // The product by one kernel, with all that goes before it.
@@ -459,7 +463,7 @@ int multiply(
     }
     void* const sums = need.sums ? at : nullptr;
     char* const copies = at + need.sums;
-    if (kernel.frame) return padded_product(kernel, product, device, call, copies, sums, counters);
+    if (kernel.pad) return padded_product(kernel, product, device, call, copies, sums, counters);
     if (kernel.pack && call.k > 0 && call.alpha != T(0)) {
         const int status = pack(kernel, device, &call, copies);
         if (status != BUNDLE_SUCCESS) return status;
@@ -623,7 +627,7 @@ int init_product(const Product& product, const Device& device)
     const auto init_kernel = [&](const Kernel& kernel) {
         int status = allow_smem(kernel, device);
         if (status == BUNDLE_SUCCESS && kernel.pack) status = load(kernel.pack);
-        if (status == BUNDLE_SUCCESS && kernel.frame) status = load(kernel.frame);
+        if (status == BUNDLE_SUCCESS && kernel.pad) status = load(kernel.pad);
         return status;
     };
     int status = init_kernel(*product.fallback->kernel);

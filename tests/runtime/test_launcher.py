@@ -280,7 +280,6 @@ class Product:
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the fake GPU are never compiled."""
     monkeypatch.setattr(kernel_module, "compile_cached", lambda compiler, source: Binary(b"", ""))
-    monkeypatch.setattr(FakeGpu, "copy_2d", lambda *given: None)
 
 
 class Told(Product):

@@ -38,9 +38,9 @@ class QuickCompiler(HostCompiler):
 def numbered(source: KernelSource, number: int) -> KernelSource:
     """The same kernel under a name of its own."""
     name = f"{source.name}_{number}"
-    others = source.frame, source.pack, source.limbs
-    frame, pack, limbs = (each and each.replace(source.name, name) for each in others)
-    return replace(source, name=name, frame=frame, pack=pack, limbs=limbs, code=source.code.replace(source.name, name))
+    others = source.pad, source.pack, source.limbs
+    pad, pack, limbs = (each and each.replace(source.name, name) for each in others)
+    return replace(source, name=name, pad=pad, pack=pack, limbs=limbs, code=source.code.replace(source.name, name))
 
 
 def together(sources: Sequence[KernelSource]) -> KernelSource:

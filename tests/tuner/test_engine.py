@@ -107,7 +107,7 @@ def test_the_same_code_under_two_names_is_one_on_a_gpu() -> None:
         source = render(Problem(32, 32, 32), variant(text), ARCH)
         return code_digest(compile_cached(NvrtcCompiler("sm_90a"), source).image, source)
 
-    # With edges exact the guard is gone, and pad differs by its frame kernel alone.
+    # With edges exact the guard is gone, and pad differs by the kernel that copies alone.
     assert digest("tiled:16,edge=exact,unroll=16") == digest("tiled:16,edge=exact,unroll=16")
     assert digest("tiled:16,edge=exact,unroll=16") != digest("tiled:16,edge=exact,unroll=1")
     assert digest("tiled:16,edge=exact") != digest("tiled:16,edge=pad")
