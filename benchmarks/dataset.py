@@ -7,7 +7,7 @@
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
-look-up would take now for the problems of --have, beside the best that is known. `--accuracy` measures float products
+look-up would take now for the problems of --have, and what a search would try first, beside the best that is known. `--accuracy` measures float products
 that need not be `ieee`. `pack` writes a .tar.xz for each type and accuracy: a Kernel Tuner cache file and a T4 file for
 each problem. Needs CuPy.
 """
@@ -63,6 +63,8 @@ way to share out the work; the others are drawn from what the model puts within 
 not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 CHOICES = 12
 """What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
+GUESSES = 6
+"""Of searches, which kernels that came after a problem was measured may be among."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
 EDGES = Edge.EXACT, Edge.BOUNDS
@@ -217,10 +219,11 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
 
 def compiled(job: tuple[Problem, tuple[Config, ...]]) -> tuple[Problem, list[Config]]:
     """The variants of a problem, with their binaries in the cache as far as they can be compiled. Where some are known,
-    the best first: that one, and what a look-up takes beside them."""
+    the best first: that one, and what a look-up takes beside them, and what a search would guess."""
     (problem, known), info = job, KNOWN["nvidia-h200"]
     if known:
-        found = [known[0], *(config for config in choices(problem, info) if config not in known)]
+        guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
+        found = [known[0], *(each for each in (*choices(problem, info), *guesses) if each not in known)]
     else:
         found = variants(problem, info)
     compiler = compiler_for(info)
@@ -373,7 +376,7 @@ def main() -> None:
     command = commands.add_parser("measure")
     command.add_argument("file", type=Path)
     command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
-    command.add_argument("--choices", action="store_true", help="measure what a look-up takes for those problems")
+    command.add_argument("--choices", action="store_true", help="measure what look-ups and searches begin with there")
     grades = [str(grade) for grade in Grade]
     command.add_argument(
         "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
