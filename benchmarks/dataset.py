@@ -7,9 +7,9 @@
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
-look-up would take now for the problems of --have, and what a search would try first, beside the best that is known. `--accuracy` measures float products
-that need not be `ieee`. `pack` writes a .tar.xz for each type and accuracy: a Kernel Tuner cache file and a T4 file for
-each problem. Needs CuPy.
+look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
+`--accuracy` measures float products that need not be `ieee`. `pack` writes a .tar.xz for each type and accuracy: a
+Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Products that need not be `ieee`: their features, data and ranker, by made-up trials."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -80,9 +81,19 @@ def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: 
         problem = Problem.parse(shape, accuracy=accuracy)
         found = predictions(problem, H200, 300)
         assert (found[0].config.limbs > 0) is splits
-        assert [each.us for each in found] == sorted(each.us for each in found)
+        # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
+        assert all(later.us > earlier.us / 1.101 for earlier, later in itertools.pairwise(found))
+        assert len({each.config for each in found}) == len(found)
         assert {each.regret for each in found} == {ranker.regret}
         assert all(serves(each.config, problem, H200.arch) for each in found)
+
+
+@pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
+def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
+    """For the first two the ranker of the coarser accuracy hopes for less than that of a finer one."""
+    ieee, elementwise, normwise = (predictions(Problem.parse(shape, accuracy=grade), H200, 1)[0].us for grade in Grade)
+    assert elementwise <= 1.1 * ieee
+    assert normwise <= 1.1 * min(elementwise, ieee)
 
 
 def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_that_accurate() -> None:

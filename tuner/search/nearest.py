@@ -1,5 +1,6 @@
 """What to run where nothing was tuned: the config of a near shape, or the one that was learned to be the fastest."""
 
+import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ from .ranker import Predicted, ranker_of
 
 _NEAR = 1.0
 """A record up to so many doublings of m, n and k away is taken before what was learned from others."""
+
+_FINER = 1.1
+"""What a ranker of a finer accuracy expects counts as so many times that: the lower of two hopes is the bolder one."""
 
 _Kind: TypeAlias = tuple[str, DType, bool, bool, Grade]
 """Device, type, transposes and accuracy."""
@@ -80,16 +84,26 @@ def _by_kind(records: Sequence[Record]) -> _Kinds:
 
 
 def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicted]:
-    """The configs that the ranker expects most of, as they serve a problem on a GPU, at most so many, best first; none
-    where it knows nothing: for the processor, a product without work, or a type that it was not fitted to. Where it was
-    not fitted to the accuracy it is that of the next finer one."""
+    """The configs that the rankers expect most of, as they serve a problem on a GPU, at most so many, best first; none
+    where they know nothing: for the processor, a product without work, or a type that none was fitted to.
+
+    The ranker of the problem's accuracy is asked, or of the next finer one where there is none, and all of finer ones:
+    who is content with less must not wait longer."""
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return []
-    finer = (ranker_of(problem.dtype, grade) for grade in reversed(Grade) if grade.keeps(problem.accuracy))
-    ranker = next(filter(None, finer), None)
-    ranked = ranker.ranked(problem, info) if ranker else ()
-    fits = ((fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)), each) for each in ranked)
-    return list(itertools.islice((replace(each, config=config) for config, each in fits if config is not None), count))
+    grades = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
+    rankers = list(filter(None, (ranker_of(problem.dtype, grade) for grade in grades)))
+    regret = rankers[0].regret_of(problem, info) if rankers else None
+    weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
+    ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
+    found: dict[Config, Predicted] = {}
+    for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
+        config = fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
+        if config is not None and config not in found:
+            found[config] = replace(each, config=config, regret=regret)
+            if len(found) == count:
+                break
+    return list(found.values())
 
 
 def distance(tuned: Problem, problem: Problem) -> float:

@@ -122,11 +122,15 @@ class Ranker:
             self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
         return self._tables[info]
 
+    def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
+        """The regret, where it is known: on the device that was measured, for products of this accuracy. One that
+        allows kernels that are less accurate than those here may have much faster ones."""
+        return self.regret if problem.accuracy is self.accuracy and info.key == self.device_key else None
+
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
-        what it puts far behind too little was measured for the trees to know better. Nothing is said of the regret
-        where the problem allows kernels that are less accurate than those here, and perhaps much faster."""
-        same, problem = problem.accuracy is self.accuracy, replace(problem, accuracy=self.accuracy)
+        what it puts far behind too little was measured for the trees to know better."""
+        regret, problem = self.regret_of(problem, info), replace(problem, accuracy=self.accuracy)
         table = self.table(info)
         if table is None:
             return iter(())
@@ -134,7 +138,6 @@ class Ranker:
         behind = self.trees(features)
         order = np.argsort(behind, kind="stable")
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
-        regret = self.regret if same and info.key == self.device_key else None
         slower = np.exp(behind - behind[order[0]])
         return (Predicted(table.configs[rows[i]], first * slower[i], regret) for i in order)
 
