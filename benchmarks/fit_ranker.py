@@ -53,8 +53,10 @@ LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
 RANKING = 300, 6, 0.2
 """Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
-LEVEL = 60, 4, 0.1
-"""The same of what says how long the choice takes."""
+LEVEL = 200, 4, 0.1
+"""The same of what says how long a choice takes."""
+CHOSEN = 0.15
+"""It learns from variants whose times are up to so much over the best, as logarithms."""
 HOPELESS = 2.0
 """Logarithm of a slowdown from which on it makes no difference how slow a variant is."""
 FALL = 5.0
@@ -103,9 +105,9 @@ class Tuned:
         return math.log(self.us.min() / (floor_us(INFO, self.problem) or 1.0))
 
 
-def fit(tuned: Sequence[Tuned], behind: float = 0.0) -> dict[str, Any]:
-    """Trees for these problems, each of the same weight: those that rank, and those that say how long the choice takes,
-    whose time is expected to be so far `behind` the best, as a logarithm."""
+def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
+    """Trees for these problems, each of the same weight: those that rank, and those that say how long a choice
+    takes."""
     asked = IEEE_FEATURES if tuned[0].problem.accuracy is Grade.IEEE else len(FEATURES)
     ranking = _trees("QueryRMSE", *RANKING).fit(
         catboost.Pool(
@@ -115,8 +117,14 @@ def fit(tuned: Sequence[Tuned], behind: float = 0.0) -> dict[str, Any]:
             group_id=np.repeat(np.arange(len(tuned)), [len(each.us) for each in tuned]),
         )
     )
-    best = np.stack([each.features[np.argmin(each.us), :asked] for each in tuned])
-    level = _trees("RMSE", *LEVEL).fit(best, [each.level + behind for each in tuned])
+    chosen = [each.target < CHOSEN for each in tuned]
+    level = _trees("RMSE", *LEVEL).fit(
+        catboost.Pool(
+            np.concatenate([each.features[some, :asked] for each, some in zip(tuned, chosen)]),
+            np.concatenate([each.level + each.target[some] for each, some in zip(tuned, chosen)]),
+            weight=np.concatenate([np.full(some.sum(), 1 / some.sum()) for some in chosen]),
+        )
+    )
     return {"ranking": _exported(ranking, RANKING[1]), "level": _exported(level, LEVEL[1])}
 
 
@@ -278,7 +286,7 @@ def main() -> None:
             print(told(name, values))
         sure = judged["look-up, measured"] if len(judged["look-up, measured"]) else judged["look-up's first measured"]
         regret = float(np.quantile(sure, 0.9))
-        trees = fit(tuned, float(np.log(sure).mean()))
+        trees = fit(tuned)
         document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if not options.judge:
         # A line for each kernel and for each list of a tree.
