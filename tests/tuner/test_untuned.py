@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 import tilewright
+from tilewright.codegen.families import default_config
+from tilewright.runtime.device.detect import choose
 from tilewright.runtime.settings import CACHE_VARIABLE
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.first_use import likely
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "8"]
@@ -64,7 +68,11 @@ def test_parts_fill_rows_and_a_file_is_continued(
     assert measure("predict") == [one, two]  # nothing is left to do
     one, two = measure("first-use")
     assert 0 < one["first_use_s"] < 60
-    assert one["first_use_us"] == one["predicted_us"]  # the processor has nothing but the default
+    info, problem = choose("host").info, untuned.drawn(2, 48)[0]
+    records = tuple(Store(tmp_path / "empty").records())
+    expected = likely(problem, info, records, default_config(problem, info.arch))
+    assert one["first_use"] in map(str, expected)
+    assert one["first_use_us"] > 0
     one, two = measure("tune")
     assert one["tuned_us"] > 0 < one["tune_trials"]
     assert "tuned" not in two
