@@ -15,7 +15,7 @@ from typing import Any
 import faults
 import pytest
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import DeviceError, StoreError, TuningError
+from tilewright.codegen.errors import ConfigError, DeviceError, StoreError, TuningError
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import Choice, choose
 from tilewright.runtime.store.record import Record, Status
@@ -273,7 +273,9 @@ class TestHost(Faults):
         assert watching.records == []
         assert started == []
 
-    def test_runs_that_follow_each_other_share_processes(self, tmp_path: Path, started: list[int]) -> None:
+    def test_runs_that_follow_each_other_share_processes(
+        self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         other = replace(self.problem, m=self.problem.m + 8)
         with child.kept_between_runs():
             self.run(tmp_path, Watching(), 4, 8)
@@ -285,6 +287,15 @@ class TestHost(Faults):
             assert result.best.problem == other
             assert dict(result.statuses) == {"ok": 2}
             assert len(started) == len(first) + 1
+
+            def fails(self: object, question: object, limit_s: float) -> None:
+                raise ConfigError("a result that is wrong")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(child.Child, "ask", fails)
+                with pytest.raises(ConfigError, match="the final comparison failed"):
+                    self.run(tmp_path, Watching(), 16)
+            assert sum(map(alive, started)) == len(first) - 1  # who knows how it left the device
         assert all_gone(started)
         self.run(tmp_path, Watching(), 4, 16)
         assert all_gone(started)

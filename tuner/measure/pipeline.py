@@ -54,6 +54,8 @@ class Isolated:
         """Compile processes."""
         self._worker = child_for(_MEASURING)
         self._opened = False
+        self._sound = False
+        """Whether the worker's device is known to be in order: it came to the end of a duel."""
         self._to_compile: deque[_Job] = deque()
         self._compiled: deque[_Job] = deque()
         self._known: dict[str, Record] = {}
@@ -253,7 +255,9 @@ class Isolated:
                 self._to_compile.clear()
                 while not self._opened or self._worker.jobs:
                     self._wait(1.0)
-                return cast(Duel, self._worker.ask(("duel", configs, rounds, seconds), DUEL_LIMIT_S))
+                duel = cast(Duel, self._worker.ask(("duel", configs, rounds, seconds), DUEL_LIMIT_S))
+                self._sound = True
+                return duel
             except ChildDiedError as error:
                 self._restart(str(error))
             except (TilewrightError, MemoryError) as error:
@@ -265,4 +269,7 @@ class Isolated:
         """End every process, or leave it to the next run."""
         for child in self.compilers:
             leave(child, _COMPILING)
-        leave(self._worker, _MEASURING)
+        if self._sound:
+            leave(self._worker, _MEASURING)
+        else:
+            self._worker.end()
