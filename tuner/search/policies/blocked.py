@@ -131,7 +131,7 @@ def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     return bool(group == 4 or 4 < group < 2 * rows)
 
 
-def side_fits(extent: int, side: int, usual: Collection[int], fitted: Collection[int]) -> bool:
+def _side_fits(extent: int, side: int, usual: Collection[int], fitted: Collection[int]) -> bool:
     """Whether one or two tiles of `side` cover that much of C with clearly less to spare than any of the usual sides,
     and not much more than the best of those that fit."""
 
@@ -141,6 +141,26 @@ def side_fits(extent: int, side: int, usual: Collection[int], fitted: Collection
 
     least = min(map(covered, usual))
     return covered(side) <= min(_FITS * least, _NEARLY * min(map(covered, fitted))) and least < math.inf
+
+
+def sides_fit(
+    rows: Collection[int], fitted_m: Collection[int], columns: Collection[int], fitted_n: Collection[int]
+) -> tuple[Rule[Any], ...]:
+    """That sides of block tiles between the usual `rows` and `columns` are tried where they fit a narrow C."""
+    return (
+        Rule(
+            "block tiles between the usual ones fit a narrow C, by their rows",
+            lambda problem, config, arch: (
+                config.tile.block_m not in fitted_m or _side_fits(problem.m, config.tile.block_m, rows, fitted_m)
+            ),
+        ),
+        Rule(
+            "block tiles between the usual ones fit a narrow C, by their columns",
+            lambda problem, config, arch: (
+                config.tile.block_n not in fitted_n or _side_fits(problem.n, config.tile.block_n, columns, fitted_n)
+            ),
+        ),
+    )
 
 
 SHAPES_PAY: tuple[Rule[Any], ...] = (

@@ -55,18 +55,7 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         "the larger instructions run at twice the rate where the device has them",
         lambda problem, config, arch: config.tile.mma_k != 4 or "dmma.m16n8" not in arch.instructions,
     ),
-    Rule(
-        "block tiles between the usual ones fit a narrow C, by their rows",
-        lambda problem, config, arch: (
-            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _ROWS, FITTED_M)
-        ),
-    ),
-    Rule(
-        "block tiles between the usual ones fit a narrow C, by their columns",
-        lambda problem, config, arch: (
-            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, _COLUMNS, FITTED_N)
-        ),
-    ),
+    *blocked.sides_fit(_ROWS, FITTED_M, _COLUMNS, FITTED_N),
     Rule(
         "a warp tile is at most twice as long as wide, or one or two span the side of a block tile that fits a narrow "
         "C",

@@ -206,18 +206,7 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
         "that fit a narrow C, with fragments double-buffered and few accumulators to pass on",
         _non_power_of_two_pays,
     ),
-    Rule(
-        "block tiles between the usual ones fit a narrow C, by their rows",
-        lambda problem, config, arch: (
-            config.tile.block_m not in FITTED_M or blocked.side_fits(problem.m, config.tile.block_m, _ROWS, FITTED_M)
-        ),
-    ),
-    Rule(
-        "block tiles between the usual ones fit a narrow C, by their columns",
-        lambda problem, config, arch: (
-            config.tile.block_n not in FITTED_N or blocked.side_fits(problem.n, config.tile.block_n, _COLUMNS, FITTED_N)
-        ),
-    ),
+    *blocked.sides_fit(_ROWS, FITTED_M, _COLUMNS, FITTED_N),
     Rule(
         "sides of a block tile between those of whole warps with powers of two are for thread tiles with others",
         lambda problem, config, arch: (
