@@ -103,20 +103,23 @@ def tune(
     versions = versions_of(info, compiler_for(info))
     shelf.make()
     interrupted: list[int] = []
-    with ExitStack() as ending:
+    with ExitStack() as starting:
         # Its processes start, and the device with them, while this one lists what may be tried.
         evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
-        ending.callback(evaluator.close)
+        starting.callback(evaluator.close)
         if configs:
             plan = named(problem, info, shelf, configs)
             budget = replace(budget, trials=plan.keep)
         else:
             plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
-        found, search = plan.found, plan.search
-        run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
+        processes = starting.pop_all()
+    found, search = plan.found, plan.search
+    run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
+    with ExitStack() as ending:
         ending.callback(search.close)
         if file is not None:
             ending.callback(lambda: write_both(file, run.recording(problem, info)))
+        ending.push(processes)  # which end first
         run.progress.started(problem, info, found, budget, run.resumed)
         for point, entry in plan.earlier.items():
             run.progress.resumed(problem, info, found.config_at(point), entry)

@@ -71,7 +71,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
 def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
-    with place(tmp_path, shapes=8, pause_s=2.5) as here:  # long trials: a busy machine passes on late that it is gone
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:  # long trials: a busy machine passes on late that it is gone
         where = (*WORKERS, "4") if own else here.named
         if not own:
             here.scheduler()
@@ -96,7 +96,7 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
 
 @pytest.mark.slow
 def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=8, pause_s=2.5) as here:
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:
         port = free_port()
         scheduler = here.scheduler(port=port)
         workers = here.start("worker", *here.named, *WORKERS, "3")

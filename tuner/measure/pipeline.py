@@ -267,9 +267,9 @@ class Isolated:
 
     def close(self) -> None:
         """End every process, or leave it to the next run."""
-        for child in self.compilers:
-            leave(child, _COMPILING)
         if self._sound:
             leave(self._worker, _MEASURING)
         else:
-            self._worker.end()
+            self._worker.end()  # first: it may be about to measure what nobody asks for any more
+        for child in self.compilers:
+            leave(child, _COMPILING)
