@@ -69,19 +69,16 @@ class Program:
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         """Carry it out. Raises LaunchError, and CaptureError where a graph would need memory that is not there."""
+        values: tuple[Any, ...] = a, b, c, alpha, beta
         if not self.shared:
-            values = a, b, c, alpha, beta, *self.constants
+            values += self.constants
             for launch, _, pick in self.steps:
                 launch(stream, *pick(values))
             return
         with self.lock:
-            own = self.addresses(stream, capturing) if self.addresses else ()
-            self.carried_out(stream, (a, b, c, alpha, beta, *own))
-
-    def carried_out(self, stream: int, values: tuple[Any, ...]) -> None:
-        """As a call where the lock is held; `values` are what is given and the addresses."""
-        if self.maps:
+            if self.addresses:
+                values += self.addresses(stream, capturing)
             values += tuple(maps[values[number]] for number, maps in self.maps)
-        values += self.constants
-        for launch, _, pick in self.steps:
-            launch(stream, *pick(values))
+            values += self.constants
+            for launch, _, pick in self.steps:
+                launch(stream, *pick(values))

@@ -92,7 +92,7 @@ class Predicted:
     """As the portfolio has it: vectors and edge are those of no problem in particular."""
     us: float
     """Expected microseconds."""
-    regret: float | None
+    regret: float | None = None
     """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit; None
     on another device than that which was measured."""
 
@@ -130,7 +130,7 @@ class Ranker:
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
         what it puts far behind too little was measured for the trees to know better."""
-        regret, problem = self.regret_of(problem, info), replace(problem, accuracy=self.accuracy)
+        problem = replace(problem, accuracy=self.accuracy)
         table = self.table(info)
         if table is None:
             return iter(())
@@ -139,7 +139,7 @@ class Ranker:
         order = np.argsort(behind, kind="stable")
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
         slower = np.exp(behind - behind[order[0]])
-        return (Predicted(table.configs[rows[i]], first * slower[i], regret) for i in order)
+        return (Predicted(table.configs[rows[i]], first * slower[i]) for i in order)
 
 
 def plain(config: Config) -> Config:

@@ -38,7 +38,7 @@ static int gives(PyObject *given, PyObject *wanted)
     return same;
 }
 
-/* What Program.carried_out does, where `values` begin with what is given. -1 with an exception. */
+/* What calling a Program does under its lock, where `values` begin with what is given. -1 with an exception. */
 static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values)
 {
     PyObject *own = NULL, *maps = kept[MAPS], *constants = kept[CONSTANTS], *steps = kept[STEPS];
