@@ -8,8 +8,9 @@
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
 look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
-`--accuracy` measures float products that need not be `ieee`. `pack` writes a .tar.xz for each type and accuracy: a
-Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+`--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each takes its `--share`
+of the problems to a file of its own. `pack` writes a .tar.xz for each type and accuracy: a Kernel Tuner cache file and
+a T4 file for each problem. Needs CuPy.
 """
 
 import argparse
@@ -255,15 +256,32 @@ def measured(
     return vendor_us, entries
 
 
+SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPUs"
+
+
+def share_of(text: str) -> slice:
+    """What `2/3` takes of a list: every third, from the second on."""
+    first, _, every = text.partition("/")
+    if not (first.isdecimal() and every.isdecimal() and 1 <= int(first) <= int(every)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write I/N, such as 1/2 or 2/2")
+    return slice(int(first) - 1, None, int(every))
+
+
 def measure(
-    path: Path, have: Path | None, again: bool, seconds: float, processes: int, accuracy: Grade = Grade.IEEE
+    path: Path,
+    have: Path | None,
+    again: bool,
+    seconds: float,
+    processes: int,
+    accuracy: Grade = Grade.IEEE,
+    share: slice = slice(None),
 ) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
     whose choices are measured."""
     end, info = time.monotonic() + seconds, choose("cuda").info
     done = {each.problem for each in read(path)} if path.exists() else set()
     known = {each.problem: each.fastest for each in read(have)} if have else {}
-    left = [(problem, known.get(problem, ())) for problem in problems(accuracy) if problem not in done]
+    left = [(problem, known.get(problem, ())) for problem in problems(accuracy)[share] if problem not in done]
     left = [job for job in left if bool(job[1]) is again]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
@@ -382,6 +400,7 @@ def main() -> None:
         "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
     )
     command.add_argument("--seconds", type=float, default=500.0)
+    command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("pack")
     command.add_argument("file", type=Path, nargs="+", help="files of `measure`, or folders of packed ones")
@@ -389,7 +408,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "measure":
         accuracy = Grade.parse(options.accuracy)
-        measure(options.file, options.have, options.choices, options.seconds, options.processes, accuracy)
+        processes, share = options.processes, options.share
+        measure(options.file, options.have, options.choices, options.seconds, processes, accuracy, share)
     else:
         pack(options.file, options.folder)
 

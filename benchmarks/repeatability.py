@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dataset import SHARE_HELP, share_of
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device
@@ -35,7 +36,7 @@ def summary_of(rows: Sequence[Row]) -> Row:
 
 def steps_of(results: Results, device: Device, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
     """The tunings that are left; after the last one of a shape its winners are timed."""
-    for problem, row in results.rows.items():
+    for problem, row in results.own.items():
         winners: list[str] = row.setdefault("winners", [])
         for seed in range(len(winners), options.times + 1):  # once more where only the timing is left
             if "spread_percent" in row:
@@ -46,12 +47,12 @@ def steps_of(results: Results, device: Device, options: argparse.Namespace) -> I
                     found = tuned(device, problem, options.effort, options.tune_seconds, seed)
                     row["winners"].append(found["tuned"])
                     row.setdefault("trials", []).append(found["tune_trials"])
-                    results.save(summary_of(list(results.rows.values())))
+                    results.save()
                 if len(row["winners"]) == options.times:
                     _, times = timed(device, problem, row["winners"], options.contest_seconds)
                     row["us"] = [times[config] for config in row["winners"]]
                     row["spread_percent"] = 100 * (max(row["us"]) / min(row["us"]) - 1)
-                    results.save(summary_of(list(results.rows.values())))
+                    results.save()
 
             yield f"{problem}, {seed + 1}", step
 
@@ -62,7 +63,7 @@ def taken_over(results: Results, first: Path, head: Row) -> None:
     if any(document.get(key) != head[key] for key in ("ranker", "device", "effort", "versions")):
         return
     configs = {(r["m"], r["n"], r["k"], r["dtype"], r["trans"]): r["tuned"] for r in document["rows"] if "tuned" in r}
-    for problem, row in results.rows.items():
+    for problem, row in results.own.items():
         found = configs.get((problem.m, problem.n, problem.k, problem.dtype.value, problem.trans))
         if found and not row.get("winners"):
             row["winners"] = [found]
@@ -81,15 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--effort", choices=tuple(EFFORTS), default="normal")
     parser.add_argument("--tune-seconds", type=float, help="of a tuning, in place of the effort's")
     parser.add_argument("--contest-seconds", type=float, default=CONTEST_SECONDS)
+    parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
     device = open_device(choose(options.device).info)
     head = head_of(device, effort=options.effort)
-    results = Results(options.output, head, drawn(COUNT, options.largest)[: options.shapes])
+    problems = drawn(COUNT, options.largest)[: options.shapes]
+    results = Results(options.output, head, problems, summary_of, options.share)
     taken_over(results, options.first, head)
     in_time(steps_of(results, device, options), options.seconds, PARTS["tune"])
-    found = summary_of(list(results.rows.values()))
-    results.save(found)
-    print(json.dumps(found, indent=1))
+    print(json.dumps(results.save(), indent=1))
 
 
 if __name__ == "__main__":

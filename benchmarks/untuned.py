@@ -8,10 +8,11 @@
 60 shapes are drawn by SEED, log-uniform, both types and nn, nt and tn in turn, none within 15% in every dimension of a
 shape of the data set or of one with a record that ships, whatever the order of its sizes; the first 30 are tuned. A run
 goes on with the file that it finds and ends when the next shape would take it past `--seconds`; each shape is written
-when it is done. What is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew,
-all that was found before included, so that the times of a row are of one contest. First use and tuning begin with an
-empty store, first use with an empty compile cache as well. The file belongs to one ranker: it has to be
-begun again after another one was fitted. Times above are those of an H200 with 16 processors.
+when it is done. With several GPUs, a process for each takes its `--share` of the shapes and writes the same file. What
+is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew, all that was found
+before included, so that the times of a row are of one contest. First use and tuning begin with an empty store, first
+use with an empty compile cache as well. The file belongs to one ranker: it has to be begun again after another one was
+fitted. Times above are those of an H200 with 16 processors.
 """
 
 import argparse
@@ -28,8 +29,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataset import MOST_STEPS
+from dataset import MOST_STEPS, SHARE_HELP, share_of
 from dataset import problems as training
+from filelock import FileLock
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
@@ -86,23 +88,39 @@ def near(sizes: Sequence[int], other: Sequence[int]) -> bool:
 
 
 class Results:
-    """A file of rows, written anew after each."""
+    """A file of rows, written anew after each. Other processes may write the rows outside `share` meanwhile."""
 
-    def __init__(self, path: Path, head: Row, problems: Sequence[Problem]) -> None:
-        self.path, self.problems = path, problems
+    def __init__(
+        self,
+        path: Path,
+        head: Row,
+        problems: Sequence[Problem],
+        summary_of: Callable[[Sequence[Row]], Row],
+        share: slice = slice(None),
+    ) -> None:
+        self.path, self.problems, self.summary_of = path, problems, summary_of
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.document: Row = json.loads(path.read_text()) if path.exists() else head | {"rows": []}
         for key in ("ranker", "seed", "device"):
             if self.document[key] != head[key]:
                 raise SystemExit(f"{path} is of another {key}: begin a new file")
-        rows = {_key(row): row for row in self.document["rows"]}
-        self.rows = {problem: rows.get(str(problem), _sizes(problem)) for problem in problems}
+        self.rows = self._read()
+        self.own = {problem: self.rows[problem] for problem in problems[share]}
 
-    def save(self, summary: Row) -> None:
-        """Write all rows that have something to tell."""
-        rows = [row for problem, row in self.rows.items() if row != _sizes(problem)]
-        self.document |= {"summary": summary, "rows": rows}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, (json.dumps(self.document, indent=1) + "\n").encode())
+    def save(self) -> Row:
+        """Write all rows that have something to tell, and their summary, which is returned."""
+        with FileLock(f"{self.path}.lock"):
+            self.rows = self._read() | self.own
+            found = self.summary_of(list(self.rows.values()))
+            rows = [row for problem, row in self.rows.items() if row != _sizes(problem)]
+            self.document |= {"summary": found, "rows": rows}
+            write_whole(self.path, (json.dumps(self.document, indent=1) + "\n").encode())
+        return found
+
+    def _read(self) -> dict[Problem, Row]:
+        document = json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
+        rows = {_key(row): row for row in document["rows"]}
+        return {problem: rows.get(str(problem), _sizes(problem)) for problem in self.problems}
 
 
 def _sizes(problem: Problem) -> Row:
@@ -232,7 +250,7 @@ def steps_of(results: Results, device: Device, options: argparse.Namespace) -> I
     """What is left to do of a part."""
     some = results.problems[: options.tuned]
     done_by = {"predict": "predicted_us", "first-use": "first_use_us", "tune": "tuned_us"}[options.part]
-    for problem, row in results.rows.items():
+    for problem, row in results.own.items():
         if done_by in row or (options.part == "tune" and problem not in some):
             continue
 
@@ -244,7 +262,7 @@ def steps_of(results: Results, device: Device, options: argparse.Namespace) -> I
             try:
                 measure_row(device, problem, row, options.contest_seconds)
             finally:
-                results.save(summary_of(list(results.rows.values())))
+                results.save()
 
         yield str(problem), step
 
@@ -262,17 +280,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--effort", choices=tuple(EFFORTS), default="normal", help="of tuning")
     parser.add_argument("--tune-seconds", type=float, help="of tuning a shape, in place of the effort's")
     parser.add_argument("--contest-seconds", type=float, default=CONTEST_SECONDS, help="of timing side by side (1)")
+    parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
     device = open_device(choose(options.device).info)
     head = head_of(device, effort=options.effort)
-    results = Results(options.output, head, drawn(options.count, options.largest))
+    results = Results(options.output, head, drawn(options.count, options.largest), summary_of, options.share)
     if options.part != "none":
         for problem in results.problems[:2]:  # what is read once for each type is not the first shape's
             Store(Path("no-such-folder").absolute()).lookup(device.info, problem, nearest)
         in_time(steps_of(results, device, options), options.seconds, PARTS[options.part])
-    found = summary_of(list(results.rows.values()))
-    results.save(found)
-    print(json.dumps(found, indent=1))
+    print(json.dumps(results.save(), indent=1))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+from argparse import ArgumentTypeError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,6 +89,24 @@ def test_parts_fill_rows_and_a_file_is_continued(
         measure("predict")
 
 
+def test_two_processes_fill_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    untuned, file = script("untuned", monkeypatch), tmp_path / "new" / "untuned.json"
+    given = {"ranker": "r", "seed": 1, "device": "d"}, untuned.drawn(5, 48), len
+    both = [untuned.Results(file, *given, untuned.share_of(share)) for share in ("1/2", "2/2")]
+    assert [list(each.own) for each in both] == [given[1][::2], given[1][1::2]]
+    for done, (results, problem) in enumerate(zip(both * 2, given[1]), 1):
+        results.own[problem]["predicted_us"] = float(done)
+        results.save()
+        assert [row["predicted_us"] for row in json.loads(file.read_text())["rows"]] == list(range(1, done + 1))
+    assert untuned.Results(file, *given).own == untuned.Results(file, *given).rows == both[1].rows
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
+def test_a_share_is_one_of_some(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentTypeError, match="write I/N"):
+        script("dataset", monkeypatch).share_of(text)
+
+
 def test_ratios_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     untuned = script("untuned", monkeypatch)
     found = untuned.spread_of([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0])
@@ -119,9 +138,10 @@ def test_tunings_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     begun["rows"] = [{**{name: row[name] for name in ("m", "n", "k", "dtype", "trans")}, "tuned": row["winners"][0]}]
     (tmp_path / "first").write_text(json.dumps(begun))
     head = {key: begun[key] for key in ("device", "seed", "ranker", "effort", "versions")}
-    results = repeatability.Results(tmp_path / "new", head, repeatability.drawn(1, 48))
+    given = head, repeatability.drawn(1, 48), repeatability.summary_of
+    results = repeatability.Results(tmp_path / "new", *given)
     repeatability.taken_over(results, tmp_path / "first", head)
     assert [row["winners"] for row in results.rows.values()] == [[row["winners"][0]]]
-    repeatability.taken_over(other := repeatability.Results(tmp_path / "new", head, repeatability.drawn(1, 48)),
-        tmp_path / "first", {**head, "ranker": "another"})  # fmt: skip
+    other = repeatability.Results(tmp_path / "new", *given)
+    repeatability.taken_over(other, tmp_path / "first", {**head, "ranker": "another"})
     assert not any("winners" in row for row in other.rows.values())
