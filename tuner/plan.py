@@ -35,6 +35,8 @@ class Plan:
     """These too, where they work: what the store has for the problem."""
     stop_over: float = 1.3
     """A variant that takes so many times the best after its first repetitions is not timed any longer."""
+    first: Point | None = None
+    """What the library would run now: the search goes on until it was tried, lest tuning makes a product slower."""
 
 
 def searched(
@@ -58,9 +60,10 @@ def searched(
     found = candidates(problem, info, choices, beyond_advice(problem, info, records) if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
-    guesses = [*known, *first_guesses(problem, info, found.configs, records)]
+    now = shelf.lookup(info, problem, nearest).config
+    guesses = [now, *known, *first_guesses(problem, info, found.configs, records)]
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    return Plan(found, AskAhead(asked, journal), journal.entries, keep, tuple(known))
+    return Plan(found, AskAhead(asked, journal), journal.entries, keep, tuple(known), first=found.point_of(now))
 
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +22,11 @@ from .ending import Watched, check_time, noting_signals, why_nothing
 from .measure.decide import NAIVE, decided, judge
 from .measure.evaluate import Duel, InProcess, Phases, Tried
 from .measure.pipeline import TRY_LIMIT_S, Isolated
-from .plan import check_tunable, named, searched
+from .plan import Plan, check_tunable, named, searched
 from .recording.entry import Entry
 from .recording.files import Recording, t4_path, write_both
 from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
-from .search.ahead import AskAhead, InOrder
-from .search.candidates import Candidates
 from .search.space import Point
 
 Evaluator = Isolated | InProcess
@@ -113,10 +111,9 @@ def tune(
         else:
             plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
         processes = starting.pop_all()
-    found, search = plan.found, plan.search
-    run = _Run(found, search, budget, Watched(progress or Progress(), interrupted), plan.earlier, plan.stop_over)
+    found, run = plan.found, _Run(plan, budget, Watched(progress or Progress(), interrupted))
     with ExitStack() as ending:
-        ending.callback(search.close)
+        ending.callback(plan.search.close)
         if file is not None:
             ending.callback(lambda: write_both(file, run.recording(problem, info)))
         ending.push(processes)  # which end first
@@ -202,61 +199,58 @@ def _told(effort: str, budget: Budget) -> str:
 class _Run:
     """A run on its way: what was tried, and what it adds up."""
 
-    found: Candidates
-    search: AskAhead | InOrder
+    plan: Plan
     budget: Budget
     progress: Progress
-    earlier: Mapping[Point, Entry]
-    """What earlier runs told."""
-    stop_over: float
-    """A variant that takes so many times the best after its first repetitions is not timed any longer."""
     sampler_s: float = 0.0
     best: Record | None = None
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Point, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for point, entry in self.earlier.items():
+        for point, entry in self.plan.earlier.items():
             if entry.time_us is not None:
-                self.times[self.found.config_at(point)] = entry.time_us
+                self.times[self.plan.found.config_at(point)] = entry.time_us
 
     @property
     def resumed(self) -> int:
         """Variants that earlier runs tried."""
-        return len(self.earlier)
+        return len(self.plan.earlier)
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""
         asked = self.resumed
         stopped = ""
+        waits_for_first = False
         while True:
-            while not stopped and evaluator.room() > 0 and (self.search.ready() or not evaluator.busy()):
+            while not stopped and evaluator.room() > 0 and (self.plan.search.ready() or not evaluator.busy()):
                 if asked >= self.budget.trials:
                     stopped = "trials"
                     break
                 begin = time.perf_counter()
-                point = self.search.ask()
+                point = self.plan.search.ask()
                 self.sampler_s += time.perf_counter() - begin
                 if point is None:
                     stopped = "space"
                     break
-                evaluator.submit(self.found.config_at(point))
+                evaluator.submit(self.plan.found.config_at(point))
+                waits_for_first |= point == self.plan.first
                 asked += 1
             waits_for_sampler = not stopped and evaluator.room() > 0
-            limit_us = self.stop_over * min(self.times.values(), default=math.inf)
+            limit_us = self.plan.stop_over * min(self.times.values(), default=math.inf)
             for tried in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
                 self._tell(tried)
             if interrupted:
                 return "interrupt"
             if evaluator.given_up:
                 return f"crashes: {evaluator.given_up}"
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and not (waits_for_first and self.plan.first not in self.entries):
                 return "seconds"
             if stopped and not evaluator.busy():
                 return stopped
 
     def _tell(self, tried: Tried) -> None:
-        record, point = tried.record, self.found.point_of(tried.record.config)
+        record, point = tried.record, self.plan.found.point_of(tried.record.config)
         assert point is not None
         self.entries[point] = entry = entry_of(tried)
         ok = record.status is Status.OK
@@ -265,7 +259,7 @@ class _Run:
             if self.best is None or record.median_us < self.best.median_us:
                 self.best = record
         begin = time.perf_counter()
-        self.search.tell(point, entry)
+        self.plan.search.tell(point, entry)
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 
@@ -285,7 +279,8 @@ class _Run:
     def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
         """All trials, those of earlier runs first."""
         kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
-        return Recording(info.name, kernel, size, self.found.space.dimensions, {**self.earlier, **self.entries})
+        dimensions = self.plan.found.space.dimensions
+        return Recording(info.name, kernel, size, dimensions, {**self.plan.earlier, **self.entries})
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""

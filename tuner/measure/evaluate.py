@@ -23,8 +23,9 @@ from ...runtime.store.versions import versions_of
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
-_FAR_BEHIND, _FEW_ROUNDS = 4.0, 3
-"""Contenders that take so many times as long as the fastest config have so many rounds, by themselves."""
+_FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
+"""Contenders that take so many times as long as the fastest config have so many rounds, by themselves; one product
+where it takes so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,10 @@ class Bench:
             samples, clock_mhz = timer.rounds(near, rounds, seconds=seconds)
             if behind:
                 few = min(rounds, _FEW_ROUNDS)
-                late: dict[Config | None, Launch] = {config: contenders[config] for config in behind}
-                samples.update(timer.rounds(late, few)[0])
+                short: dict[Config | None, Launch] = {c: contenders[c] for c in behind if alone_us[c] < _LONG_US}
+                samples.update(timer.rounds(short, few)[0])
+                for config in behind:
+                    samples.setdefault(config, [alone_us[config]])
             between = _between(timer, near) if timer.plan.between else {}
             medians = {config: statistics.median(samples[config]) for config in configs}
             # Operands of gigabytes take a second to be copied: for those alone that may win.
