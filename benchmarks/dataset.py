@@ -2,15 +2,17 @@
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
     python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices
+    python benchmarks/dataset.py search found.jsonl --have benchmarks/results/nvidia-h200/dataset --trials 200
     python benchmarks/dataset.py measure normwise.jsonl --accuracy normwise
     python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
 look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
-`--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each takes its `--share`
-of the problems to a file of its own. `pack` writes a .tar.xz for each type and accuracy: a Kernel Tuner cache file and
-a T4 file for each problem. Needs CuPy.
+`search` tunes problems of --have, the narrowest first, and keeps every trial: what `measure` tries of a narrow problem
+is a tenth behind what a search finds. `--accuracy` measures float products that need not be `ieee`. With several GPUs,
+a process for each takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and
+accuracy: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import CompileError
+from tilewright.codegen.errors import CompileError, TuningError
 from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
@@ -42,6 +44,7 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
@@ -53,6 +56,7 @@ from tilewright.tuner.search.nearest import fitted
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
+from tilewright.tuner.tune import tune
 
 SEED = 20261123
 TRIALS, GRADED_TRIALS = 100, 60
@@ -289,10 +293,7 @@ def measure(
                 continue  # all are known
             begin = time.monotonic()
             vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
-            trials = [[str(config), entry.packed()] for config, entry in entries.items()]
-            row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
-            row |= {"accuracy": problem.accuracy.value, "vendor_us": vendor_us, "trials": trials}
-            file.write(json.dumps(row) + "\n")
+            file.write(_line(Trials(problem, entries, vendor_us)))
             file.flush()
             best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
             spent = time.monotonic() - begin
@@ -306,8 +307,39 @@ def measure(
                 break
 
 
+def search(path: Path, have: Path, trials: int, seconds: float, share: slice) -> None:
+    """Go on with a file of searches until the time is up, the narrowest problems first."""
+    end = time.monotonic() + seconds
+    done = {each.problem for each in read(path)} if path.exists() else set()
+    known = sorted((each.problem for each in read(have)), key=lambda problem: min(problem.m, problem.n, problem.k))
+    with path.open("a") as file, kept_between_runs(), tempfile.TemporaryDirectory() as folder:
+        for problem in known[share]:
+            if problem in done:
+                continue
+            if time.monotonic() > end:
+                break
+            record = Path(folder) / "trials.json"
+            try:
+                found = tune(problem, device="cuda", trials=trials, store=f"{folder}/{problem}", record=record)
+            except TuningError as error:
+                print(f"{problem}: {error}", file=sys.stderr, flush=True)
+                continue
+            file.write(_line(_trials(read_cache_file(record), None)))
+            file.flush()
+            best = f"best {found.best.median_us:.2f} us, {found.best.config}"
+            print(f"{problem}: {found.trials} trials, {best}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def _line(trials: Trials) -> str:
+    """As `read` takes it."""
+    problem, entries = trials.problem, [[str(config), entry.packed()] for config, entry in trials.entries.items()]
+    row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
+    row |= {"accuracy": problem.accuracy.value, "vendor_us": trials.vendor_us, "trials": entries}
+    return json.dumps(row) + "\n"
+
+
 def read(path: Path) -> Iterator[Trials]:
-    """All problems of a file of `measure`, or of the packed files of a folder."""
+    """All problems of a file of `measure` or `search`, or of the packed files of a folder."""
     if path.is_dir():
         for packed in sorted(path.glob("*.tar.xz")):
             with tarfile.open(packed) as archive:
@@ -332,7 +364,10 @@ def _unpacked(text: str, vendor_us: float | None) -> Trials:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(text)
         file.flush()
-        recording = read_cache_file(Path(file.name))
+        return _trials(read_cache_file(Path(file.name)), vendor_us)
+
+
+def _trials(recording: Recording, vendor_us: float | None) -> Trials:
     _, *kind = recording.kernel_name.split()
     problem = Problem.parse("x".join(map(str, recording.problem_size)), *kind)
     entries = {}
@@ -388,7 +423,7 @@ def _as_files(trials: Trials) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure or pack."""
+    """Measure, search or pack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("measure")
@@ -402,14 +437,24 @@ def main() -> None:
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
+    command = commands.add_parser("search")
+    command.add_argument("file", type=Path)
+    command.add_argument("--have", type=Path, required=True, help="a folder of packed files, whose problems are tuned")
+    command.add_argument("--trials", type=int, default=200, help="variants of a problem at most (200)")
+    command.add_argument("--seconds", type=float, default=500.0)
+    command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command = commands.add_parser("pack")
-    command.add_argument("file", type=Path, nargs="+", help="files of `measure`, or folders of packed ones")
+    command.add_argument(
+        "file", type=Path, nargs="+", help="files of `measure` and `search`, or folders of packed ones"
+    )
     command.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "measure":
         accuracy = Grade.parse(options.accuracy)
         processes, share = options.processes, options.share
         measure(options.file, options.have, options.choices, options.seconds, processes, accuracy, share)
+    elif options.command == "search":
+        search(options.file, options.have, options.trials, options.seconds, options.share)
     else:
         pack(options.file, options.folder)
 

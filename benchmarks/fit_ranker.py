@@ -214,7 +214,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
         ranked = (fitted(one.config, each.problem, INFO.arch, EDGES) for one in ranker.ranked(each.problem, INFO))
         choices = [config for config in ranked if config is not None]
         measured = [times[config] for config in choices if config in times]
-        if choices[0] in times:
+        if choices and choices[0] in times:
             found["look-up, measured"].append(times[choices[0]])
         if measured:
             found["look-up's first measured"].append(measured[0])

@@ -27,6 +27,7 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 @click.command("show")
 @click.option("--shape", help="Only this one: MxNxK, or one number for a cube.")
 @click.option("--dtype", help="Only float or double.")
+@click.option("--trans", type=options.TRANS, help="Only with these transposes of A and B.")
 @click.option("--accuracy", type=options.GRADE, help="Only for products that have to be this accurate.")
 @click.option("--device-key", help="Only this device, such as nvidia-h200.")
 @click.option("--best", is_flag=True, help="One line a product: its fastest record, whatever device that is of.")
@@ -37,6 +38,7 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 def show_command(
     shape: str | None,
     dtype: str | None,
+    trans: str | None,
     accuracy: str | None,
     device_key: str | None,
     best: bool,
@@ -62,7 +64,7 @@ def show_command(
     def wanted(record: Record) -> bool:
         problem = record.problem
         here = device_key in (None, record.device)
-        alike = problem.dtype in dtypes and accuracy in (None, problem.accuracy)
+        alike = problem.dtype in dtypes and trans in (None, problem.trans) and accuracy in (None, problem.accuracy)
         return here and alike and (shapes is None or problem.shape in shapes)
 
     own, shipped = (tuple(filter(wanted, layer)) for layer in layers)
@@ -76,7 +78,7 @@ def show_command(
     elif records:
         show_layers(new_console(), own, shipped)
     else:
-        what = "".join(f" {word}" for word in (shape, dtype, accuracy) if word)
+        what = "".join(f" {word}" for word in (shape, dtype, trans, accuracy) if word)
         click.echo(f"nothing is stored for{what} yet; tilewright tune --shape {shape or '1024x768x512'} makes a start")
 
 

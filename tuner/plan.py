@@ -36,7 +36,7 @@ class Plan:
     stop_over: float = 1.3
     """A variant that takes so many times the best after its first repetitions is not timed any longer."""
     first: Point | None = None
-    """What the library would run now: the search goes on until it was tried, lest tuning makes a product slower."""
+    """What the library would run now: for as long again the search waits for it, lest tuning makes a product slower."""
 
 
 def searched(

@@ -244,7 +244,8 @@ class _Run:
                 return "interrupt"
             if evaluator.given_up:
                 return f"crashes: {evaluator.given_up}"
-            if time.monotonic() > deadline and not (waits_for_first and self.plan.first not in self.entries):
+            waits = waits_for_first and self.plan.first not in self.entries
+            if time.monotonic() > deadline + self.budget.seconds * waits:
                 return "seconds"
             if stopped and not evaluator.busy():
                 return stopped

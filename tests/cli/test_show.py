@@ -65,12 +65,14 @@ def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatc
 
 
 def test_filters(run: Run, kept: Store) -> None:
-    asked = "--shape", "1024x768x512", "--dtype", "float", "--accuracy", "ieee"
+    asked = "--shape", "1024x768x512", "--dtype", "float", "--trans", "nn", "--accuracy", "ieee"
     found = json.loads(run("show", "--json", *asked).out)
     assert [each["device"] for each in found] == [MINE, "nvidia-h200"]
     assert [each["measurement"]["median_us"] for each in found] == [1234.5, 0.5]
     found = json.loads(run("show", "--json", "--device-key", MINE, "--dtype", "double").out)
     assert [[each["problem"][name] for name in "mnk"] for each in found] == [[5, 6, 7]]
+    found = json.loads(run("show", "--json", "--device-key", "nvidia-h200", "--trans", "nt").out)
+    assert {(each["problem"]["trans_a"], each["problem"]["trans_b"]) for each in found} == {(False, True)}
     ran = run("show", "--device-key", MINE, "--shape", "5x6x8")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out == "nothing is stored for 5x6x8 yet; tilewright tune --shape 5x6x8 makes a start\n"
@@ -105,7 +107,7 @@ class TestBest:
     def test_is_one_line_a_product_over_all_devices(self, run: Run, kept: Store) -> None:
         Store().keep(make(2000.0, Problem(5, 6, 7, trans_a=True), device="nvidia-a10"))
         found = json.loads(run("show", "--best", "--json").out)
-        names = "m", "n", "k", "dtype", "trans_a", "accuracy"
+        names = "m", "n", "k", "dtype", "trans_a", "trans_b", "accuracy"
         named = [[each["problem"].get(name) for name in names] for each in found]
         assert len(named) == len({*map(tuple, named)}) == len({r.problem for layer in kept.layers() for r in layer})
         (mine,) = (

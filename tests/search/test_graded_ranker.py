@@ -113,10 +113,10 @@ def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_t
         return result.config
 
     assert found("4096", ("4096", "ieee", ieee)).limbs > 0
-    small = found("64x64x70", ("64", "ieee", ieee))
+    small = found("64x64x72", ("64", "ieee", ieee))
     assert (small.limbs, small.cta_tile) == (0, ieee.cta_tile)
-    assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3000", "normwise", other)).cta_tile == other.cta_tile
-    assert found("64x64x70", ("64", "normwise", split), ("64x64x70", "ieee", ieee)).cta_tile == split.cta_tile
+    assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3600", "normwise", other)).cta_tile == other.cta_tile
+    assert found("64x64x72", ("64", "normwise", split), ("64x64x72", "ieee", ieee)).cta_tile == split.cta_tile
 
 
 @GRADES

@@ -56,10 +56,14 @@ def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
 def test_the_nearest_shape_of_the_device_comes_first() -> None:
     near, far = parse("simt:64x64x16,lanes_m=4,edge=exact"), parse("simt:128x64x16")
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
-    found = nearest(Problem.parse("514"), H200, records)
+    found = nearest(Problem.parse("516"), H200, records)
     assert found is not None
     assert (found.told, found.record) == ("predicted (from 512x512x512)", records[1])
     assert (found.config.cta_tile, found.config.edge) == (near.cta_tile, "bounds")
+    for shape in ("514", "512x512x640"):  # rows of another alignment, and too far
+        found = nearest(Problem.parse(shape), H200, records)
+        assert found is not None
+        assert (found.told, found.record) == ("predicted", None)
 
 
 def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:

@@ -157,7 +157,7 @@ def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
 @DTYPES
 def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    near = store.lookup(H200, Problem.parse("1000x1000x1010", dtype.value), nearest)
+    near = store.lookup(H200, Problem.parse("1000x1000x1040", dtype.value), nearest)
     assert (near.told, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
     for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1000", dtype.value, "tt")):
         found = store.lookup(H200, far, nearest)

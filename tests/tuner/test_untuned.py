@@ -46,6 +46,27 @@ def test_every_shape_of_the_data_set_is_known(monkeypatch: pytest.MonkeyPatch) -
     assert {next(packed).problem.shape for _ in range(3)} <= shapes
 
 
+def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dataset = script("dataset", monkeypatch)
+    tune = dataset.tune
+    here = {"device": "host", "seconds": 8.0}
+    monkeypatch.setattr(dataset, "tune", lambda problem, **given: tune(problem, **{**given, **here}))
+    have, found = tmp_path / "have.jsonl", tmp_path / "found.jsonl"
+    problems = [dataset.Problem.parse(shape) for shape in ("40x30x20", "8x9x50")]
+    have.write_text("".join(dataset._line(dataset.Trials(problem, {}, 2.0)) for problem in problems))
+    dataset.search(found, have, 3, 60.0, slice(None))
+    narrow, wide = dataset.read(found)
+    assert [narrow.problem, wide.problem] == problems[::-1]
+    assert all(len(each.entries) == 3 and each.entries[each.fastest[0]].time_us > 0 for each in (narrow, wide))
+    text = found.read_text()
+    dataset.search(found, have, 3, 60.0, slice(None))  # nothing is left to do
+    assert found.read_text() == text
+    dataset.pack([have, found], tmp_path / "packed")
+    packed = {each.problem: each for each in dataset.read(tmp_path / "packed")}
+    assert packed[narrow.problem].fastest == narrow.fastest
+    assert packed[narrow.problem].vendor_us == 2.0
+
+
 def test_parts_fill_rows_and_a_file_is_continued(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     ConfigError where no variant serves it, and StoreVersionError."""
     records = tuple(shelf.records())
     found = shelf.lookup(info, problem, nearest)
-    like = (each for each in records if each.device == info.key and _kind(each.problem) == _kind(problem))
+    like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
     near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
     known = beyond_advice(problem, info, records) if spaces is None else ()
     allowed = candidates(problem, info, read_spaces(spaces), known)
@@ -96,8 +96,10 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     )
 
 
-def _kind(problem: Problem) -> tuple[object, str]:
-    return problem.dtype, problem.trans
+def _serves(tuned: Problem, problem: Problem) -> bool:
+    """Whether what was tuned for a product may serve another one, but for their sizes."""
+    kind = tuned.dtype, tuned.trans
+    return kind == (problem.dtype, problem.trans) and tuned.accuracy.keeps(problem.accuracy)
 
 
 def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[Record, float]]) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.leaf import Edge
-from ...codegen.legality import Rule, rules_of, serves, whole
+from ...codegen.legality import Rule, rules_of, whole
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.found import Found
@@ -24,8 +24,9 @@ from .legal import may_hold, varied
 from .policies import policy_of
 from .ranker import Predicted, ranker_of
 
-_NEAR = 1.0
-"""A record up to so many doublings of m, n and k away is taken before what was learned from others."""
+_NEAR = 0.25
+"""A record up to so many doublings of m, n and k away, with rows aligned as they are here, is taken before what was
+learned from others."""
 
 _FINER = 1.1
 """What a ranker of a finer accuracy expects counts as so many times that: the lower of two hopes is the bolder one."""
@@ -51,7 +52,7 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
             # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
             finer = grade is not problem.accuracy
             for record, distant in zip(those, np.abs(logs - sizes).sum(axis=1).round(9).tolist()):
-                far = distant > _NEAR
+                far = distant > _NEAR or _aligned(record.problem) != _aligned(problem)
                 away.append((far, finer and not far, distant, finer, record))
     away.sort(key=itemgetter(0, 1, 2, 3))
     near = away[0][-1].problem.accuracy if away and not away[0][0] else None
@@ -106,6 +107,12 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     return list(found.values())
 
 
+def _aligned(problem: Problem) -> tuple[int, ...]:
+    """Bytes that a vector of A, B and C can have."""
+    rows = problem.stored_a[1], problem.stored_b[1], problem.n
+    return tuple(math.gcd(row * problem.dtype.size_bytes, 16) for row in rows)
+
+
 def distance(tuned: Problem, problem: Problem) -> float:
     """How far apart two shapes are: doublings of m, of n and of k, added up."""
     return sum([abs(one - other) for one, other in zip(_doublings(tuned), _doublings(problem))])
@@ -135,18 +142,17 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
         if edge is Edge.EXACT and not whole(problem, aimed):
             continue
         base = aimed.changed(edge=edge)
-        if not serves(base.scalar(), problem, arch):
-            continue  # nor with vectors
         variable, values = varied(base)
-        broken: Rule[Any] | None = None
+        broken: list[Rule[Any]] = []
         for chosen in _widths(kind):
             values.update(chosen)
-            if broken is not None and not broken.holds(problem, variable, arch):
-                continue  # what one width breaks the next one mostly breaks too
+            if not all(rule.holds(problem, variable, arch) for rule in broken):
+                continue  # what some widths break others mostly break too
             fit = base.changed(**chosen)
-            broken = next((rule for rule in rules if not rule.holds(problem, fit, arch)), None)
-            if broken is None:
+            breaks = next((rule for rule in rules if not rule.holds(problem, fit, arch)), None)
+            if breaks is None:
                 return fit
+            broken.append(breaks)
     return None
 
 
