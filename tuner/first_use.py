@@ -51,7 +51,11 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
         building = _building(device, problem, configs)
-        best = _fastest(bench := Bench(device, problem), building, begin + seconds - _BESIDE_SECONDS)
+        bench = Bench(device, problem)
+        if not info.arch.is_host:
+            with suppress(*FAILURES):
+                bench.load_vendor()  # compilers are under way, so this takes no time of its own
+        best = _fastest(bench, building, begin + seconds - _BESIDE_SECONDS)
         if best is None:
             return found
         record = _beside_vendor(bench, replace(best, effort=FIRST_USE))

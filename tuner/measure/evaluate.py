@@ -125,6 +125,12 @@ class Bench:
         )
         return Tried(record, Phases(**self._spent), fault)
 
+    def load_vendor(self) -> None:
+        """Have the vendor's library load its kernel for the problem, which can take it seconds. Raises one of
+        FAILURES."""
+        with self.device.entered():
+            self._verifier.check(self.device.vendor(self.problem))
+
     def beside_vendor(self, config: Config, rounds: int) -> tuple[list[float], list[float]]:
         """Microseconds of the vendor's library and of a config that was tried, round by round; nothing where the
         library is wrong. Raises one of FAILURES."""
