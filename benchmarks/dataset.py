@@ -2,16 +2,16 @@
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
     python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices
-    python benchmarks/dataset.py search found.jsonl --have benchmarks/results/nvidia-h200/dataset --trials 200
+    python benchmarks/dataset.py search found.jsonl --trials 200
     python benchmarks/dataset.py measure normwise.jsonl --accuracy normwise
     python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
 look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
-`search` tunes problems of --have, the narrowest first, and keeps every trial: what `measure` tries of a narrow problem
-is a tenth behind what a search finds. `--accuracy` measures float products that need not be `ieee`. With several GPUs,
-a process for each takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and
+`search` tunes all problems, the narrowest first, and keeps every trial: what `measure` tries of a narrow problem is a
+tenth behind what a search finds. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a
+process for each takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and
 accuracy: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
@@ -81,8 +81,8 @@ STOP_OVER = 2.0
 """A variant that takes so many times the best after its first repetitions is not timed any longer."""
 MOST_STEPS = 4e10
 """Multiply-adds of a drawn shape at most."""
-FEWEST_STEPS = 1e9
-"""And at least of one that is to be large."""
+FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
+"""And at least of one that is to be large, or of middle size."""
 VENDORS = "vendor.json"
 """The member of an archive that has the times of the vendor's library by problem."""
 DEEPBENCH = (
@@ -138,7 +138,7 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     """All problems, in an order that is fair at every length: both types of a shape follow each other. In
     float alone where they need not be `ieee`."""
     dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
-    shapes = (*_at_first(random.Random(SEED)), *_since_then(random.Random(SEED + 3)))
+    shapes = (*_at_first(random.Random(SEED)), *_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4)))
     return [Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes]
 
 
@@ -164,6 +164,14 @@ def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
     for shape in _drawn(rng, 8, (512, 8192), (512, 8192), (1, 8)):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+
+
+def _last(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """And again: narrow ones, and more with hardly any k or of middle and large sizes. Nor is any of these near."""
+    narrow, wide = (1, 16), (64, 16384)
+    shapes = [*_drawn(rng, 12, narrow, wide, wide), *_drawn(rng, 12, wide, narrow, wide)]
+    shapes += [*_drawn(rng, 8, (256, 8192), (256, 8192), (1, 8)), *_drawn(rng, 16, *[(64, 8192)] * 3, MIDDLE_STEPS)]
+    return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
 
 
 def _size(rng: random.Random, low: float, high: float) -> int:
@@ -307,13 +315,13 @@ def measure(
                 break
 
 
-def search(path: Path, have: Path, trials: int, seconds: float, share: slice) -> None:
+def search(path: Path, trials: int, seconds: float, share: slice) -> None:
     """Go on with a file of searches until the time is up, the narrowest problems first."""
     end = time.monotonic() + seconds
     done = {each.problem for each in read(path)} if path.exists() else set()
-    known = sorted((each.problem for each in read(have)), key=lambda problem: min(problem.m, problem.n, problem.k))
+    narrow_first = sorted(problems(), key=lambda problem: min(problem.m, problem.n, problem.k))
     with path.open("a") as file, kept_between_runs(), tempfile.TemporaryDirectory() as folder:
-        for problem in known[share]:
+        for problem in narrow_first[share]:
             if problem in done:
                 continue
             if time.monotonic() > end:
@@ -324,7 +332,7 @@ def search(path: Path, have: Path, trials: int, seconds: float, share: slice) ->
             except TuningError as error:
                 print(f"{problem}: {error}", file=sys.stderr, flush=True)
                 continue
-            file.write(_line(_trials(read_cache_file(record), None)))
+            file.write(_line(_trials(read_cache_file(record), found.best.vendor_us)))
             file.flush()
             best = f"best {found.best.median_us:.2f} us, {found.best.config}"
             print(f"{problem}: {found.trials} trials, {best}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
@@ -439,7 +447,6 @@ def main() -> None:
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("search")
     command.add_argument("file", type=Path)
-    command.add_argument("--have", type=Path, required=True, help="a folder of packed files, whose problems are tuned")
     command.add_argument("--trials", type=int, default=200, help="variants of a problem at most (200)")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
@@ -454,7 +461,7 @@ def main() -> None:
         processes, share = options.processes, options.share
         measure(options.file, options.have, options.choices, options.seconds, processes, accuracy, share)
     elif options.command == "search":
-        search(options.file, options.have, options.trials, options.seconds, options.share)
+        search(options.file, options.trials, options.seconds, options.share)
     else:
         pack(options.file, options.folder)
 
