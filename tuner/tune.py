@@ -67,7 +67,8 @@ def tune(
         device: auto (the first GPU, else the processor), cuda, cuda:N or host.
         effort: quick (32 trials, 20 s), normal (600 trials, 45 s) or full (100,000 trials, 900 s).
         trials: variants tried at most, in place of the effort's.
-        seconds: wall time at most, the duel included, in place of the effort's.
+        seconds: wall time at most, the duel included, in place of the effort's. What the library would run now is
+            waited for as long again, where it was not tried by then.
         store: folder of records; None for that of the user.
         sampler: gp, tpe, random, exhaustive, or optuna:NAME for a class of `optuna.samplers`.
         isolation: whether variants run in a process of their own, so that a crash costs only that.
