@@ -9,10 +9,10 @@
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
 look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
-`search` tunes all problems, the narrowest first, and keeps every trial: what `measure` tries of a narrow problem is a
-tenth behind what a search finds. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a
-process for each takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and
-accuracy: a Kernel Tuner cache file and a T4 file for each problem. Needs CuPy.
+`search` tunes all problems, the narrowest first, and keeps every trial: of the best kernels for narrow problems
+`measure` tries few. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each
+takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and accuracy: a Kernel
+Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
 import argparse

@@ -52,9 +52,8 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         configs = likely(problem, info, tuple(store.records()), found.config)
         building = _building(device, problem, configs)
         bench = Bench(device, problem)
-        if not info.arch.is_host:
-            with suppress(*FAILURES):
-                bench.load_vendor()  # compilers are under way, so this takes no time of its own
+        with suppress(*FAILURES):
+            bench.load_vendor()  # compilers are under way, so this takes no time of its own
         best = _fastest(bench, building, begin + seconds - _BESIDE_SECONDS)
         if best is None:
             return found
