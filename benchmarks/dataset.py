@@ -19,6 +19,7 @@ import argparse
 import io
 import itertools
 import json
+import lzma
 import math
 import multiprocessing
 import os
@@ -404,7 +405,7 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
             texts |= _as_files(each)
         texts[VENDORS] = json.dumps(vendors, indent=1) + "\n"
         archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w:xz", preset=9) as tar:
+        with tarfile.open(fileobj=archive, mode="w:xz", preset=9 | lzma.PRESET_EXTREME) as tar:
             for name, text in texts.items():
                 member = tarfile.TarInfo(name)
                 member.size = len(text.encode())

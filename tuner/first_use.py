@@ -15,6 +15,7 @@ from ..codegen.config import Config
 from ..codegen.errors import CaptureError, TilewrightError, check
 from ..codegen.problem import Problem
 from ..codegen.render import render
+from ..codegen.source import KernelSource
 from ..runtime.device.cache import compile_cached
 from ..runtime.device.protocol import Device, DeviceInfo
 from ..runtime.store.found import Found
@@ -78,12 +79,14 @@ def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> di
     """The configs, each with its compilation, which ends in the cache; all are under way. A failure is told by who asks
     for that one."""
 
-    def build(config: Config) -> None:
+    def build(source: KernelSource) -> None:
         with suppress(TilewrightError):
-            compile_cached(device.compiler, render(problem, config, device.info.arch))
+            compile_cached(device.compiler, source)
 
+    # Rendered here: the first time templates are compiled, which threads would do side by side under one lock.
+    sources = {config: render(problem, config, device.info.arch) for config in configs}
     pool = ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0))))
-    started = {pool.submit(build, config): config for config in configs}
+    started = {pool.submit(build, source): config for config, source in sources.items()}
     pool.shutdown(wait=False)
     return started
 

@@ -147,7 +147,7 @@ def test_double_reference_is_exact_far_below_the_bound(k: int) -> None:
     rng = np.random.default_rng(k)
     a, b = rng.normal(size=(3, k)) * 10.0 ** rng.integers(-3, 4, (3, 1)), rng.normal(size=(k, 4))
     problem = Problem(3, 4, k, DType.DOUBLE)
-    found = product(np, problem, a, b, np.arange(3), np.arange(4))
+    found = product(np, problem, a, b, None, None)
     for row in range(3):
         for col in range(4):
             truth = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[row], b[:, col], strict=True))
