@@ -26,7 +26,7 @@ from .measure.evaluate import FAILURES, Bench
 from .search.nearest import predictions
 from .search.ranked import recorded
 
-MOST = 8
+MOST = 12
 """Kernels that are tried."""
 _STOP_OVER, _ROUNDS = 1.3, 7
 _BESIDE_SECONDS = 0.2

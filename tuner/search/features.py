@@ -29,6 +29,7 @@ from .model import (
     WARPS_PER_CYCLE,
     WRITTEN_BYTES_PER_CYCLE,
     cta_limits,
+    filled_sms,
     fma_per_cycle,
 )
 from .policies import policy_of
@@ -61,7 +62,7 @@ _PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b cop
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Those that are the same for every config."""
 _MODELLED = tuple(
-    "tile_m tile_n tile_k volume occupancy split stream sharing persistent threads rate tensor issue reused passing "
+    "tile_m tile_n tile_k volume occupancy filled split stream sharing persistent threads rate tensor issue reused passing "
     "in_flight ahead waits filling packs_a packs_b limbs".split()
 )
 """What the times of the device's limits need of a config."""
@@ -127,6 +128,7 @@ class Table:
             "steps": tile_k * split,
             "threads": config.threads,
             "occupancy": occupancy,
+            "filled": filled_sms(config, self.info.sm_count),
             "split": split,
             "stream": stream,
             "persistent": persistent,
@@ -183,7 +185,7 @@ class Table:
         tiles_m, tiles_n, depth = np.ceil(m / c["tile_m"]), np.ceil(n / c["tile_n"]), np.ceil(k / c["tile_k"])
         tiles, streams = tiles_m * tiles_n, c["stream"] > 0
         ctas = np.where(streams, np.maximum(c["stream"] * sms, tiles), np.ceil(tiles / c["persistent"]) * c["split"])
-        per_sm = ctas / sms
+        per_sm = ctas / c["filled"]
         most = np.ceil(per_sm)
         critical = np.where(streams, tiles / sms, most * c["sharing"])  # tiles of an SM
         resident = np.minimum(c["occupancy"], most)

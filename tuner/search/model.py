@@ -22,6 +22,10 @@ _WAIT_CYCLES = 3000
 """Of those that add up a part of it each: until they know that all accumulators are there."""
 CLUSTER_CYCLES = 1200
 """Of CTAs of a cluster, which read each other's accumulators: writing them and waiting for each other twice."""
+_FILLED = {3: 117 / 132, 4: 120 / 132, 5: 110 / 132, 6: 102 / 132, 8: 120 / 132}
+"""By the CTAs of a cluster: the share of SMs on which clusters can have one CTA each. A cluster stays within a group of
+SMs (a GPC), of which some remain over: one cluster more and some SMs have two CTAs, whatever room others have. On H200s
+(132 SMs) times nearly double there (2026-11-24)."""
 _BARRIER_CYCLES = 60
 ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
@@ -58,7 +62,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     depth = math.ceil(-(-k // tile_k) / splits)  # tiles of k for each CTA
     occupancy = _occupancy(config, dtype, arch)
     # CTAs of the critical SM, in stream-K tiles: there all SMs have the same.
-    critical = tiles / info.sm_count if stream else float(-(-tiles * splits // info.sm_count))
+    critical = tiles / info.sm_count if stream else float(-(-tiles * splits // filled_sms(config, info.sm_count)))
     concurrent = min(occupancy, max(math.ceil(critical), stream))
     memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
     if config.tensor_cores:
@@ -111,6 +115,11 @@ def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> 
         "registers": arch.registers_per_sm // ((registers or config.registers(dtype)) * threads),
         "shared memory": arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
     }
+
+
+def filled_sms(config: Config, sm_count: int) -> int:
+    """How many SMs can have one of the config's CTAs each, and none two."""
+    return round(sm_count * (_FILLED.get(config.split_ctas, 1.0) if config.clustered else 1.0))
 
 
 def fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
