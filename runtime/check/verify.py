@@ -192,24 +192,24 @@ def _index(of: Any, position: int) -> int:
 def product(
     xp: Any, problem: Problem, a: Any, b: Any, rows: NDArray[np.int64] | None, cols: NDArray[np.int64] | None
 ) -> _Reference:
-    """The reference of op(a) op(b) on some rows and columns, None for all, at most one of both given; a and b as stored,
-    arrays of xp of the problem's dtype.
+    """The reference of op(a) op(b) on some rows or some columns, None for all; a and b as stored, arrays of xp of the
+    problem's dtype.
 
     Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
     2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
     without any rounding, whatever the order, and the rest is too small for its rounding to count
     (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012).
     """
-    picked = tuple(slice(None) if some is None else xp.asarray(some) for some in (rows, cols))
-    op_a = (a.T if problem.trans_a else a)[picked[0]].astype(xp.float64, order="C")
-    op_b = (b.T if problem.trans_b else b)[:, picked[1]].astype(xp.float64, order="C")
+    at_rows, at_cols = (slice(None) if some is None else xp.asarray(some) for some in (rows, cols))
+    op_a = (a.T if problem.trans_a else a)[at_rows].astype(xp.float64, order="C")
+    op_b = (b.T if problem.trans_b else b)[:, at_cols].astype(xp.float64, order="C")
     if problem.accuracy is Grade.NORMWISE:
         magnitude = xp.sqrt((op_a * op_a).sum(1))[:, None] * xp.sqrt((op_b * op_b).sum(0))
     else:
         magnitude = abs(op_a) @ abs(op_b)
     if problem.dtype is DType.FLOAT or problem.k == 0:
         high = op_a @ op_b
-        return _Reference(*picked, high, xp.zeros_like(high), magnitude)
+        return _Reference(at_rows, at_cols, high, xp.zeros_like(high), magnitude)
     bits = (53 - math.ceil(math.log2(problem.k))) // 2
     a1, a2, a3 = _slices(xp, op_a, bits, axis=1)
     b1, b2, b3 = _slices(xp, op_b, bits, axis=0)
@@ -217,7 +217,7 @@ def product(
     for term in (a1 @ b2, a2 @ b1, a2 @ b2, a1 @ b3 + a2 @ b3 + a3 @ op_b):
         high, error = two_sum(high, term)
         low += error
-    return _Reference(*picked, high, low, magnitude)
+    return _Reference(at_rows, at_cols, high, low, magnitude)
 
 
 def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ def _slices(xp: Any, matrix: Any, bits: int, axis: int) -> tuple[Any, Any, Any]:
 
 
 def _largest(xp: Any, matrix: Any, axis: int) -> Any:
-    """The largest elements along the axis, which stays, of length 1. By halves: a reduction CuPy would compile first."""
+    """The largest elements along the axis, which stays, of length 1. By halves: CuPy would compile a reduction."""
     while (length := matrix.shape[axis]) > 1:
         half = (length + 1) // 2
         first, last = (slice(half), slice(-half, None))

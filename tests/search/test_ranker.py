@@ -159,7 +159,7 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
     store = Store(tmp_path)
     near = store.lookup(H200, Problem.parse("1000x1000x1040", dtype.value), nearest)
     assert (near.told, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
-    for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1000", dtype.value, "tt")):
+    for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1300x900x700", dtype.value, "tt")):
         found = store.lookup(H200, far, nearest)
         (first, *_) = predictions(far, H200, 3)
         assert (found.origin, found.config, found.record) == ("predicted", first.config, None)

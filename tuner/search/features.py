@@ -62,8 +62,8 @@ _PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b cop
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Those that are the same for every config."""
 _MODELLED = tuple(
-    "tile_m tile_n tile_k volume occupancy filled split stream sharing persistent threads rate tensor issue reused passing "
-    "in_flight ahead waits filling packs_a packs_b limbs".split()
+    "tile_m tile_n tile_k volume occupancy filled split stream sharing persistent threads rate tensor issue reused "
+    "passing in_flight ahead waits filling packs_a packs_b limbs".split()
 )
 """What the times of the device's limits need of a config."""
 _DESCRIBED = tuple("tile_m tile_n tile_k split elements steps summing sliced packs_a packs_b flies_a flies_b".split())
