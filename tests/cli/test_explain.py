@@ -97,7 +97,7 @@ class TestLookUp:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")
         assert lookup["origin"] == "predicted"
         assert re.search(r"about [\d.]+ us; how good that is was not measured on such a device", lookup["why"])
-        why = self.told(run, "--shape", "1024", "--trans", "tt", *ON_H200)["why"]
+        why = self.told(run, "--shape", "1300x900x700", "--trans", "tt", *ON_H200)["why"]
         assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", why)
 
     def test_where_nothing_helps(self, run: Run) -> None:
