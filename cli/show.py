@@ -144,7 +144,8 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
     ]
     if _room(columns, width) < _LEAST_VARIANT:
         columns = [column for column in columns if column.rank < 2]  # what a variant is says more than its ratio
-    variants = [shortened(str(record.config), _room(columns, width)) for record in records]
+    room = _room(columns, width)
+    variants = [shortened(str(record.config), room) for record in records]
     return table([*columns, Column("variant", variants, 3, left=True)], width)
 
 

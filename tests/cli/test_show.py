@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from commands import Run
 from stored import CONFIGS, make
-from tilewright.cli.show import records_csv
+from tilewright.cli import tables
+from tilewright.cli.show import record_lines, records_csv
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
@@ -160,3 +161,15 @@ def test_a_record_of_an_absurd_time_hides_no_other(run: Run, kept: Store, us: fl
     assert (ran.status, ran.err) == (0, "")
     assert "9x9x9" in ran.out
     assert "1024x768x512" in ran.out
+
+
+def test_the_work_grows_with_the_records_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[str] = []
+    monkeypatch.setattr(tables, "plain", lambda text: cells.append(text) or text)
+
+    def work(records: int) -> int:
+        cells.clear()
+        record_lines(80, [make(5.0, Problem(8, 8, 8))] * records)
+        return len(cells)
+
+    assert work(160) < 5 * work(40)
