@@ -31,7 +31,7 @@ def one_unit(files: Emitted, name: str) -> str:
             for size, kernel in _KERNEL.findall(body):
                 known.append(f"FAKE_KERNEL({name}_impl::{label}::{kernel}, {sizes.get(size, size) or 1})")
         if "__global__ void empty_kernel()" in text:
-            known.append(f"FAKE_KERNEL({name}_test::empty_kernel, 1)")
+            known += [f"FAKE_KERNEL({name}_test::{kernel}, 1)" for kernel in ("empty_kernel", "hold_device")]
     register = "\n    ".join(known)
     return "\n".join((*texts, f"static void register_kernels_of_{name}()\n{{\n    {register}\n}}\n"))
 
