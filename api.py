@@ -10,8 +10,8 @@ from .runtime.product.matmul import Library, Memory
 from .runtime.store.versions import package_version
 from .tuner.first_use import measured
 from .tuner.search.nearest import nearest
-from .tuner.search.vendor import faster
 from .tuner.tune import tune
+from .tuner.vendor import faster
 
 __all__ = [
     "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",

@@ -53,10 +53,10 @@ EMPTY = re.compile(r"a call of an empty kernel: single ([\d.]+), host ([\d.]+)$"
 METHOD = (
     f"Medians of {ROUNDS} runs of the self-test and of the library in turn, one after the other on one GPU. "
     "run_us and library_us: a product within a replayed graph of products over rotated inputs, 2.5 times the L2 cache; "
-    "products over 500 us without a graph; the device begins when all is queued. eager_us: one of 200 calls that follow "
-    "each other, over the same inputs. single_us: from event to event of one call on an idle device, median. host_us: "
-    "the processor's time until a call returns, minimum of 5 batches of 200. empty: the last two of a kernel that does "
-    "nothing. The first run checks all results"
+    "products over 500 us without a graph; the device begins when all is queued. eager_us: one of 200 calls that "
+    "follow each other, over the same inputs. single_us: from event to event of one call on an idle device, median. "
+    "host_us: the processor's time until a call returns, minimum of 5 batches of 200. empty: the last two of a kernel "
+    "that does nothing. The first run checks all results"
 )
 
 

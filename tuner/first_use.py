@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from ..runtime.store.found import Found
 from ..runtime.store.record import FIRST_USE, Record
 from ..runtime.store.store import Store
 from .measure.decide import median, paired_if_timed
-from .measure.evaluate import FAILURES, Bench
+from .measure.evaluate import FAILURES, MEASURING, Bench
 from .search.nearest import predictions
 from .search.ranked import recorded
 
@@ -31,7 +30,6 @@ MOST = 12
 _STOP_OVER, _ROUNDS = 1.3, 7
 _BESIDE_SECONDS = 0.2
 """Of the time that is given, for timing the winner beside the vendor's library."""
-_measuring = threading.Lock()  # two shapes at a time would disturb each other's times
 
 
 def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
@@ -46,7 +44,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         capturing = device.capturing(device.stream())
     text = f"{problem} is not ready, and nothing is measured while a graph is captured"
     check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
-    with _measuring:
+    with MEASURING:
         kept = store.best(info.key, problem)
         if kept is not None:
             return Found(kept.config, "exact", kept)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ..store.record import Measurement
 from .verify import Launch, place
 
 Name = TypeVar("Name", bound=Hashable)
+Inputs: TypeAlias = tuple[Operand, Operand, Operand]
 
 GRAPH_BELOW_US = 500.0
 """Contenders that are compared are launched from a graph below this: later than a variant that is timed by itself, so
@@ -89,17 +90,21 @@ class Timed:
 class Timer:
     """Rotating inputs of one problem on one device; times any number of contenders on them."""
 
-    def __init__(self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None) -> None:
+    def __init__(
+        self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None,
+        inputs: Inputs | None = None,
+    ) -> None:  # fmt: skip
+        """`inputs` are to be used in place of rotating ones; C is overwritten."""
         self.device = device
         self.problem = problem
         self.plan = plan or TimingPlan.of(device)
         wanted = self.plan.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)
-        self.sets = max(1, min(self.plan.max_sets, math.ceil(wanted)))
-        self._inputs = self._rotating(seed)
+        self.sets = 1 if inputs else max(1, min(self.plan.max_sets, math.ceil(wanted)))
+        self._inputs = [inputs] if inputs else self._rotating(seed)
         self._next = 0
         self._warm_until = 0.0
 
-    def _rotating(self, seed: int) -> list[tuple[Operand, Operand, Operand]]:
+    def _rotating(self, seed: int) -> list[Inputs]:
         """The sets, each matrix of all sets in one allocation. Random: zeros run faster than data."""
         problem, sets = self.problem, self.sets
         rng = np.random.default_rng(seed)

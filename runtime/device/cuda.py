@@ -226,6 +226,10 @@ class CudaDevice:
     def stream(self) -> int:
         return _current_stream()
 
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = cupy.cuda.ExternalStream(stream)
+        return context
+
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         # The driver tells no number of a stream that is captured; its handle stays while it is.
         return (graph_identity(stream), stream) if capturing else (0, stream_identity(stream))

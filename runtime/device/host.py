@@ -159,6 +159,9 @@ class HostDevice:
     def stream(self) -> int:
         return 0
 
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def capturing(self, stream: int) -> bool:
         return False
 

@@ -217,6 +217,9 @@ class Device(Protocol):
     def capturing(self) -> Callable[[int], bool]:
         """Tells of a stream whether what is put on it now becomes part of a graph."""
 
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        """A context in which a stream of this device is the current one."""
+
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. The pair is
         never used again, as a handle may be. Raises LaunchError."""

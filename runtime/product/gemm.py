@@ -26,7 +26,7 @@ from .arguments import lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
-from .vendor import Faster, Handover, VendorProduct, vendor_of
+from .vendor import Handover, VendorProduct, vendor_of
 
 
 class Gemm:
@@ -47,6 +47,8 @@ class Gemm:
         self._kept = Kept(product, found.origin == "exact")
         self._plans, self._lock = Plans(), threading.Lock()
         self._plan_of = self._plans.find
+        self.kernel = kernel
+        """Ours, which stands by where the vendor's library serves."""
         self.problem: Problem = kernel.problem
         """Shape, dtype and transposes it serves."""
         self.config: Config = kernel.config
@@ -123,7 +125,7 @@ class Gemm:
             raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
         return plan(a, b, out, alpha, beta)
 
-    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
+    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
         device = self._kept.kernel.device
         lds = lds_of(self.problem, a, b, out)
         if a.place not in ("host", device.info.selector):
@@ -141,7 +143,7 @@ Sure = Callable[[Device, Problem, Store, Found], Found]
 
 def load_on(
     device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None,
-    faster: Faster | None = None,
+    faster: Callable[[Kernel, Found], Handover | None] | None = None,
 ) -> Gemm:  # fmt: skip
     """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. Raises as that
     does."""
@@ -150,7 +152,8 @@ def load_on(
         found = measure(device, problem, store, found)
     if found.record is not None and not _current(device, found.record):
         found = _rechecked(device, found, store)
-    return Gemm(prepare(device, problem, found.config), found, faster and faster(problem, device.info, found))
+    kernel = prepare(device, problem, found.config)
+    return Gemm(kernel, found, faster and faster(kernel, found))
 
 
 def _current(device: Device, record: Record) -> bool:

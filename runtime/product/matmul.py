@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, check, check_path, check_type
 from ...codegen.problem import DType, Grade, Problem
 from .. import settings
-from ..device.protocol import Device
+from ..device.protocol import Device, Operand
 from ..store.found import Found, Ranking
 from ..store.store import Store
 from .arguments import asked, lds_of, turned
@@ -18,7 +18,7 @@ from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
 from .plan import Kept, Plan, Plans, first_call
-from .vendor import Faster, VendorProduct
+from .vendor import Faster, Handover, Operands, VendorProduct, started
 
 _SECONDS = 2.0
 """Spent on measuring a shape at its first use."""
@@ -78,7 +78,7 @@ class Library:
 
         Its config is the one tuned for just this shape (`.origin` is `exact`), else `predicted`: that of a near one,
         else on a GPU what is expected by what was measured for other shapes, else that of the nearest; else it is the
-        `default`. Where the vendor's library is known to be faster, it serves (`vendor`). A record of another
+        `default`. Where the vendor's library is faster, it serves (`vendor`). A record of another
         driver or compiler, or whose text the generator writes otherwise now, is checked against the reference first. A
         CUDA graph in which the kernel was captured needs it: keep it as long.
 
@@ -97,9 +97,9 @@ class Library:
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
             seconds: about how long that may take.
-            vendor: `auto` hands the product to the GPU vendor's library where a record, or what was measured for other
-                shapes, says that it is faster than our kernel; `never` does not. None for what TILEWRIGHT_VENDOR says,
-                else `auto`.
+            vendor: `auto` hands the product to the GPU vendor's library where a record says that it is faster than our
+                kernel, or without a record timing both for some milliseconds does; `never` does not. None for what
+                TILEWRIGHT_VENDOR says, else `auto`.
 
         Raises:
             ArgumentTypeError: a dimension that is no integer, another dtype.
@@ -110,8 +110,8 @@ class Library:
         problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b, Grade.parse(accuracy))
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
-        faster = self._faster if _vendor(vendor) == "auto" else None
-        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure, faster)
+        beside = self._beside(_vendor(vendor))
+        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure, beside)
         with self._lock:
             self._loaded.add(gemm._kept.kernel)
         return gemm
@@ -165,13 +165,23 @@ class Library:
         if plan is not None:
             return plan(a, b, out, alpha, beta)
 
-        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None) -> Plan:
+        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
             problem = asked(a, b, accuracy)
             stored_a = turned(a) if problem.trans_a else a
             stored_b = turned(b) if problem.trans_b else b
             lds = lds_of(problem, stored_a, stored_b, out)
             where = _selector(a.place, device), _vendor(vendor)
-            kept = self._kept(problem, where, kind)
+
+            def operands() -> Operands:
+                c = kind.empty(like, problem.m, problem.n)
+                each = (
+                    Operand(stored_a.pointer, *problem.stored_a, lds[0], problem.trans_a, a),
+                    Operand(stored_b.pointer, *problem.stored_b, lds[1], problem.trans_b, b),
+                    Operand(kind.pointer(c), problem.m, problem.n, problem.n, False, c),
+                )
+                return Operands(each, kind.stream(int(a.place.partition(":")[2])))
+
+            kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
             plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
             with self._lock:
                 if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
@@ -241,8 +251,7 @@ class Library:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
         with self._lock:
             kernels = list(self._loaded)
-        shared = {kernel.vendor for kernel in kernels if isinstance(kernel, VendorProduct)}
-        return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *shared)))
+        return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *started())))
 
     def clear(self) -> None:
         """Let the kernels of `matmul` go, and free the memory that those of `load` work in.
@@ -254,8 +263,8 @@ class Library:
             self._in_graphs.clear()
             self._plans = Plans()
             loaded = list(self._loaded)
-        for kernel in loaded:
-            kernel.release()
+        for held in (*loaded, *started()):
+            held.release()
 
     def _first_use(self, asked: str | None, seconds: float) -> Sure | None:
         """What measures a shape that was not tuned, None where that is not asked for."""
@@ -269,7 +278,16 @@ class Library:
 
         return measure if chosen == "measure" else None
 
-    def _kept(self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None) -> Kept:
+    def _beside(
+        self, vendor: str, operands: Callable[[], Operands] | None = None
+    ) -> Callable[[Kernel, Found], Handover | None] | None:
+        """What tells whether the vendor's library serves, None where it must not."""
+        return (lambda kernel, found: self._faster(kernel, found, operands)) if vendor == "auto" else None
+
+    def _kept(
+        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None,
+        operands: Callable[[], Operands] | None = None,
+    ) -> Kept:  # fmt: skip
         def enough(kept: Kept) -> bool:
             return measure is None or kept.tuned or min(problem.m, problem.n, problem.k) == 0
 
@@ -278,13 +296,16 @@ class Library:
             with self._lock:
                 before = found = self._kernels.get((problem, where))
                 if found is None or not enough(found):
-                    found = self._kernels[problem, where] = self._new(problem, *where, kind, measure)
+                    found = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
                     if before is not None:  # measured now
                         self._plans.drop(before)
                         self._in_graphs += [before] * before.captured
         return found
 
-    def _new(self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None) -> Kept:
+    def _new(
+        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None,
+        operands: Callable[[], Operands] | None,
+    ) -> Kept:  # fmt: skip
         device = device_of(selector)
         if kind is not None and not device.info.arch.is_host:
             with device.entered():
@@ -292,8 +313,7 @@ class Library:
             text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
             check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
         measure = measure or self._first_use(None, _SECONDS)
-        faster = self._faster if vendor == "auto" else None
-        kept = load_on(device, problem, Store(), self._ranking, measure, faster)._kept
+        kept = load_on(device, problem, Store(), self._ranking, measure, self._beside(vendor, operands))._kept
         self._loaded.add(kept.kernel)
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:

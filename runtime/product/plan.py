@@ -188,8 +188,8 @@ class Plans:
             self._plans.pop(key, None)
 
 
-Planned = Callable[[Kind, Hashable | None, View, View, View | None], Plan]
-"""Makes the plan for three arrays; the key is None where it cannot be kept."""
+Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
+"""Makes the plan for three arrays, of which the first is given as well; the key is None where it cannot be kept."""
 
 
 def first_call(
@@ -224,7 +224,7 @@ def first_call(
                 views[name] = kinds[name].view(name, arrays[name])
     kind, target = kinds["a"], arrays.get("out")
     key = kind.key(arrays["a"], arrays["b"], target)
-    plan = planned(kind, key, views["a"], views["b"], views.get("out"))
+    plan = planned(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
     result = plan(arrays["a"], arrays["b"], target, alpha, beta)
     if out is None:
         return returned(a, result)

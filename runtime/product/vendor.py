@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.errors import CaptureError
-from ...codegen.problem import Problem
-from ..device.protocol import Device, DeviceInfo, Operand
+from ..device.protocol import Device, Operand
 from ..store.found import Found
 from .kernel import Kernel, Run
 from .program import Program
@@ -29,8 +28,19 @@ class Handover:
     """What says so, in a few words."""
 
 
-Faster = Callable[[Problem, DeviceInfo, Found], Handover | None]
-"""Tells where the vendor's library is faster than what a look-up found; None where it is not, or nobody knows."""
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a kernel and the library may be tried on."""
+
+    each: tuple[Operand, Operand, Operand]
+    """A, B and C on the device, of which C is overwritten."""
+    stream: int
+    """Whose work on them it is that comes before."""
+
+
+Faster = Callable[[Kernel, Found, Callable[[], Operands] | None], Handover | None]
+"""Tells where the vendor's library is faster than our kernel, by trying both if need be, on random operands where none
+are given; None where it is not, or nobody knows."""
 
 
 class Vendor:
@@ -73,6 +83,11 @@ def vendor_of(device: Device) -> Vendor:
         return _started[id(device)]
 
 
+def started() -> tuple[Vendor, ...]:
+    """Those of all devices."""
+    return tuple(_started.values())
+
+
 class VendorProduct:
     """One problem by the vendor's library, used as a Kernel is. A kernel of ours stands by for what the library may do
     otherwise than we promise: a product with alpha = 0, which must not read A and B, and one that is captured before
@@ -104,9 +119,8 @@ class VendorProduct:
         self.vendor.set_aside(count)
 
     def release(self) -> None:
-        """As `Kernel.release`."""
+        """As `Kernel.release`; the library's memory is that of all products."""
         self.kernel.release()
-        self.vendor.release()
 
     @property
     def nbytes(self) -> int:

@@ -86,12 +86,17 @@ class TestLookUp:
 
     def test_what_goes_to_the_vendors_library(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
-        handover = Handover(12.5, 1.25, "what a test says")
-        monkeypatch.setattr("tilewright.tuner.search.explain.faster", lambda problem, info, found: handover)
-        vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
+        with monkeypatch.context() as patched:
+            handover = Handover(12.5, 1.25, "what a test says")
+            patched.setattr("tilewright.tuner.search.explain.by_record", lambda found: handover)
+            vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
+            out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
         assert vendor == {"expected_us": 12.5, "regret": 1.25, "why": "what a test says"}
-        out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
         assert "vendor: its library serves instead, unless vendor='never', by what a test says" in out
+        at_first_use = "vendor: its library is timed beside this at first use, and serves where it is faster"
+        for shape, device, timed in (("1300x900x700", ON_H200, True), ("4096", ON_H200, False), ("24", (), False)):
+            out = " ".join(run("explain", "--shape", shape, *device, *self.few).out.split())
+            assert (at_first_use in out) == timed
 
     def test_of_another_device(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")

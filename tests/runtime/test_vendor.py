@@ -18,6 +18,7 @@ from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import LaidVendor, VendorProduct
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.vendor import faster
 
 
 def library() -> Library:
@@ -267,6 +268,25 @@ class TestCupy(Products):
         assert kernel.origin == "vendor"
         a, b = self.put(whole(256, 128)), self.put(whole(128, 192))
         assert np.array_equal(self.back(kernel(a, b)), self.back(a) @ self.back(b))
+
+    @pytest.mark.parametrize("trans", [False, True])
+    def test_timed_beside_ours_on_the_callers_stream(self, trans: bool) -> None:
+        """Shapes without a record, whichever serves: neither the operands nor C are touched by that."""
+        cupy, own = cupy_or_skip(), Library(nearest, measured, lambda *given: None, faster)
+        a, b = self.put(whole(333, 217)), self.put(whole(217, 1291))
+        if trans:
+            a, b = cupy.ascontiguousarray(a.T).T, cupy.ascontiguousarray(b.T).T
+        out = self.put(whole(333, 1291))
+        wanted = self.back(a) @ self.back(b) + self.back(out)
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            own.matmul(a, b, out=out, beta=1.0)
+            stream.synchronize()
+        assert np.array_equal(self.back(out), wanted)
+        loaded = own.load(333, 1291, 217, trans_a=trans, trans_b=trans, device="cuda")
+        assert loaded.origin in {"predicted", "vendor"}
+        assert own.memory().bytes >= Cublas.workspace_bytes  # it was there to be timed
+        own.clear()
+        assert own.memory().bytes < Cublas.workspace_bytes
 
     def test_captured_without_a_product_before(self) -> None:
         """By ours, and with the library's own memory untouched."""

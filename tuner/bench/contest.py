@@ -22,7 +22,7 @@ from ...runtime.store.store import Store
 from ..measure.decide import median, paired, paired_if_timed
 from ..measure.evaluate import FAILURES, one_line, status_of
 from ..search.nearest import nearest
-from ..search.vendor import faster
+from ..vendor import faster
 from .errors import broken_promise, error_kinds
 from .rivals import meets, rival
 from .rows import GIVEN, TITLES, BenchRow, KindError, Rival
@@ -55,10 +55,9 @@ def contest(
         warnings.simplefilter("always")
         try:
             if config is None:
-                gemm = load_on(device, problem, Store(store), nearest)
-                handed_over = faster(problem, device.info, gemm.found) is not None
-                row = replace(row, config=str(gemm.config), origin=gemm.origin, handed_over=handed_over)
-                row, launch = replace(row, taken_from=gemm.found.taken_from), gemm.launch
+                gemm = load_on(device, problem, Store(store), nearest, faster=faster)
+                row = replace(row, config=str(gemm.config), origin=gemm.found.origin, taken_from=gemm.found.taken_from)
+                row, launch = replace(row, handed_over=gemm.origin == "vendor"), gemm.kernel.launch
             else:
                 row = replace(row, config=str(config), origin=GIVEN)
                 launch = prepare(device, problem, config).launch

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
 
+MEASURING = threading.Lock()
+"""Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7

@@ -14,12 +14,12 @@ from ...runtime.product.vendor import Handover
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
+from ..vendor import by_record
 from .candidates import candidates, read_spaces
 from .model import estimate_us
 from .nearest import distance, nearest, predictions
 from .policies import policy_of
 from .ranked import PREDICTED, beyond_advice, first_guesses, recorded
-from .vendor import faster
 
 NEAR = 4
 """Records of near shapes that are listed."""
@@ -61,7 +61,7 @@ class Explained:
     why: str
     """And why, in one sentence."""
     handover: Handover | None
-    """That the vendor's library serves in its place, where it is known to be faster."""
+    """That the vendor's library serves in its place, where a record says that it is faster."""
     near: tuple[tuple[Record, float], ...]
     """The nearest records of the device with the same type and transposes, and how far their shapes are."""
     tried: tuple[tuple[str, int], ...]
@@ -88,7 +88,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         bounds=bounds_of(info, problem),
         found=found,
         why=_why(problem, info, found, near),
-        handover=faster(problem, info, found),
+        handover=None if info.arch.is_host else by_record(found),
         near=tuple(near[:NEAR]),
         tried=tuple((name, count) for name, count in counts.items() if count),
         guesses=_guesses(problem, info, allowed.configs, records),

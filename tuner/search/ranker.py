@@ -5,6 +5,7 @@ such as the waves of CTAs and the time of each of the device's limits. `benchmar
 `configs/ranker.json` is all that it learned.
 """
 
+import hashlib
 import itertools
 import json
 import math
@@ -197,3 +198,10 @@ def shipped() -> dict[str, Any]:
     file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
     found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return found
+
+
+@cache
+def ranker_digest() -> str:
+    """Of what ships for `ieee`: 16 hexadecimal digits of its SHA-256."""
+    known = [shipped().get(name_of(dtype, Grade.IEEE)) for dtype in DType]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,204 @@
+"""Where the vendor's library is faster: by a record, else by timing both at first use, on a fake cuBLAS."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_cublas import VendorHost
+from multiplied import whole
+from search_spaces import H200
+from stored import make
+from tilewright.codegen.errors import DeviceError, LaunchError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.timing import Timer
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product import gemm as gemm_module
+from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product.arguments import operand_of
+from tilewright.runtime.product.kernel import Kernel, prepare
+from tilewright.runtime.product.matmul import Library
+from tilewright.runtime.product.vendor import Operands
+from tilewright.runtime.store.found import Found
+from tilewright.runtime.store.record import REMOVED, Accuracy
+from tilewright.tuner import vendor
+from tilewright.tuner.first_use import measured
+from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.vendor import by_record, faster, timed
+
+PROBLEM = Problem.parse("30x50x7")
+CONFIG = parse("tiled:8")
+PREDICTED = Found(CONFIG, "predicted", expected_us=20.0, regret=1.5)
+
+
+def on_gpu(device: HostDevice) -> Kernel:
+    """A kernel that takes its device for a GPU, where that is asked for."""
+    kernel = prepare(device, PROBLEM, CONFIG)
+    kernel.device = SimpleNamespace(  # type: ignore[assignment]
+        info=H200, entered=device.entered, capturing=device.capturing, stream=device.stream, xp=device.xp,
+        allocate=device.allocate,
+    )  # fmt: skip
+    return kernel
+
+
+def rounds_of(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Sequence[float]) -> list[list[Any]]:
+    """Have timing find these; what was to be timed, and on what."""
+    seen: list[list[Any]] = []
+
+    def rounds(self: Timer, contenders: Mapping[str, Callable[..., None]], count: int) -> Any:
+        seen.append([count, contenders, self._inputs])
+        return {"vendor": list(theirs), "ours": list(ours)}, None
+
+    monkeypatch.setattr(Timer, "rounds", rounds)
+    return seen
+
+
+def operands() -> Operands:
+    a, b, c = whole(30, 7), whole(7, 50), np.zeros((30, 50), "f4")
+    return Operands(tuple(operand_of(name, each, False) for name, each in zip("abc", (a, b, c))), 0)  # type: ignore[arg-type]
+
+
+def recorded(ratio: float | None, **changes: Any) -> Found:
+    return Found(CONFIG, "exact", replace(make(10.0, PROBLEM, CONFIG, H200.key), ratio_vendor=ratio, **changes))
+
+
+@pytest.mark.parametrize(("ratio", "changes", "handed"), [
+    (0.9, {}, True),
+    (0.9, {"ratio_interval": (0.8, 0.95), "vendor_us": 8.9}, True),
+    (0.9, {"ratio_interval": (0.8, 1.01)}, False),  # the rounds leave it open
+    (0.994, {}, True),
+    (0.996, {}, False),  # a tie
+    (1.2, {}, False),
+    (None, {}, False),
+    (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=1.5)}, False),  # the library was wrong
+    (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=math.nan)}, False),
+    (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=0.5)}, True),
+    (0.9, {"versions": ((REMOVED, "prefetch"),)}, False),  # the times of another kernel
+])  # fmt: skip
+def test_by_a_record(
+    ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vendor, "timed", lambda *given: pytest.fail("timed, though there is a record"))
+    found = faster(on_gpu(HostDevice()), recorded(ratio, **changes))
+    assert found == by_record(recorded(ratio, **changes))
+    assert (found is not None) == handed
+    if found is not None:
+        assert found.expected_us == pytest.approx(changes.get("vendor_us", 10.0 * (ratio or 0)))
+        assert found.regret == 1.0
+        assert "the record of this product" in found.why
+
+
+@pytest.mark.parametrize(("theirs", "handed"), [
+    ([8.0, 9.0, 9.5, 8.0, 9.0], True),
+    ([8.0, 9.0, 10.1, 8.0, 9.0], False),  # ahead in one round
+    ([9.97] * 5, False),  # a tie
+    ([20.0] * 5, False),
+])  # fmt: skip
+def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = VendorHost()
+    seen, given = rounds_of(monkeypatch, theirs, [10.0] * 5), operands()
+    found = timed(prepare(device, PROBLEM, CONFIG), PREDICTED, given)
+    ((count, contenders, inputs),) = seen
+    assert (count, set(contenders), inputs) == (5, {"ours", "vendor"}, [given.each])
+    assert len(device.library.products) == 1  # its kernel is loaded before
+    assert (found is not None) == handed
+    if found is not None:
+        assert (found.expected_us, found.regret) == (9.0, 1.5 * 0.9)
+        assert found.why == "timing both at first use: 9 us for the 10 of ours"
+
+
+def test_what_is_expected_where_nobody_knows_the_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds_of(monkeypatch, [5.0] * 5, [10.0] * 5)
+    for regret, told in ((None, None), (1.2, 1.0), (3.0, 1.5)):
+        found = timed(prepare(VendorHost(), PROBLEM, CONFIG), replace(PREDICTED, regret=regret), operands())
+        assert found is not None
+        assert found.regret == told
+
+
+def test_it_is_really_timed_and_a_slow_library_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = VendorHost()
+    slow = type(device.library.cublasSgemm_v2).__call__
+
+    def waits(self: Any, *given: Any) -> Any:
+        import time
+
+        time.sleep(0.02)
+        return slow(self, *given)
+
+    monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", waits)
+    given = operands()
+    a, b, c = (each.owner for each in given.each)
+    assert timed(prepare(device, PROBLEM, CONFIG), PREDICTED, given) is None
+    assert len(device.library.products) >= 5
+    assert np.array_equal(c, a @ b)
+
+
+def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = rounds_of(monkeypatch, [20.0], [10.0])
+    kernel = prepare(VendorHost(), PROBLEM, CONFIG)
+    monkeypatch.setattr(vendor, "_LONG_FLOPS", PROBLEM.flops)
+    timed(kernel, PREDICTED, operands())
+    assert [each[0] for each in seen] == [2]
+
+
+def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the processor, of no work, while a graph is captured, without the library or memory."""
+    device, calls = VendorHost(), list[Operands]()
+    kernel = on_gpu(device)
+
+    def fails(error: Exception) -> Callable[..., None]:
+        def timed(kernel: Kernel, found: Found, given: Operands) -> None:
+            calls.append(given)
+            raise error
+
+        return timed
+
+    assert faster(prepare(HostDevice(), PROBLEM, CONFIG), PREDICTED) is None
+    empty = on_gpu(device)
+    empty.problem = replace(PROBLEM, k=0)
+    for error in (DeviceError("no library"), LaunchError("status 13"), MemoryError()):
+        monkeypatch.setattr(vendor, "timed", fails(error))
+        assert faster(kernel, PREDICTED) is None
+        assert faster(empty, PREDICTED) is None
+        device.captured = True
+        assert faster(kernel, PREDICTED) is None
+        device.captured = False
+    assert len(calls) == 3
+    for a, b, c in (each.each for each in calls):  # random ones, as the problem says
+        assert [(x.rows, x.cols, x.ld) for x in (a, b, c)] == [(30, 7, 7), (7, 50, 50), (30, 50, 50)]
+
+
+class TestMatmul:
+    """What a call gives to be tried on."""
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_its_own_operands_where_they_lie(self, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        device, given = VendorHost(), list[Operands]()
+        for module in (gemm_module, matmul_module):
+            monkeypatch.setattr(module, "device_of", lambda selector: device)
+        for kind in {type(each) for each in matmul_module.KINDS.values()}:
+            monkeypatch.setattr(kind, "stream", staticmethod(lambda index: 7), raising=False)
+            view = kind.view
+            monkeypatch.setattr(kind, "view", lambda *a, view=view: replace(view(*a), place="cuda:0"))
+
+        def noted(kernel: Kernel, found: Found, operands: Any) -> None:
+            given.append(operands())
+
+        library = Library(nearest, measured, lambda *given: None, noted)
+        a, b = whole(9, 8), whole(8, 7)
+        if turned:
+            a, b = np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T
+        board = np.zeros((9, 10), "f4")
+        library.matmul(a, b, out=board[:, :7])
+        library.matmul(a, b)
+        assert len(given) == 1
+        x, y, c = given[0].each
+        assert (x.pointer, y.pointer) == (a.ctypes.data, b.ctypes.data)
+        assert (x.ld, y.ld, x.trans, y.trans) == ((9, 8, True, True) if turned else (8, 7, False, False))
+        assert (c.rows, c.cols, c.ld) == (9, 7, 7)
+        assert c.pointer not in range(board.ctypes.data, board.ctypes.data + board.nbytes)  # C may have to be read
+        assert given[0].stream == 7

@@ -1,0 +1,82 @@
+"""Where the vendor's library is faster than our kernel: by the duel of a record, else timed beside it at first use."""
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+
+from ..codegen.problem import Problem
+from ..runtime.check.timing import Timer, TimingPlan
+from ..runtime.check.verify import place
+from ..runtime.device.protocol import Device, Operand
+from ..runtime.product.kernel import Kernel
+from ..runtime.product.vendor import Handover, Operands, VendorProduct, vendor_of
+from ..runtime.store.found import Found
+from .measure.decide import paired
+from .measure.evaluate import FAILURES, MEASURING, TIE
+
+_PLAN = TimingPlan(0.0, 0.0, 100.0, 0.0, 1, 1, 0.0, 1)
+"""Batches of a tenth of a millisecond on the operands that there are: a program may meet many shapes."""
+_ROUNDS = 5
+_LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
+"""Products of 10 ms and more have fewer."""
+
+
+def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None = None) -> Handover | None:
+    """That the vendor's library is faster than our kernel; None where it is not, nobody knows, or on the processor.
+
+    Where there is a record of just this product, that says it. Else both are timed on `operands`, of which C is
+    overwritten, or on random ones, each five times in turn: some 3 ms, or twelve products where these take longer.
+    """
+    problem, info = kernel.problem, kernel.device.info
+    if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+        return None
+    if found.origin == "exact":
+        return by_record(found)
+    try:
+        with MEASURING, kernel.device.entered():
+            if kernel.device.capturing(kernel.device.stream()):
+                return None
+            return timed(kernel, found, operands() if operands else _random(kernel.device, problem))
+    except FAILURES:  # no library, no memory: ours serves, and tells what is wrong if that concerns it too
+        return None
+
+
+def by_record(found: Found) -> Handover | None:
+    """By the duel that a record comes from: beyond a tie and what the rounds leave open. A library that was wrong on
+    that data serves nobody."""
+    record = found.record
+    if found.origin != "exact" or record is None or record.ratio_vendor is None or record.removed:
+        return None
+    ratio, interval = record.ratio_vendor, record.ratio_interval
+    if ratio * (1 + TIE) >= 1 or (interval is not None and interval[1] >= 1):
+        return None
+    wrong = record.accuracy is not None and record.accuracy.vendor is not None and not record.accuracy.vendor <= 1
+    us = record.vendor_us or record.median_us * ratio
+    why = f"the record of this product: {us:.4g} us for the {record.median_us:.4g} of ours"
+    return None if wrong else Handover(us, 1.0, why)
+
+
+def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
+    """By timing both: where the library is faster in every round, and beyond a tie. Raises one of FAILURES."""
+    device, problem = kernel.device, kernel.problem
+    contenders = {"ours": kernel.launch, "vendor": VendorProduct(kernel, vendor_of(device)).launch}
+    rounds = _ROUNDS if problem.flops < _LONG_FLOPS else _FEW_ROUNDS
+    with device.on_stream(operands.stream):
+        for launch in contenders.values():  # the library may have to load its kernel
+            launch(*operands.each, 1.0, 0.0)
+        samples, _ = Timer(device, problem, plan=_PLAN, inputs=operands.each).rounds(contenders, rounds)
+    ratio, (_, most) = paired(samples["vendor"], samples["ours"])
+    if ratio * (1 + TIE) >= 1 or most >= 1:
+        return None
+    vendor_us, our_us = (statistics.median(samples[name]) for name in ("vendor", "ours"))
+    regret = None if found.regret is None else max(1.0, found.regret * ratio)
+    return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
+
+
+def _random(device: Device, problem: Problem) -> Operands:
+    rng = np.random.default_rng(11)
+    a, _ = place(device, problem, problem.stored_a, problem.trans_a, rng)
+    b, _ = place(device, problem, problem.stored_b, problem.trans_b, rng)
+    c = device.allocate(problem.m * problem.n * problem.dtype.size_bytes)
+    return Operands((a, b, Operand(c.pointer, problem.m, problem.n, problem.n, False, c)), device.stream())
