@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
@@ -210,3 +211,16 @@ def test_a_search_tries_what_is_predicted() -> None:
     allowed = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, records))
     assert set(predicted) <= set(allowed.configs)
     assert set(predicted) <= set(first_guesses(problem, H200, allowed.configs, records))
+
+
+@pytest.mark.slow
+def test_a_look_up_of_an_unknown_shape_is_short() -> None:
+    """Without compiling: a millisecond, or as far as a busy machine lets it."""
+    store = Store(Path("nowhere").absolute())
+    shapes = [Problem.parse(f"{100 + 37 * i}x{5000 - 61 * i}x{70 + 11 * i}", "float", "tn") for i in range(40)]
+    times = []
+    for problem in [*shapes, *shapes]:
+        begin = time.thread_time()
+        store.lookup(H200, problem, nearest)
+        times.append(time.thread_time() - begin)
+    assert sorted(times[40:])[20] < 4e-3
