@@ -4,7 +4,7 @@ import ctypes
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -227,8 +227,7 @@ class CudaDevice:
         return _current_stream()
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = cupy.cuda.ExternalStream(stream)
-        return context
+        return nullcontext() if stream == _current_stream() else cupy.cuda.ExternalStream(stream)
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         # The driver tells no number of a stream that is captured; its handle stays while it is.
