@@ -22,17 +22,24 @@ _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
 
 
+_MOST_BYTES = 1 << 30
+"""Of random operands: memory that was allocated for them stays with the array library."""
+
+
 def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None = None) -> Handover | None:
     """That the vendor's library is faster than our kernel; None where it is not, nobody knows, or on the processor.
 
     Where there is a record of just this product, that says it. Else both are timed on `operands`, of which C is
-    overwritten, or on random ones, each five times in turn: some 3 ms, or twelve products where these take longer.
+    overwritten, or on random ones up to 1 GiB, each five times in turn: some 3 ms, or twelve products where these take
+    longer.
     """
     problem, info = kernel.problem, kernel.device.info
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return None
     if found.origin == "exact":
         return by_record(found)
+    if operands is None and problem.bytes > _MOST_BYTES:
+        return None
     try:
         with MEASURING, kernel.device.entered():
             if kernel.device.capturing(kernel.device.stream()):

@@ -146,7 +146,7 @@ def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the processor, of no work, while a graph is captured, without the library or memory."""
+    """On the processor, of no work, of too much memory, while a graph is captured, without the library."""
     device, calls = VendorHost(), list[Operands]()
     kernel = on_gpu(device)
 
@@ -158,12 +158,13 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         return timed
 
     assert faster(prepare(HostDevice(), PROBLEM, CONFIG), PREDICTED) is None
-    empty = on_gpu(device)
-    empty.problem = replace(PROBLEM, k=0)
+    empty, large = on_gpu(device), on_gpu(device)
+    empty.problem, large.problem = replace(PROBLEM, k=0), Problem(2**14, 2**14, 1)
     for error in (DeviceError("no library"), LaunchError("status 13"), MemoryError()):
         monkeypatch.setattr(vendor, "timed", fails(error))
         assert faster(kernel, PREDICTED) is None
         assert faster(empty, PREDICTED) is None
+        assert faster(large, PREDICTED) is None
         device.captured = True
         assert faster(kernel, PREDICTED) is None
         device.captured = False
