@@ -4,15 +4,17 @@ import ast
 import importlib.util
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+import threadpoolctl
 import tilewright
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.search.sampler import Outcomes, distributions
+from tilewright.tuner.search.sampler import Outcomes, RandomSampler, distributions
 from tilewright.tuner.search.space import Dimension, Point, Space
 from tilewright.tuner.search.study import SAMPLERS, Search, check_sampler, make_search
 
@@ -142,6 +144,28 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
     assert [trial.state.name for trial in search._study.trials[:4]].count("FAIL") == 2
     (told,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
     assert told.params == {"M": 2, "N": 1, "KIND": 2}
+
+
+def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads of a BLAS than free cores make its small matrices many times slower."""
+    threads, read = set(), []
+
+    class Model(RandomSampler):
+        def choose(self, outcomes: Outcomes) -> int:
+            threads.update(each["num_threads"] for each in threadpoolctl.threadpool_info())
+            return super().choose(outcomes)
+
+    def params(self: Any) -> Any:
+        read.append(self.number)
+        return copied(self)
+
+    copied: Any = optuna.trial.Trial.params.fget
+    monkeypatch.setattr(optuna.trial.Trial, "params", property(params))
+    with threadpoolctl.threadpool_limits(2):
+        search = Search(SPACE, Model(SPACE, 0))
+        assert None not in (search.ask(), search.ask())
+    assert threads == {1}
+    assert read == [0, 1]
 
 
 def test_names() -> None:

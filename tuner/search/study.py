@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
+from threadpoolctl import ThreadpoolController
 
 from ...codegen.errors import ConfigError, check, check_type
 from .gaussian import GaussianSampler
@@ -41,6 +42,7 @@ class Search:
         self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
         self._queue: deque[Point] = deque()
         self._running: dict[Point, int] = {}
+        self._blas = ThreadpoolController()
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
@@ -55,11 +57,13 @@ class Search:
         if not self._unseen.any():
             return None
         try:
-            trial = self._study.ask(self._distributions)
+            with self._blas.limit(limits=1):  # a model's matrices are small, and others use the other cores
+                trial = self._study.ask(self._distributions)
         except ImportError as error:
             sampler = type(self._study.sampler).__name__
             raise ConfigError(f"the sampler {sampler} needs a package that is missing: {error}") from error
-        point = tuple(trial.params.get(d.name, 0) for d in self.space.dimensions)
+        params = trial.params  # a copy each time
+        point = tuple(params.get(d.name, 0) for d in self.space.dimensions)
         if point in self.space and self._unseen[self.space.index(point)]:
             return self._mark(point, trial.number)
         # A sampler that knows the box alone: its suggestion fails, and the nearest that may be tried is another trial.
