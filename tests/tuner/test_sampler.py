@@ -182,13 +182,20 @@ def test_names() -> None:
             make_search(f"optuna:{wrong}", SPACE, 0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
-def test_a_sampler_whose_package_is_missing_says_so() -> None:
-    search = make_search("optuna:GPSampler", SPACE, 0)
-    for point in SPACE.points[:10]:
-        search.tell(point, time_at(point))
-    with pytest.raises(ConfigError, match=r"GPSampler needs a package that is missing.*torch"):
-        search.ask()
+def test_a_sampler_whose_package_is_missing_says_so_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna says it when it is asked, which a tuning does after its first guesses."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else name)
+    with pytest.raises(ConfigError, match=r"the sampler optuna:GPSampler needs .*: pip install torch$"):
+        make_search("optuna:GPSampler", SPACE, 0)
+
+
+def test_a_sampler_that_misses_another_package_says_so_too() -> None:
+    class Broken(optuna.samplers.RandomSampler):
+        def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
+            raise ImportError("No module named 'other'")
+
+    with pytest.raises(ConfigError, match=r"Broken needs a package that is missing.*other"):
+        Search(SPACE, Broken()).ask()
 
 
 def test_optuna_is_used_by_its_public_names_alone() -> None:

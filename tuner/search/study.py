@@ -1,6 +1,7 @@
 """A search: an Optuna study in memory that answers with points of a space, each at most once; and the samplers by their
 names. To be imported where a search begins: Optuna is slow to import."""
 
+import importlib.util
 import inspect
 import math
 import warnings
@@ -23,6 +24,8 @@ SAMPLERS = ("gp", "tpe", "random", "exhaustive")
 
 OPTUNA = "optuna:"
 _TPE = OPTUNA + "TPESampler"
+_PACKAGES = {"CmaEsSampler": ("cmaes",), "GPSampler": ("torch", "scipy"), "QMCSampler": ("scipy",)}
+"""What samplers of Optuna's import once they are asked, some of them after the first outcomes alone."""
 
 
 class Search:
@@ -110,15 +113,16 @@ def check_sampler(name: str) -> None:
 
 
 def make_search(name: str, space: Space, seed: int) -> Search:
-    """The search called `name`. Raises ConfigError for an unknown one.
-
-    A sampler of Optuna's may need a package; `ask` raises ConfigError then.
-    """
+    """The search called `name`. Raises ConfigError for an unknown one, and for one that needs a package that is
+    missing."""
     check_sampler(name)
     if name == "tpe":
         name = _TPE
     if name.startswith(OPTUNA):
         kind = _of_optuna()[name]
+        packages = _PACKAGES.get(kind.__name__, ())
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        check(not missing, f"the sampler {name} needs what is not installed: pip install {' '.join(missing)}")
         options = {"seed": seed, "warn_independent_sampling": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a sampler is experimental
