@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -294,7 +295,14 @@ class _Run:
         finalists, rounds = self._finalists(ranking, left_s) if info.arch.is_host else (ranking, DUEL_ROUNDS)
         self.progress.duelling(tuple(finalists))
         longer_s = 0.0 if info.arch.is_host else min(DUEL_SECONDS, left_s / 5)
-        return evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer_s)
+        duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer_s)
+        right = {side.config for side in duel}
+        wrong = ", ".join(str(config) for config in finalists if config not in right)
+        if right.isdisjoint(finalists):
+            raise TuningError(f"the final comparison failed: wrong on fresh data: {wrong}")
+        if wrong:
+            warnings.warn(f"left out of the final comparison, as wrong on fresh data: {wrong}", stacklevel=3)
+        return duel
 
     def _finalists(self, ranking: list[Config], left_s: float) -> tuple[list[Config], int]:
         """Who meets in a duel on the processor, and for how many rounds: fewer where it would take longer than is
