@@ -9,14 +9,17 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ..codegen.errors import TuningError, check_path
+from ..codegen.errors import ConfigError, DeviceError, TuningError, check_path
 from ..codegen.problem import Problem
+from ..runtime.device.detect import compiler_for
 from ..runtime.files import spared, write_output
+from ..runtime.store.versions import versions_of
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
+from ..tuner.search.candidates import read_spaces
 from ..tuner.tune import tune
 from . import options
 from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
@@ -83,9 +86,14 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
     if wanted(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, given, several)
+    from ..tuner.search.study import check_sampler  # with Optuna, which is slow to import
+
     info = options.chosen(device)
     for problem in problems:
         check_tunable(problem, info, given["configs"])
+    versions_of(info, compiler_for(info))  # what no shape can do without, such as a compiler, is told once
+    check_sampler(given["sampler"])
+    read_spaces(given["spaces"])
     console = new_console()
     if skip_tuned:
         left = options.untuned(problems, info, given["store"])
@@ -127,7 +135,7 @@ def _one_by_one(
                         text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
                         with spared(json_file):
                             write_output(json_file, text.encode())
-            except TuningError as error:
+            except (TuningError, ConfigError, DeviceError) as error:
                 if len(problems) == 1:
                     raise
                 click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
