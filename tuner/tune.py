@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,7 +128,8 @@ def tune(
             if not run.times.keys() & set(configs or run.times):
                 if stopped == "interrupt":
                     raise KeyboardInterrupt
-                raise TuningError(why_nothing(problem, info, budget, run.statuses(), stopped, run.first_reason()))
+                statuses = _counted(run.outcomes)
+                raise TuningError(why_nothing(problem, info, budget, statuses, stopped, run.first_reason()))
             duelled = time.monotonic()
             duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
@@ -144,7 +145,7 @@ def tune(
         contenders=contenders,
         trials=run.resumed + len(run.entries),
         resumed=run.resumed,
-        statuses=tuple(run.statuses()),
+        statuses=tuple(_counted(run.entries)),
         pruned=found.pruned,
         phases=run.phases(),
         sampler_s=run.sampler_s,
@@ -152,7 +153,7 @@ def tune(
         busy_share=busy_share,
         idle_s=idle_s,
         compilers=compilers,
-        guessed_us=min((entry.time_us or math.inf for entry in [*run.entries.values()][:16]), default=math.inf),
+        guessed_us=min((entry.time_us or math.inf for entry in [*run.outcomes.values()][:16]), default=math.inf),
         stopped=stopped,
         sampler="" if configs else sampler,
         seed=seed,
@@ -266,13 +267,14 @@ class _Run:
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 
-    def statuses(self) -> list[tuple[str, int]]:
-        """How many ended in which status, most first."""
-        return Counter(entry.status for entry in self.entries.values()).most_common()
+    @property
+    def outcomes(self) -> dict[Point, Entry]:
+        """Those of earlier runs first."""
+        return {**self.plan.earlier, **self.entries}
 
     def first_reason(self) -> str:
         """Why the first failed of those that did, if it is known."""
-        return next((entry.reason for entry in self.entries.values() if entry.reason), "")
+        return next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
 
     def phases(self) -> Phases:
         """Where the time of all of them went."""
@@ -283,7 +285,7 @@ class _Run:
         """All trials, those of earlier runs first."""
         kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
         dimensions = self.plan.found.space.dimensions
-        return Recording(info.name, kernel, size, dimensions, {**self.plan.earlier, **self.entries})
+        return Recording(info.name, kernel, size, dimensions, self.outcomes)
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""
@@ -315,6 +317,11 @@ class _Run:
             if rounds >= min(3, count) or count == 1:
                 return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
         raise AssertionError
+
+
+def _counted(outcomes: Mapping[Point, Entry]) -> list[tuple[str, int]]:
+    """How many ended in which status, most first."""
+    return Counter(entry.status for entry in outcomes.values()).most_common()
 
 
 def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | None]:

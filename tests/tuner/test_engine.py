@@ -148,6 +148,7 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
     result = tune(PROBLEM, device="host", trials=7, seconds=40, progress=second)
     assert (len(first.records), len(second.records)) == (4, 3)
     assert (result.trials, result.resumed) == (7, 4)
+    assert result.guessed_us == min(record.median_us for record in (*first.records, *second.records))
     tried = [record.config for record in (*first.records, *second.records)]
     assert len(set(tried)) == 7
 
