@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from ..codegen.errors import ConfigError, DeviceError, TuningError, check_path
@@ -30,6 +31,7 @@ from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
+_OF_REPLAY = ("device", "trials", "seconds", "sampler", "seed", "debug")
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
@@ -72,6 +74,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """
     asked, several = ({name: given.pop(name) for name in names} for names in (options.ASKED, ON_WORKERS))
     if device.startswith("replay:"):
+        _check_replay(device)
         _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"], given["seed"])
         return 0
     problems = options.asked(**asked)
@@ -144,6 +147,16 @@ def _one_by_one(
             if result.stopped == "interrupt":
                 break
     return results
+
+
+def _check_replay(device: str) -> None:
+    """Raise UsageError for an option that says nothing of a search in a recording: it would be passed over."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name not in _OF_REPLAY:
+            only = "the shape is the recording's, and --trials, --seconds, --sampler and --seed are all it takes"
+            raise click.UsageError(f"--device {device} goes without {parameter.opts[0]}: {only}")
 
 
 def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:

@@ -28,7 +28,7 @@ BAD = [
     (("tune", "--shape", "5", "--dtype", "half"), "'half'"),
     (("tune", "--shape", "5", "--trans", "nx"), "'nx'"),
     (("tune", "--shape", "5", "--device", "gpu"), "'gpu'"),
-    (("tune", "--shape", "5", "--device", "replay:/nowhere.json"), "/nowhere.json"),
+    (("tune", "--device", "replay:/nowhere.json"), "/nowhere.json"),
     (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
     (("tune", "--shape", "5", "--effort", "great"), "'great'"),
     (("tune", "--shape", "5", "--trials", "0"), "0"),
