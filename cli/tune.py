@@ -1,6 +1,5 @@
 """`tilewright tune`: the fastest right kernel for each shape."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from rich.console import Console
 from ..codegen.errors import ConfigError, DeviceError, TuningError, check_path
 from ..codegen.problem import Problem
 from ..runtime.device.detect import compiler_for
-from ..runtime.files import spared, write_output
 from ..runtime.store.versions import versions_of
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
@@ -25,7 +23,7 @@ from ..tuner.tune import tune
 from . import options
 from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
 from .progress import TuneShown
-from .result import result_json, show_replay, show_result
+from .result import ResultsFile, show_replay, show_result
 from .show import show_records
 from .tables import new_console, plain, say
 from .trials import TrialsFile
@@ -125,6 +123,7 @@ def _one_by_one(
 ) -> list[Result]:
     """Tune on one device, until Ctrl-C. What fails costs its shape alone, or is raised where there is but one."""
     results: list[Result] = []
+    file = ResultsFile(json_file) if json_file else None
     with kept_between_runs():
         for number, problem in enumerate(problems, start=1):
             if len(problems) > 1:
@@ -134,10 +133,8 @@ def _one_by_one(
                 with progress.drawn():
                     result = tune(problem, device=device, progress=progress, **given)
                     results.append(result)
-                    if json_file:  # again after each, and before the screen, which may be gone: nothing is lost
-                        text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
-                        with spared(json_file):
-                            write_output(json_file, text.encode())
+                    if file:  # before the screen, which may be gone: nothing is lost
+                        file.add(result)
             except (TuningError, ConfigError, DeviceError) as error:
                 if len(problems) == 1:
                     raise
