@@ -175,6 +175,19 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
     assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
 
 
+def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
+    """Of a point that two processes tried the first, and nothing of damaged lines."""
+    path = journal(tmp_path, (), 10.0)
+    with path.open("a") as file:
+        for point, time_us in (("1", 99.0), ("0.0", 1.0), ("0", 1e-300)):
+            file.write(f'{{"point":[{point}],"time_us":{time_us},"status":"ok"}}\n')
+    found = read_journal(path)
+    with pytest.warns(UserWarning, match="trials dropped: 2"):
+        searched = Journal(path, found.space(), f"1024x768x512-float-nn {DEVICE} {path.stem}")
+    assert [*found.entries.items()] == [*searched.entries.items()]
+    assert found.entries[0, 1].time_us == 10.0
+
+
 def test_a_tuning_of_the_store_has_its_record_and_its_journal(tmp_path: Path) -> None:
     store = Store(tmp_path, tmp_path / "none")
     store.keep(make(9.0, config=parse("tiled:8")))
