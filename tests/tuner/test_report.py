@@ -17,7 +17,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.bench.report import bench_json
+from tilewright.tuner.bench.report import bench_closing, bench_json
 from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
 from tilewright.tuner.recording.journals import journals_of, read_journal
@@ -212,6 +212,13 @@ def test_errors_of_trials_are_recorded(tmp_path: Path) -> None:
 def test_a_published_bench_is_read_as_it_was_written(name: str) -> None:
     path = RESULTS / f"{name}.json"
     assert bench_json(read_bench(path)).splitlines() == pytest.approx(path.read_text().splitlines())
+
+
+def test_a_bench_that_ended_early_says_of_how_many_shapes(tmp_path: Path) -> None:
+    whole = read_bench(RESULTS / "float32.json")
+    early = replace(whole, rows=whole.rows[:2], wanted=len(whole.rows), stopped="interrupt")
+    (tmp_path / "b.json").write_text(bench_json(early))
+    assert bench_closing(read_bench(tmp_path / "b.json"))[-1] == f"2 of {len(whole.rows)} shapes; ended by interrupt"
 
 
 def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
