@@ -186,6 +186,22 @@ def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monke
     assert len(met) <= 3  # the fastest of the search, what the store held, the default
 
 
+def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, named = variant("tiled:16"), variant("naive:8x32")
+    assert named.canonical < stored.canonical
+    first = tune(PROBLEM, device="host", trials=2, seconds=40, isolation=False)
+    Store().keep(replace(first.best, config=stored), replace=True)
+    original = Bench.duel
+
+    def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        sides = original(self, configs, rounds, seconds)
+        return tuple(replace(side, measurement=sides[0].measurement) for side in sides)
+
+    monkeypatch.setattr(Bench, "duel", tied)
+    result = tune(PROBLEM, device="host", seconds=40, isolation=False, configs=[named])
+    assert (result.best.config, result.kept) == (stored, False)
+
+
 @pytest.mark.parametrize("wrong", [1, 9])
 def test_who_is_wrong_on_the_data_of_the_duel_is_left_out_of_it(
     wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
