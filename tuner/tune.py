@@ -128,8 +128,7 @@ def tune(
             if not run.times.keys() & set(configs or run.times):
                 if stopped == "interrupt":
                     raise KeyboardInterrupt
-                statuses = _counted(run.outcomes)
-                raise TuningError(why_nothing(problem, info, budget, statuses, stopped, run.first_reason()))
+                raise TuningError(run.why_nothing(problem, info, stopped, shelf.root / "trials"))
             duelled = time.monotonic()
             duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
@@ -272,9 +271,14 @@ class _Run:
         """Those of earlier runs first."""
         return {**self.plan.earlier, **self.entries}
 
-    def first_reason(self) -> str:
-        """Why the first failed of those that did, if it is known."""
-        return next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
+    def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
+        """Why there is no winner, and what to do where earlier runs have tried all; `trials` has their journals."""
+        reason = next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
+        why = why_nothing(problem, info, self.budget, _counted(self.outcomes), stopped, reason)
+        if self.entries or not self.resumed:
+            return why
+        again = f"remove the journals in {trials} to try these again"
+        return f"{why}; all of it in earlier runs: allow more (--trials), or {again}"
 
     def phases(self) -> Phases:
         """Where the time of all of them went."""
