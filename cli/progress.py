@@ -1,6 +1,5 @@
 """What a user sees while a run goes on: figures redrawn in place on a terminal, lines elsewhere."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.files import spared, write_output
+from ..runtime.files import spared
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
@@ -26,7 +25,7 @@ from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from ..tuner.result import Budget, Progress, Result
 from ..tuner.search.candidates import Candidates
-from .result import result_json
+from .result import ResultsFile
 from .tables import WIDTH, plain, say, shortened, wrapped
 from .trials import TrialsFile
 
@@ -170,8 +169,8 @@ class WorkersShown(Shown, Told):
 
     def __init__(self, console: Console, trials: TrialsFile | None, json_file: Path | None, seconds: float) -> None:
         super().__init__(console)
-        self._trials, self._json_file, self._seconds = trials, json_file, seconds
-        self._results: list[Result] = []
+        self._trials, self._seconds = trials, seconds
+        self._file = ResultsFile(json_file) if json_file else None
         self._running: dict[Problem, list[Any]] = {}
         self._causes: Counter[str] = Counter()
         self._seats, self._said_s = 0, time.monotonic()
@@ -214,12 +213,9 @@ class WorkersShown(Shown, Told):
 
     def ended(self, result: Result) -> None:
         """A line, and the results so far as JSON: whatever comes, they are not lost."""
-        self._results.append(result)
         self._over(result.problem)
-        if self._json_file:
-            text = json.dumps([result_json(each) for each in self._results], indent=1) + "\n"
-            with spared(self._json_file):
-                write_output(self._json_file, text.encode())
+        if self._file:
+            self._file.add(result)
         best = result.best
         ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ""
         count = f"{result.trials} trials in {result.seconds:.0f} s"

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.text import Text
 from ..codegen.problem import Grade, Problem
 from ..runtime.check.roofline import floor_us
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import spared, write_output
 from ..runtime.store.codec import encode
 from ..tuner.bench.report import Column, figure
 from ..tuner.bench.rows import TITLES
@@ -186,3 +188,17 @@ def result_json(result: Result) -> dict[str, Any]:
         "variants_per_second": (result.trials - result.resumed) / result.seconds,
         "best_of_first_16_us": result.guessed_us if math.isfinite(result.guessed_us) else None,
     }
+
+
+class ResultsFile:
+    """A JSON list of results, whole again after each. Where it cannot be written, an OutputWarning says so."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._texts: list[str] = []  # made once each: there may be thousands
+
+    def add(self, result: Result) -> None:
+        """One more."""
+        self._texts.append(textwrap.indent(json.dumps(result_json(result), indent=1), " "))
+        with spared(self._path):
+            write_output(self._path, ("[\n" + ",\n".join(self._texts) + "\n]\n").encode())

@@ -1,32 +1,35 @@
 """`tilewright tune`: the fastest right kernel for each shape."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
-from ..codegen.errors import TuningError, check_path
+from ..codegen.errors import ConfigError, DeviceError, TuningError, check_path
 from ..codegen.problem import Problem
-from ..runtime.files import spared, write_output
+from ..runtime.device.detect import compiler_for
+from ..runtime.store.versions import versions_of
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
+from ..tuner.search.candidates import read_spaces
 from ..tuner.tune import tune
 from . import options
 from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
 from .progress import TuneShown
-from .result import result_json, show_replay, show_result
+from .result import ResultsFile, show_replay, show_result
 from .show import show_records
 from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
+_OF_REPLAY = ("device", "trials", "seconds", "sampler", "seed", "debug")
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
 
@@ -69,6 +72,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """
     asked, several = ({name: given.pop(name) for name in names} for names in (options.ASKED, ON_WORKERS))
     if device.startswith("replay:"):
+        _check_replay(device)
         _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"], given["seed"])
         return 0
     problems = options.asked(**asked)
@@ -83,9 +87,14 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
     if wanted(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, given, several)
+    from ..tuner.search.study import check_sampler  # with Optuna, which is slow to import
+
     info = options.chosen(device)
     for problem in problems:
         check_tunable(problem, info, given["configs"])
+    versions_of(info, compiler_for(info))  # what no shape can do without, such as a compiler, is told once
+    check_sampler(given["sampler"])
+    read_spaces(given["spaces"])
     console = new_console()
     if skip_tuned:
         left = options.untuned(problems, info, given["store"])
@@ -114,6 +123,7 @@ def _one_by_one(
 ) -> list[Result]:
     """Tune on one device, until Ctrl-C. What fails costs its shape alone, or is raised where there is but one."""
     results: list[Result] = []
+    file = ResultsFile(json_file) if json_file else None
     with kept_between_runs():
         for number, problem in enumerate(problems, start=1):
             if len(problems) > 1:
@@ -123,11 +133,9 @@ def _one_by_one(
                 with progress.drawn():
                     result = tune(problem, device=device, progress=progress, **given)
                     results.append(result)
-                    if json_file:  # again after each, and before the screen, which may be gone: nothing is lost
-                        text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
-                        with spared(json_file):
-                            write_output(json_file, text.encode())
-            except TuningError as error:
+                    if file:  # before the screen, which may be gone: nothing is lost
+                        file.add(result)
+            except (TuningError, ConfigError, DeviceError) as error:
                 if len(problems) == 1:
                     raise
                 click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
@@ -136,6 +144,16 @@ def _one_by_one(
             if result.stopped == "interrupt":
                 break
     return results
+
+
+def _check_replay(device: str) -> None:
+    """Raise UsageError for an option that says nothing of a search in a recording: it would be passed over."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name not in _OF_REPLAY:
+            only = "the shape is the recording's, and --trials, --seconds, --sampler and --seed are all it takes"
+            raise click.UsageError(f"--device {device} goes without {parameter.opts[0]}: {only}")
 
 
 def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:

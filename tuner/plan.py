@@ -68,8 +68,10 @@ def searched(
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
     """These variants and what the library would run now: each is timed to its end, and all meet in the duel."""
-    found = given((*configs, shelf.lookup(info, problem, nearest).config))
-    return Plan(found, InOrder(found.space), {}, len(found.configs), stop_over=math.inf)
+    now = shelf.lookup(info, problem, nearest)
+    found = given((*configs, now.config))
+    known = (now.config,) if now.origin == "exact" else ()
+    return Plan(found, InOrder(found.space), {}, len(found.configs), known, stop_over=math.inf)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:

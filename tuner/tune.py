@@ -2,8 +2,9 @@
 
 import math
 import time
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ def tune(
             if not run.times.keys() & set(configs or run.times):
                 if stopped == "interrupt":
                     raise KeyboardInterrupt
-                raise TuningError(why_nothing(problem, info, budget, run.statuses(), stopped, run.first_reason()))
+                raise TuningError(run.why_nothing(problem, info, stopped, shelf.root / "trials"))
             duelled = time.monotonic()
             duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
         busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
@@ -143,7 +144,7 @@ def tune(
         contenders=contenders,
         trials=run.resumed + len(run.entries),
         resumed=run.resumed,
-        statuses=tuple(run.statuses()),
+        statuses=tuple(_counted(run.entries)),
         pruned=found.pruned,
         phases=run.phases(),
         sampler_s=run.sampler_s,
@@ -151,7 +152,7 @@ def tune(
         busy_share=busy_share,
         idle_s=idle_s,
         compilers=compilers,
-        guessed_us=min((entry.time_us or math.inf for entry in [*run.entries.values()][:16]), default=math.inf),
+        guessed_us=min((entry.time_us or math.inf for entry in [*run.outcomes.values()][:16]), default=math.inf),
         stopped=stopped,
         sampler="" if configs else sampler,
         seed=seed,
@@ -265,13 +266,19 @@ class _Run:
         self.sampler_s += time.perf_counter() - begin
         self.progress.tried(tried, self.best)
 
-    def statuses(self) -> list[tuple[str, int]]:
-        """How many ended in which status, most first."""
-        return Counter(entry.status for entry in self.entries.values()).most_common()
+    @property
+    def outcomes(self) -> dict[Point, Entry]:
+        """Those of earlier runs first."""
+        return {**self.plan.earlier, **self.entries}
 
-    def first_reason(self) -> str:
-        """Why the first failed of those that did, if it is known."""
-        return next((entry.reason for entry in self.entries.values() if entry.reason), "")
+    def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
+        """Why there is no winner, and what to do where earlier runs have tried all; `trials` has their journals."""
+        reason = next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
+        why = why_nothing(problem, info, self.budget, _counted(self.outcomes), stopped, reason)
+        if self.entries or not self.resumed:
+            return why
+        again = f"remove the journals in {trials} to try these again"
+        return f"{why}; all of it in earlier runs: allow more (--trials), or {again}"
 
     def phases(self) -> Phases:
         """Where the time of all of them went."""
@@ -282,7 +289,7 @@ class _Run:
         """All trials, those of earlier runs first."""
         kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
         dimensions = self.plan.found.space.dimensions
-        return Recording(info.name, kernel, size, dimensions, {**self.plan.earlier, **self.entries})
+        return Recording(info.name, kernel, size, dimensions, self.outcomes)
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""
@@ -294,7 +301,14 @@ class _Run:
         finalists, rounds = self._finalists(ranking, left_s) if info.arch.is_host else (ranking, DUEL_ROUNDS)
         self.progress.duelling(tuple(finalists))
         longer_s = 0.0 if info.arch.is_host else min(DUEL_SECONDS, left_s / 5)
-        return evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer_s)
+        duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer_s)
+        right = {side.config for side in duel}
+        wrong = ", ".join(str(config) for config in finalists if config not in right)
+        if right.isdisjoint(finalists):
+            raise TuningError(f"the final comparison failed: wrong on fresh data: {wrong}")
+        if wrong:
+            warnings.warn(f"left out of the final comparison, as wrong on fresh data: {wrong}", stacklevel=3)
+        return duel
 
     def _finalists(self, ranking: list[Config], left_s: float) -> tuple[list[Config], int]:
         """Who meets in a duel on the processor, and for how many rounds: fewer where it would take longer than is
@@ -307,6 +321,11 @@ class _Run:
             if rounds >= min(3, count) or count == 1:
                 return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
         raise AssertionError
+
+
+def _counted(outcomes: Mapping[Point, Entry]) -> list[tuple[str, int]]:
+    """How many ended in which status, most first."""
+    return Counter(entry.status for entry in outcomes.values()).most_common()
 
 
 def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | None]:

@@ -64,7 +64,8 @@ class Verifier:
     The bound is |C^ - C| <= gamma_{k+2} |alpha| |A||B| + gamma_2 |beta||C| + (k+4) * smallest subnormal, element by
     element: what summing in any order with one rounding an operation cannot exceed. Where accuracy is `normwise`, the
     first term is gamma_c |alpha| |a_i||b_j| with the Euclidean norms of a row of op(A) and a column of op(B), and c the
-    larger of k + 2 and NORMWISE_ROUNDINGS. NaN fails it.
+    larger of k + 2 and NORMWISE_ROUNDINGS; else at most 4 / sqrt(k + 2) of the bound is allowed, as data are random
+    here: with a k of 65536 a kernel that drops a thousand terms is within the whole of it. NaN fails it.
     """
 
     SCALARS = ((1.0, 0.0), (-0.5, 2.0))
@@ -73,6 +74,7 @@ class Verifier:
     def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
         self.device = device
         self.problem = problem
+        self._most = 1.0 if problem.accuracy is Grade.NORMWISE else min(1.0, 4 / math.sqrt(problem.k + 2))
         rng = np.random.default_rng(seed)
         self.a, a_array = place(device, problem, problem.stored_a, problem.trans_a, rng)
         self.b, b_array = place(device, problem, problem.stored_b, problem.trans_b, rng)
@@ -118,8 +120,9 @@ class Verifier:
             return "wrote outside C"
         if self._c.size and not math.isfinite(float(abs(self._c).max())):
             return "left elements of C unwritten, or made NaN of finite data"
-        if not accuracy.ok:
-            return f"error {accuracy.worst:.3g} times its bound at row {accuracy.row}, column {accuracy.col}"
+        if not accuracy.worst <= self._most:
+            random = f", of which random data need {self._most:.2g} at most," if accuracy.ok else ""
+            return f"error {accuracy.worst:.3g} times its bound{random} at row {accuracy.row}, column {accuracy.col}"
         return ""
 
     def _compare(self, c: Any, alpha: float, beta: float) -> Accuracy:

@@ -28,7 +28,7 @@ BAD = [
     (("tune", "--shape", "5", "--dtype", "half"), "'half'"),
     (("tune", "--shape", "5", "--trans", "nx"), "'nx'"),
     (("tune", "--shape", "5", "--device", "gpu"), "'gpu'"),
-    (("tune", "--shape", "5", "--device", "replay:/nowhere.json"), "/nowhere.json"),
+    (("tune", "--device", "replay:/nowhere.json"), "/nowhere.json"),
     (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
     (("tune", "--shape", "5", "--effort", "great"), "'great'"),
     (("tune", "--shape", "5", "--trials", "0"), "0"),
@@ -194,6 +194,24 @@ class TestFailures:
         shapes = ("--shape", "5", "--shape", "6", "--trials", "1", "--seconds", "10", "--device", "host")
         assert run("tune", *shapes, "--json", str(file)).status == 1
         assert len(json.loads(file.read_text())) == 1
+
+    def test_a_shape_that_cannot_be_tuned_costs_itself_alone(self, run: Run, tmp_path: Path) -> None:
+        """Exact tiles of 8 do not serve 7, and the last one is too large for the processor."""
+        (tmp_path / "only.toml").write_text('family = "tiled"\n[parameters]\ntile_width = [8]\nedge = ["exact"]\n')
+        shapes = (each for shape in ("7", "8", "8192", "16") for each in ("--shape", shape))
+        ran = run("tune", *shapes, "--trials", "1", "--device", "host", "--spaces", str(tmp_path))
+        assert (ran.status, ran.err.count("\n")) == (1, 2)
+        assert "no config serves 7x7x7" in ran.err
+        assert "8192x8192x8192 float nn takes at least" in ran.err
+        assert "2 of 4 shapes" in ran.out
+
+    def test_what_no_shape_can_do_without_is_told_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        shapes = ("--shape", "5", "--shape", "6", "--device", "host")
+        ran = run("tune", *shapes, "--sampler", "guess")
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        monkeypatch.setenv("PATH", "/nowhere")
+        ran = run("tune", *shapes)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
 
     def test_a_damaged_record_is_one_line_of_warning(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "records").mkdir()

@@ -1,5 +1,6 @@
 """What `tune` and `bench` print at 80 and 120 columns, from results made up here."""
 
+import json
 import math
 import re
 import shlex
@@ -14,7 +15,7 @@ from rich.console import Console
 from stored import INFO, make
 from tilewright.cli.bench import show_bench
 from tilewright.cli.progress import BenchShown, TuneShown
-from tilewright.cli.result import show_result
+from tilewright.cli.result import ResultsFile, result_json, show_result
 from tilewright.cli.show import show_records
 from tilewright.cli.tables import new_console, say, shortened, table, wrapped
 from tilewright.codegen.config import Config
@@ -190,6 +191,24 @@ class TestTune:
         assert "emit" not in text(screen)
         assert "(for a GPU, tune on that GPU)" in text(screen)
         assert "x NumPy" in text(screen)
+
+
+def test_each_result_of_a_list_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands, the file is whole after each."""
+    worded = []
+
+    def noted(one: Result) -> dict[str, Any]:
+        worded.append(one.seed)
+        return result_json(one)
+
+    monkeypatch.setattr("tilewright.cli.result.result_json", noted)
+    results = [result(seed=seed) for seed in range(3)]
+    file = ResultsFile(tmp_path / "results.json")
+    for count, each in enumerate(results, start=1):
+        file.add(each)
+        listed = json.dumps(list(map(result_json, results[:count])), indent=1)
+        assert (tmp_path / "results.json").read_text() == listed + "\n"
+    assert worded == [0, 1, 2]
 
 
 class TestProgress:

@@ -128,6 +128,10 @@ class TestTune:
         ran = run("tune", "--device", f"replay:{file}", "--trials", "3", "--sampler", "random")
         assert ran.status == 0, ran.err
         assert "tried 3 of 4 recorded variants" in ran.out
+        for option in ("--shape=8", "--effort=quick", f"--json={tmp_path / 'results.json'}"):
+            ran = run("tune", "--device", f"replay:{file}", option)
+            assert (ran.status, ran.out) == (2, "")
+            assert f"replay:{file} goes without {option.partition('=')[0]}: the shape is the recording's" in ran.err
 
     def test_redraws_in_place_on_a_terminal(self) -> None:
         ours, theirs = pty.openpty()

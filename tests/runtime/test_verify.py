@@ -90,6 +90,19 @@ def test_rejects_what_is_wrong(device: Device, wrong: Callable[[Array, Array], A
     assert not verdict.accuracy.ok
 
 
+@pytest.mark.parametrize("dtype", list(DType))
+def test_rejects_dropped_terms_where_k_is_long(device: Device, dtype: DType) -> None:
+    """They are within the proven bound, which grows with k: what random data add up to does not."""
+    problem = Problem(16, 16, 1 << 16, dtype)
+    verifier, kind = Verifier(device, problem), np.dtype(dtype.numpy_name)
+    plain = verifier.check(launch_of(lambda a, b: a.astype(kind) @ b.astype(kind), problem))
+    assert plain.reason == ""
+    assert plain.accuracy.worst < 0.1 * 4 / 2**8
+    verdict = verifier.check(launch_of(lambda a, b: a[:, 32:] @ b[32:], problem))
+    assert verdict.accuracy.ok == (dtype is DType.FLOAT)
+    assert "times its bound" in verdict.reason
+
+
 def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> None:
     problem = Problem(40, 36, 257, DType.DOUBLE)
     verdict = Verifier(device, problem).check(

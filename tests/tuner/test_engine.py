@@ -14,10 +14,11 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
+from tilewright.runtime.check.verify import Launch, Verdict, Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.elf import code_digest
-from tilewright.runtime.device.protocol import Binary, DeviceInfo
+from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Bench, Duel, Side, Tried
@@ -147,6 +148,7 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
     result = tune(PROBLEM, device="host", trials=7, seconds=40, progress=second)
     assert (len(first.records), len(second.records)) == (4, 3)
     assert (result.trials, result.resumed) == (7, 4)
+    assert result.guessed_us == min(record.median_us for record in (*first.records, *second.records))
     tried = [record.config for record in (*first.records, *second.records)]
     assert len(set(tried)) == 7
 
@@ -182,6 +184,56 @@ def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monke
     assert slow in met
     assert slow != result.best.config
     assert len(met) <= 3  # the fastest of the search, what the store held, the default
+
+
+def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, named = variant("tiled:16"), variant("naive:8x32")
+    assert named.canonical < stored.canonical
+    first = tune(PROBLEM, device="host", trials=2, seconds=40, isolation=False)
+    Store().keep(replace(first.best, config=stored), replace=True)
+    original = Bench.duel
+
+    def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        sides = original(self, configs, rounds, seconds)
+        return tuple(replace(side, measurement=sides[0].measurement) for side in sides)
+
+    monkeypatch.setattr(Bench, "duel", tied)
+    result = tune(PROBLEM, device="host", seconds=40, isolation=False, configs=[named])
+    assert (result.best.config, result.kept) == (stored, False)
+
+
+@pytest.mark.parametrize("wrong", [1, 9])
+def test_who_is_wrong_on_the_data_of_the_duel_is_left_out_of_it(
+    wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of the contenders, the fastest first: the others decide, else all that was measured would be lost."""
+    met: list[Config] = []
+
+    class Fresh(Verifier):
+        def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
+            super().__init__(device, problem, seed)
+            self.left = wrong if seed != 1 else 0
+
+        def check(self, launch: Launch) -> Verdict:
+            self.left -= 1
+            return replace(super().check(launch), reason="a race" if self.left >= 0 else "")
+
+    class Met(Counting):
+        def duelling(self, configs: tuple[Config, ...]) -> None:
+            met.extend(configs)
+
+    monkeypatch.setattr("tilewright.tuner.measure.evaluate.Verifier", Fresh)
+    spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16)
+    given = {"device": "host", "seconds": 40.0, "isolation": False, "spaces": spaces, "progress": Met()}
+    if wrong > 4:  # three, the default and the vendor's library
+        with pytest.raises(ConfigError, match="is wrong on fresh data: a race"):
+            tune(PROBLEM, **given)  # type: ignore[arg-type]
+        return
+    with pytest.warns(UserWarning, match="left out of the final comparison, as wrong on fresh data: ") as told:
+        result = tune(PROBLEM, **given)  # type: ignore[arg-type]
+    assert str(met[0]) in str(told[0].message)
+    assert {contender.config for contender in result.contenders} == {*met[1:], variant("naive:8x32"), None}
+    assert result.best.config in met[1:]
 
 
 def test_what_the_store_holds_stays_out_of_a_search_of_spaces_that_the_user_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.bench.report import bench_json
+from tilewright.tuner.bench.report import bench_closing, bench_json
 from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
 from tilewright.tuner.recording.journals import journals_of, read_journal
@@ -175,6 +175,19 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
     assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
 
 
+def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
+    """Of a point that two processes tried the first, and nothing of damaged lines."""
+    path = journal(tmp_path, (), 10.0)
+    with path.open("a") as file:
+        for point, time_us in (("1", 99.0), ("0.0", 1.0), ("0", 1e-300)):
+            file.write(f'{{"point":[{point}],"time_us":{time_us},"status":"ok"}}\n')
+    found = read_journal(path)
+    with pytest.warns(UserWarning, match="trials dropped: 2"):
+        searched = Journal(path, found.space(), f"1024x768x512-float-nn {DEVICE} {path.stem}")
+    assert [*found.entries.items()] == [*searched.entries.items()]
+    assert found.entries[0, 1].time_us == 10.0
+
+
 def test_a_tuning_of_the_store_has_its_record_and_its_journal(tmp_path: Path) -> None:
     store = Store(tmp_path, tmp_path / "none")
     store.keep(make(9.0, config=parse("tiled:8")))
@@ -199,6 +212,13 @@ def test_errors_of_trials_are_recorded(tmp_path: Path) -> None:
 def test_a_published_bench_is_read_as_it_was_written(name: str) -> None:
     path = RESULTS / f"{name}.json"
     assert bench_json(read_bench(path)).splitlines() == pytest.approx(path.read_text().splitlines())
+
+
+def test_a_bench_that_ended_early_says_of_how_many_shapes(tmp_path: Path) -> None:
+    whole = read_bench(RESULTS / "float32.json")
+    early = replace(whole, rows=whole.rows[:2], wanted=len(whole.rows), stopped="interrupt")
+    (tmp_path / "b.json").write_text(bench_json(early))
+    assert bench_closing(read_bench(tmp_path / "b.json"))[-1] == f"2 of {len(whole.rows)} shapes; ended by interrupt"
 
 
 def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ import ast
 import importlib.util
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+import threadpoolctl
 import tilewright
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.search.sampler import Outcomes, distributions
+from tilewright.tuner.search.sampler import Outcomes, RandomSampler, distributions
 from tilewright.tuner.search.space import Dimension, Point, Space
 from tilewright.tuner.search.study import SAMPLERS, Search, check_sampler, make_search
 
@@ -144,6 +146,28 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
     assert told.params == {"M": 2, "N": 1, "KIND": 2}
 
 
+def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads of a BLAS than free cores make its small matrices many times slower."""
+    threads, read = set(), []
+
+    class Model(RandomSampler):
+        def choose(self, outcomes: Outcomes) -> int:
+            threads.update(each["num_threads"] for each in threadpoolctl.threadpool_info())
+            return super().choose(outcomes)
+
+    def params(self: Any) -> Any:
+        read.append(self.number)
+        return copied(self)
+
+    copied: Any = optuna.trial.Trial.params.fget
+    monkeypatch.setattr(optuna.trial.Trial, "params", property(params))
+    with threadpoolctl.threadpool_limits(2):
+        search = Search(SPACE, Model(SPACE, 0))
+        assert None not in (search.ask(), search.ask())
+    assert threads == {1}
+    assert read == [0, 1]
+
+
 def test_names() -> None:
     assert make_search("exhaustive", SPACE, 0).ask() == SPACE.points[0]
     for name in ("tpe", "optuna:TPESampler"):
@@ -158,13 +182,20 @@ def test_names() -> None:
             make_search(f"optuna:{wrong}", SPACE, 0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
-def test_a_sampler_whose_package_is_missing_says_so() -> None:
-    search = make_search("optuna:GPSampler", SPACE, 0)
-    for point in SPACE.points[:10]:
-        search.tell(point, time_at(point))
-    with pytest.raises(ConfigError, match=r"GPSampler needs a package that is missing.*torch"):
-        search.ask()
+def test_a_sampler_whose_package_is_missing_says_so_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna says it when it is asked, which a tuning does after its first guesses."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else name)
+    with pytest.raises(ConfigError, match=r"the sampler optuna:GPSampler needs .*: pip install torch$"):
+        make_search("optuna:GPSampler", SPACE, 0)
+
+
+def test_a_sampler_that_misses_another_package_says_so_too() -> None:
+    class Broken(optuna.samplers.RandomSampler):
+        def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
+            raise ImportError("No module named 'other'")
+
+    with pytest.raises(ConfigError, match=r"Broken needs a package that is missing.*other"):
+        Search(SPACE, Broken()).ask()
 
 
 def test_optuna_is_used_by_its_public_names_alone() -> None:

@@ -83,6 +83,7 @@ def bench_json(result: BenchResult) -> str:
         **({"coarser": coarser} if (coarser := [key for key in keys if key in COARSER]) else {}),
         "floor_source": rates.source if rates else None,
         "stopped": result.stopped or None,
+        **({"wanted": result.wanted} if result.stopped else {}),
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
         **{f"geomean_ratio_{key}{SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},

@@ -34,7 +34,7 @@ def read_bench(path: Path) -> BenchResult:
             device=_device(document),
             setting=Setting(keys, versions, tuple(map(str, document["missing"]))),
             date=str(document["date"]),
-            wanted=len(rows),
+            wanted=max(len(rows), int(document.get("wanted", 0))),  # whole runs do not tell
             rows=rows,
             stopped=str(document["stopped"] or ""),
             turn_seconds=_number(document, "turn_seconds") or 0.0,

@@ -147,10 +147,11 @@ class Bench:
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
 
-        So many rounds, and where they take less than `seconds` more of them. Each is checked again first. Configs far
-        behind the fastest have a few rounds of their own afterwards: they would take most of the time, and while they
-        leave the device half idle it gathers clocks for whoever comes next. The others have further rounds with another
-        library's kernel between two products. Raises LaunchError, or ConfigError for a result that is wrong.
+        So many rounds, and where they take less than `seconds` more of them. Each is checked again first, and a config
+        that is wrong is left out. Configs far behind the fastest have a few rounds of their own afterwards: they would
+        take most of the time, and while they leave the device half idle it gathers clocks for whoever comes next. The
+        others have further rounds with another library's kernel between two products. Raises LaunchError, and
+        ConfigError where every config is wrong.
         """
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
@@ -158,12 +159,13 @@ class Bench:
             }
             contenders[None] = self.device.vendor(self.problem)
             verifier = Verifier(self.device, self.problem, seed=101)
-            accuracies: dict[Config | None, Accuracy] = {}
-            for config, launch in contenders.items():
-                verdict = verifier.check(launch)
-                if verdict.reason and config is not None:
-                    raise ConfigError(f"{config} is wrong on fresh data: {verdict.reason}")
-                accuracies[config] = verdict.accuracy
+            verdicts = {config: verifier.check(launch) for config, launch in contenders.items()}
+            wrong = [config for config in configs if verdicts[config].reason]
+            if len(wrong) == len(configs):
+                raise ConfigError(f"{wrong[0]} is wrong on fresh data: {verdicts[wrong[0]].reason}")
+            for config in wrong:
+                del contenders[config]
+            configs = tuple(config for config in configs if config in contenders)
             timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
             behind = [config for config, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
@@ -184,7 +186,7 @@ class Bench:
                 Side(
                     config,
                     summarise(samples[config], clock_mhz, whole.get(config)),
-                    accuracies[config],
+                    verdicts[config].accuracy,
                     tuple(between.get(config, ())),
                 )
                 for config in contenders

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...runtime.store.record import Status
 
-MOST_US = 1e15
-"""Times above, some thirty years, were never measured."""
+LEAST_US, MOST_US = 1e-6, 1e15
+"""Times below and above, a picosecond and some thirty years, were never measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,10 @@ class Entry:
     def __post_init__(self) -> None:
         Status(self.status)
         costs = (self.compile_s, self.verify_s, self.bench_s)
-        good = all(0 <= cost <= MOST_US / 1e6 for cost in costs) and all(0 < time <= MOST_US for time in self.times_us)
+        times = (*self.times_us, *(() if self.time_us is None else (self.time_us,)))
+        good = all(0 <= cost <= MOST_US / 1e6 for cost in costs) and all(LEAST_US <= time <= MOST_US for time in times)
         if not good or (self.status == Status.OK.value) != (self.time_us is not None):
             raise ValueError("times that cannot be")
-        if self.time_us is not None and not 0 < self.time_us <= MOST_US:
-            raise ValueError("a time that cannot be")
         if self.error is not None and not self.error >= 0:
             raise ValueError("an error that cannot be")
 

@@ -48,7 +48,8 @@ def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
 
 
 def read_journal(path: Path) -> Recording:
-    """The outcomes of a journal in the order they came; lines that are not whole are left out. Raises StoreError."""
+    """The outcomes of a journal in the order they came, of each point the first, as a search takes them; lines that are
+    not whole are left out. Raises StoreError."""
     try:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
@@ -56,12 +57,15 @@ def read_journal(path: Path) -> Recording:
         shape, *kind = str(header["study"]).split(" ")[0].split("-")
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
         size = Problem.parse(shape)
+        entries: dict[Point, Entry] = {}
+        for point, entry in _entries(lines, dimensions):
+            entries.setdefault(point, entry)
         return Recording(
             device_name=str(header["study"]).split(" ")[1],
             kernel_name=" ".join(["gemm", *kind]),
             problem_size=(size.m, size.n, size.k),
             dimensions=dimensions,
-            entries=dict(_entries(lines, dimensions)),
+            entries=entries,
         )
     except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
@@ -74,7 +78,7 @@ def _entries(lines: list[bytes], dimensions: tuple[Dimension, ...]) -> Iterator[
             told: dict[str, Any] = json.loads(line)
             given = dict(zip(varied, told["point"], strict=True))
             point = tuple(given.get(place, 0) for place in range(len(dimensions)))
-            whole = all(0 <= place < len(d.choices) for place, d in zip(point, dimensions))
+            whole = all(type(place) is int and 0 <= place < len(d.choices) for place, d in zip(point, dimensions))
             if whole:
                 yield point, Entry.unpacked(told)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -6,8 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from threadpoolctl import ThreadpoolController
-
 from ...codegen.errors import StoreError
 from ...runtime.files import OutputWarning
 from ..recording.entry import Entry
@@ -34,7 +32,6 @@ class AskAhead:
         self._started: dict[Point, datetime] = {}
         self._told = deque(journal.history)
         self._suggestions: deque[Future[Point | None]] = deque()
-        self._blas = ThreadpoolController()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
     def tell(self, point: Point, entry: Entry) -> None:
@@ -70,8 +67,7 @@ class AskAhead:
     def _suggest(self) -> Point | None:
         while self._told:
             self._search.tell(*self._told.popleft())
-        with self._blas.limit(limits=1):  # compile processes have the other cores; a model's matrices are small
-            return self._search.ask()
+        return self._search.ask()
 
 
 class InOrder:

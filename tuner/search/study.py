@@ -1,6 +1,7 @@
 """A search: an Optuna study in memory that answers with points of a space, each at most once; and the samplers by their
 names. To be imported where a search begins: Optuna is slow to import."""
 
+import importlib.util
 import inspect
 import math
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
+from threadpoolctl import ThreadpoolController
 
 from ...codegen.errors import ConfigError, check, check_type
 from .gaussian import GaussianSampler
@@ -22,6 +24,8 @@ SAMPLERS = ("gp", "tpe", "random", "exhaustive")
 
 OPTUNA = "optuna:"
 _TPE = OPTUNA + "TPESampler"
+_PACKAGES = {"CmaEsSampler": ("cmaes",), "GPSampler": ("torch", "scipy"), "QMCSampler": ("scipy",)}
+"""What samplers of Optuna's import once they are asked, some of them after the first outcomes alone."""
 
 
 class Search:
@@ -41,6 +45,7 @@ class Search:
         self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
         self._queue: deque[Point] = deque()
         self._running: dict[Point, int] = {}
+        self._blas = ThreadpoolController()
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
@@ -55,11 +60,13 @@ class Search:
         if not self._unseen.any():
             return None
         try:
-            trial = self._study.ask(self._distributions)
+            with self._blas.limit(limits=1):  # a model's matrices are small, and others use the other cores
+                trial = self._study.ask(self._distributions)
         except ImportError as error:
             sampler = type(self._study.sampler).__name__
             raise ConfigError(f"the sampler {sampler} needs a package that is missing: {error}") from error
-        point = tuple(trial.params.get(d.name, 0) for d in self.space.dimensions)
+        params = trial.params  # a copy each time
+        point = tuple(params.get(d.name, 0) for d in self.space.dimensions)
         if point in self.space and self._unseen[self.space.index(point)]:
             return self._mark(point, trial.number)
         # A sampler that knows the box alone: its suggestion fails, and the nearest that may be tried is another trial.
@@ -106,15 +113,16 @@ def check_sampler(name: str) -> None:
 
 
 def make_search(name: str, space: Space, seed: int) -> Search:
-    """The search called `name`. Raises ConfigError for an unknown one.
-
-    A sampler of Optuna's may need a package; `ask` raises ConfigError then.
-    """
+    """The search called `name`. Raises ConfigError for an unknown one, and for one that needs a package that is
+    missing."""
     check_sampler(name)
     if name == "tpe":
         name = _TPE
     if name.startswith(OPTUNA):
         kind = _of_optuna()[name]
+        packages = _PACKAGES.get(kind.__name__, ())
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        check(not missing, f"the sampler {name} needs what is not installed: pip install {' '.join(missing)}")
         options = {"seed": seed, "warn_independent_sampling": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a sampler is experimental
