@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .bundle import Bundle, Served, bundled
+from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_comment, check_type
@@ -195,7 +195,9 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
-    if len(served) == 1:
+    # What was looked up is looked up again, with its origin and times.
+    alone = len({(each.problem, each.config) for each in served}) == 1
+    if alone and all(each.origin == AS_GIVEN for each in served):
         words.append(f'--config "{served[0].config}"')
     return " ".join(("tilewright emit", *words))
 
