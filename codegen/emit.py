@@ -129,7 +129,6 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
 def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
     """What the templates are rendered from, the name left out."""
     return {
-        "bundle": bundle,
         "products": bundle.products,
         "kernels": bundle.kernels,
         "units": bundle.units,
@@ -165,11 +164,13 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
 
 
 def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
-    """For each architecture its number and the files that hold kernels for it; @ stands for the bundle's name."""
+    """For each architecture its number and the files that hold kernels for it, one by one and as one pattern; @ stands
+    for the bundle's name."""
     found = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
-        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files})
+        every = f"@_{arch.name}_k*.cu" if len(bundle.arches) > 1 else "@_k*.cu"
+        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files, "every": every})
     return found
 
 

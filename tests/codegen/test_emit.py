@@ -1,5 +1,6 @@
 """Emitted files: their text, and how they are written."""
 
+import fnmatch
 import re
 from functools import cache
 from pathlib import Path
@@ -182,6 +183,31 @@ def test_an_architecture_has_a_file_of_its_own() -> None:
     )
     units = [name for name, _ in split.files if name.startswith("gemm_sm")]
     assert units == ["gemm_sm_80_k0.cu", "gemm_sm_80_k1.cu", "gemm_sm_90a_k2.cu", "gemm_sm_90a_k3.cu"]
+
+
+@pytest.mark.parametrize("arches", [("sm_90a",), ("sm_80", "sm_90a")])
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("count", [1, 4])
+def test_commands_at_the_head_compile_each_file_for_its_architecture(
+    arches: tuple[str, ...], split: bool, count: int
+) -> None:
+    texts = ("naive:8x32", "tiled:8", "tiled:16", "tiled:32")[:count]
+    rows = [
+        Served(Problem.parse(str(64 + i)), parse(text), ARCHES[arch]) for arch in arches for i, text in enumerate(texts)
+    ]
+    files = dict(emit(rows, layout=Layout(main=True, split=split)).files)
+    compiled = {
+        name: arch
+        for arch, patterns in re.findall(r"nvcc .*?(?:-arch=(\w+) )?-c (.*)", files["gemm.h"])
+        for pattern in patterns.split()
+        for name in fnmatch.filter(files, pattern)
+    }
+    kernels = {name for name, code in files.items() if "__global__" in code and name != "gemm_main.cu"}
+    assert set(compiled) == kernels | {"gemm.cu"}
+    for name in kernels:
+        assert compiled[name] == (re.findall(r"_(sm_\d+a?)", name) or arches)[0]
+    (linked,) = re.findall(r"nvcc .*-o gemm_main", files["gemm_main.cu"])
+    assert ("-arch=" in linked, "gemm*.o gemm_main.cu" in linked) == (len(arches) == 1, len(arches) > 1)
 
 
 def test_same_input_gives_the_same_bytes() -> None:
