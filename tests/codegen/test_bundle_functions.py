@@ -106,6 +106,16 @@ TOO_OLD = """
     puts(gemm_status_string(77));
     return 0;
 """
+TOO_MANY_TILES = """
+    const int64_t most = 2147483647;
+    expect(gemm_can_implement(most, most, 5, most, most, most) == GEMM_TOO_LARGE, "can_implement");
+    expect(gemm_workspace_size(most, most, 5) == 0, "workspace_size");
+    fake::calls.clear();
+    const size_t all = ~size_t(0);
+    expect(gemm_run(a, 5, b, most, c, most, most, most, 5, 1, 0, workspace, all, stream) == GEMM_TOO_LARGE, "run");
+    expect(fake::calls.count("cudaMemsetAsync") == 0, "nothing is queued");
+    return 0;
+"""
 HEADER = """
     expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0 && right(c), "run");
@@ -143,6 +153,7 @@ def all_programs() -> dict[str, Program]:
     problem = Problem.parse("64x40x100")
     two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
     mains = {"call": CALL, "simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
+    mains["too many tiles"] = TOO_MANY_TILES
     capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
     header = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
     return {
@@ -189,6 +200,12 @@ def test_threads_devices_and_graphs(tmp_path: Path) -> None:
 
 def test_more_tiles_than_counters_are_cleared_by_the_call(functions: Path) -> None:
     assert passes(functions, "more tiles") == "1\n"
+
+
+def test_more_tiles_than_a_grid_has_ctas_are_refused(functions: Path) -> None:
+    passes(functions, "too many tiles")
+    most = str(2**31 - 1)
+    assert passes(functions, "tuned", most, most, "5") == "5 (null) 0x0x0 0\n"
 
 
 def test_a_device_that_is_too_old_is_told(functions: Path) -> None:

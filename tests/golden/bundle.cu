@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 36ab5cfb6101096e. To write it again:
+// Written by tilewright, file digest bd9040f5ad4c3c4a. To write it again:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -206,7 +206,7 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     }
     const auto log2_of = [](Index size) { return size > 0 ? std::log2(float(size)) : -1.0f; };
     const float log_m = log2_of(sizes.m), log_n = log2_of(sizes.n), log_k = log2_of(sizes.k);
-    const Shape* best = product.fallback;
+    const Shape* best = nullptr;
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
@@ -218,6 +218,7 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
             best = &shape;
         }
     }
+    if (!best && suits(*product.fallback->kernel)) best = product.fallback;
     return best;
 }
 
@@ -537,9 +538,10 @@ int run(
     // Where operands lie otherwise than workspace_of() takes for granted, another shape's kernel may need more.
     if (need_of(*shape->kernel, sizeof(T), sizes).total() > workspace_bytes
         && workspace_of(product, sizeof(T), sizes) <= workspace_bytes) {
-        shape = chosen(product, sizes, [&](const Kernel& kernel) {
+        const Shape* const other = chosen(product, sizes, [&](const Kernel& kernel) {
             return lies_well(kernel) && need_of(kernel, sizeof(T), sizes).total() <= workspace_bytes;
         });
+        if (other) shape = other;
     }
     const Kernel& kernel = *shape->kernel;
     const Need need = need_of(kernel, sizeof(T), sizes);

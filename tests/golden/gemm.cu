@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest c9ae7a014b9758ff. To write it again:
+// Written by tilewright, file digest dfe499978409711d. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -215,7 +215,8 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes&, Suits suits)
 {
-    return suits(*product.shapes->kernel) ? product.shapes : nullptr;
+    if (suits(*product.shapes->kernel)) return product.shapes;
+    return nullptr;
 }
 
 // The same for operands that lie as vectors want it.
