@@ -116,6 +116,17 @@ TOO_MANY_TILES = """
     expect(fake::calls.count("cudaMemsetAsync") == 0, "nothing is queued");
     return 0;
 """
+CAPTURED = """
+    expect(gemm_init() == 0 && gemm_workspace_init(workspace, bytes, stream) == 0, "init");
+    cudaGraph_t graph;
+    cudaGraphExec_t ready;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "nothing is left to be loaded");
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&ready, graph, 0);
+    expect(cudaGraphLaunch(ready, stream) == 0 && right(c), "replayed");
+    return 0;
+"""
 HEADER = """
     expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0 && right(c), "run");
@@ -144,6 +155,14 @@ def timed(recorded_us: float) -> Served:
 RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
 
 
+PREPARED = {
+    "packed": "simt:pack_a,pack_b,vec=2",
+    "padded": "tiled:16,edge=pad",
+    "limbs": "mma:64x64x32,warp=32x32,vec_c=2",
+}
+"""Kernels that others go before."""
+
+
 def all_programs() -> dict[str, Program]:
     """What this file runs; one text is compiled for all."""
 
@@ -159,6 +178,14 @@ def all_programs() -> dict[str, Program]:
     return {
         **{label: program([SPLIT], "gemm", main=CALLS + main) for label, main in mains.items()},
         **{kind: Program(emit(timed(us), kind, TESTED), kind) for kind, us in RECORDED_US.items()},
+        **{
+            kind: program(
+                [(text, "64x40x100", "float", "nn")],
+                f"captured_{kind}",
+                main=renamed(CALLS + CAPTURED, f"captured_{kind}"),
+            )
+            for kind, text in PREPARED.items()
+        },
         "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
         "arches": Program(emit(two, "two_arches"), "two_arches", capability + renamed(DESCRIBE, "two_arches")),
         "header": Program(header, "whole_header", renamed(CALLS + HEADER, "whole_header")),
@@ -183,6 +210,11 @@ def test_slower_than_recorded_is_a_failure_where_a_tolerance_is_given(
 def test_a_call_launches_and_does_nothing_else(functions: Path) -> None:
     told = passes(functions, "call")
     assert dict(line.split() for line in told.splitlines()) == {"cudaGetDevice": "3", "cudaLaunchKernelExC": "3"}
+
+
+@pytest.mark.parametrize("kind", PREPARED)
+def test_after_init_the_first_call_can_be_captured(functions: Path, kind: str) -> None:
+    passes(functions, kind)
 
 
 def test_a_simple_call_keeps_a_workspace_for_each_stream(functions: Path) -> None:
