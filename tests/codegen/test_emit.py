@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from bundles import SHARED_K
 from emit_texts import KERNELS, TMA
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.bundle import Served
@@ -125,6 +126,36 @@ def test_header_declares_the_functions(dtype: str) -> None:
     assert "size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k);" in header
     assert "int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);" in header
     assert "int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);" in header
+
+
+@pytest.mark.parametrize(("trans", "stored"), [("nn", "m x k, k x n"), ("tt", "k x m, n x k")])
+def test_header_tells_how_the_operands_of_its_example_are_stored(trans: str, stored: str) -> None:
+    assert f"*A, *B, *C;  // on the device; {stored} and m x n" in dict(emitted(trans=trans).files)["gemm.h"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"), [("tiled:16,edge=pad", "kernel nodes"), (SHARED_K, "kernel and clear nodes")]
+)
+def test_header_tells_which_nodes_a_graph_gets(text: str, nodes: str) -> None:
+    files = dict(emitted(text).files)
+    assert f"adds {nodes} alone" in files["gemm.h"]
+    assert ("cudaMemsetAsync(counters" in files["gemm.cu"], "cudaMemcpy" in files["gemm.cu"]) == (
+        "clear" in nodes,
+        False,
+    )
+
+
+def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
+    files = dict(emitted().files)
+    assert "gamma(2) |beta| |C| + (k + 4) d" in files["gemm.h"]
+    assert "(k + 4.0) * double(std::numeric_limits<T>::denorm_min())" in files["gemm_main.cu"]
+
+
+def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
+    row = Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"])
+    ((_, text),) = emit(row, layout=Layout(header_only=True)).files
+    assert "each that includes this has kernels of its own" in text
+    assert "each that includes this" not in dict(emitted().files)["gemm.h"]
 
 
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:

@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest b1f72ed34f1801a7. To write it again:
+// Written by tilewright, file digest 00cb9c2831d32b77. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -35,8 +35,8 @@
 //   devices    work goes to the current device, which the stream must belong to
 //   capture    gemm_run can be captured into a CUDA graph, after gemm_init on the device: it allocates nothing,
 //              waits for nothing and adds kernel nodes alone
-//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C|, gamma(i) = i u / (1 - i u) with the unit
-//              roundoff u of float; every run gives the same bits
+//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
+//              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
 //
 // The shape that the kernel was chosen for:
 //

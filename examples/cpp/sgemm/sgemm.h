@@ -1,6 +1,6 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 5e50ed4944605552. To write it again:
+// Written by tilewright, file digest 56e0e831f6cd409a. To write it again:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -35,8 +35,8 @@
 //   devices    work goes to the current device, which the stream must belong to
 //   capture    sgemm_run can be captured into a CUDA graph, after sgemm_init on the device: it allocates nothing,
 //              waits for nothing and adds kernel nodes alone
-//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C|, gamma(i) = i u / (1 - i u) with the unit
-//              roundoff u of float; every run gives the same bits
+//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
+//              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
 //
 // The shapes that kernels were chosen for; another gets the kernel of the nearest that can serve it:
 //
