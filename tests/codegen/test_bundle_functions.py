@@ -149,7 +149,7 @@ def tuned() -> list[Served]:
 
 
 def timed(recorded_us: float) -> Served:
-    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin="tuned")
+    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin='"tuned"')
 
 
 RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
