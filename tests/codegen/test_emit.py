@@ -158,6 +158,11 @@ def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
     assert "each that includes this" not in dict(emitted().files)["gemm.h"]
 
 
+@pytest.mark.parametrize(("dtype", "calls"), [("float", ["cublasSgemm"]), ("double", ["cublasDgemm"])])
+def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: list[str]) -> None:
+    assert re.findall(r"cublas[SD]gemm", dict(emitted(dtype=dtype).files)["gemm_main.cu"]) == calls
+
+
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
     arch = ARCHES["sm_90a"]
     rows = [

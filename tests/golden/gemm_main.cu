@@ -1,6 +1,6 @@
 // gemm_main.cu: tests every kernel of gemm on the GPU against plain loops on the processor, then times it.
 //
-// Written by tilewright, file digest c164120c1aa81cdf. To write it again:
+// Written by tilewright, file digest 4b263ba7ba160967. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16" --main
 // SPDX-License-Identifier: MIT
 //
@@ -524,13 +524,6 @@ cublasStatus_t cublas_gemm(
 {
     const float one = 1, zero = 0;
     return cublasSgemm(handle, b, a, sizes.n, sizes.m, sizes.k, &one, B, ldb, A, lda, &zero, C, sizes.n);
-}
-cublasStatus_t cublas_gemm(
-    cublasHandle_t handle, cublasOperation_t b, cublasOperation_t a, const Sizes& sizes, const double* B, int ldb,
-    const double* A, int lda, double* C)
-{
-    const double one = 1, zero = 0;
-    return cublasDgemm(handle, b, a, sizes.n, sizes.m, sizes.k, &one, B, ldb, A, lda, &zero, C, sizes.n);
 }
 
 template <typename T>
