@@ -146,6 +146,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "includes": _includes(bundle),
         "arches": _arch_files(bundle),
         "command": command,
+        "again": _is_given(served) or all(each.origin != AS_GIVEN for each in served),
         "counter_bytes": COUNTER_BYTES,
         "most_limited": MOST_LIMITED,
         "smem_step": SMEM_STEP,
@@ -180,6 +181,11 @@ def _includes(bundle: Bundle) -> list[str]:
     return [*sorted((*always, *(file for file, used in wanted.items() if used))), "cuda_runtime.h"]
 
 
+def _is_given(served: Sequence[Served]) -> bool:
+    """Whether it is one shape and one config that nothing chose, which a command can name."""
+    return len({(each.problem, each.config) for each in served}) == 1 and all(s.origin == AS_GIVEN for s in served)
+
+
 def _command(served: Sequence[Served], name: str, layout: Layout, options: str) -> str:
     """What a user types to have the files again."""
     given: dict[str, list[str]] = {"shape": [], "dtype": [], "trans": [], "arch": []}
@@ -197,8 +203,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     switches = ("split", "header_only", "cmake")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
     # What was looked up is looked up again, with its origin and times.
-    alone = len({(each.problem, each.config) for each in served}) == 1
-    if alone and all(each.origin == AS_GIVEN for each in served):
+    if _is_given(served):
         words.append(f'--config "{served[0].config}"')
     return " ".join(("tilewright emit", *words))
 

@@ -1,5 +1,6 @@
 """Emitted files: their text, and how they are written."""
 
+import dataclasses
 import fnmatch
 import re
 from functools import cache
@@ -244,6 +245,14 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
         assert compiled[name] == (re.findall(r"_(sm_\d+a?)", name) or arches)[0]
     (linked,) = re.findall(r"nvcc .*-o gemm_main", files["gemm_main.cu"])
     assert ("-arch=" in linked, "gemm*.o gemm_main.cu" in linked) == (len(arches) == 1, len(arches) > 1)
+
+
+def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_again() -> None:
+    rows = [Served(Problem.parse(shape), parse("tiled:16"), ARCHES["sm_90a"]) for shape in ("64", "65")]
+    tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
+    for served, again in ((rows, False), (rows[:1], True), (tuned, True), ([rows[0], tuned[1]], False)):
+        header = dict(emit(served).files)["gemm.h"]
+        assert ("To write it again:" in header, "with kernels that are looked up:" in header) == (again, not again)
 
 
 def test_same_input_gives_the_same_bytes() -> None:

@@ -1,6 +1,6 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 56e0e831f6cd409a. To write it again:
+// Written by tilewright, file digest 710513a87314f43f. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
