@@ -36,7 +36,7 @@ _STATUSES = (
     ("MISALIGNED", "a matrix does not begin at a whole element, or the workspace at 256 bytes"),
     ("TOO_LARGE", "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C"),
     ("WORKSPACE_TOO_SMALL", "the workspace is smaller than the product needs"),
-    ("UNSUPPORTED_DEVICE", "the kernels are for a later architecture, or the driver lacks tensor maps"),
+    ("UNSUPPORTED_DEVICE", "the kernels are for other architectures, or the driver lacks tensor maps"),
     ("CAPTURING", "this call needs a workspace: capture _run, which is given one"),
 )
 _COMMENT = {".txt": "#", ".in": "#"}

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 312fd262a3f6576b. To write it with kernels that are looked up:
+// Written by tilewright, file digest 269f08cfa0030a2b. To write it with kernels that are looked up:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -693,7 +693,7 @@ extern "C" const char* bundle_status_string(int status)
     case BUNDLE_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case BUNDLE_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case BUNDLE_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case BUNDLE_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
         if (status <= BUNDLE_CUDA_ERROR) return "no such status";

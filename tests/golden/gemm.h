@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 00cb9c2831d32b77. To write it again:
+// Written by tilewright, file digest 512eff437777f31c. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -56,7 +56,7 @@ enum {
     GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
     GEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
     GEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
-    GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for a later architecture, or the driver lacks tensor maps
+    GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for other architectures, or the driver lacks tensor maps
     GEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
     GEMM_CUDA_ERROR = 1000
 };

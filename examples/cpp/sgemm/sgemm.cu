@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 134262998c059072. To write it with kernels that are looked up:
+// Written by tilewright, file digest 68e31f9e7bf3b802. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -771,7 +771,7 @@ extern "C" const char* sgemm_status_string(int status)
     case SGEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case SGEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case SGEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case SGEMM_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case SGEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case SGEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
         if (status <= SGEMM_CUDA_ERROR) return "no such status";

@@ -1,6 +1,6 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 710513a87314f43f. To write it with kernels that are looked up:
+// Written by tilewright, file digest 14a3c9908f3420f3. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -57,7 +57,7 @@ enum {
     SGEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
     SGEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
     SGEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
-    SGEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for a later architecture, or the driver lacks tensor maps
+    SGEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for other architectures, or the driver lacks tensor maps
     SGEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
     SGEMM_CUDA_ERROR = 1000
 };
