@@ -88,7 +88,8 @@ def emit(
     identifier(name)
     refuse(name)
     bundle = bundled(served, layout.split)
-    check(not (layout.header_only and len(bundle.kernels) > 2), "a header only holds one kernel and the general one")
+    small = len(bundle.kernels) <= 2 and len(bundle.arches) == 1
+    check(small or not layout.header_only, "a header only holds one kernel and the general one, for one architecture")
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {each.source.name for each in bundle.kernels}

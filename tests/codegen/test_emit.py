@@ -191,6 +191,8 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
         )
     with pytest.raises(ConfigError, match="at least one shape"):
         emit([])
+    with pytest.raises(ConfigError, match="for one architecture"):
+        emit([row, dataclasses.replace(row, arch=ARCHES["sm_80"])], layout=Layout(header_only=True))
 
 
 def test_each_kernel_is_in_a_bundle_once() -> None:
