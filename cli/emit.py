@@ -37,7 +37,7 @@ _NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHE
 @click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")
 @click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
 @click.option("-o", "--output", type=options.FOLDER, default=Path(), help="Folder.")
-@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
+@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand or are of another bundle.")
 @options.store
 @options.debug
 def emit_command(

@@ -319,6 +319,19 @@ def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> N
     assert "TILE_WIDTH" in path.read_text()
 
 
+def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:
+    one, two = (
+        emit(Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"]), name, Layout(cmake=True))
+        for name in ("one", "two")
+    )
+    one.write(tmp_path)
+    with pytest.raises(ConfigError, match=r"CMakeLists.txt is of one: not overwritten"):
+        two.write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["CMakeLists.txt", "one.cu", "one.h", "one.pc.in"]
+    two.write(tmp_path, overwrite=True)
+    assert "project(two " in (tmp_path / "CMakeLists.txt").read_text()
+
+
 def test_line_ends_of_a_checkout_are_no_edit(tmp_path: Path) -> None:
     (path, *_) = emitted().write(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
