@@ -148,6 +148,12 @@ def tuned() -> list[Served]:
     ]
 
 
+def near() -> list[Served]:
+    """Shapes far from each other; one's kernel leaves most others to the general one."""
+    texts = {"40": "tiled:8,edge=exact", "40000": "tiled:16"}
+    return [Served(Problem.parse(shape), parse(text), ARCHES["sm_90a"]) for shape, text in texts.items()]
+
+
 def timed(recorded_us: float) -> Served:
     return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin='"tuned"')
 
@@ -187,6 +193,7 @@ def all_programs() -> dict[str, Program]:
             for kind, text in PREPARED.items()
         },
         "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
+        "near": Program(emit(near(), "near_shapes"), "near_shapes", renamed(DESCRIBE, "near_shapes")),
         "arches": Program(emit(two, "two_arches"), "two_arches", capability + renamed(DESCRIBE, "two_arches")),
         "header": Program(header, "whole_header", renamed(CALLS + HEADER, "whole_header")),
     }
@@ -261,6 +268,11 @@ def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions
         "0 simt:64x64x16,vec=1x4x4,edge=exact 2048x2048x2048 325",
         "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 0",  # 2049 is no multiple of 64
     ]
+
+
+def test_a_shape_is_near_within_a_factor_of_8(functions: Path) -> None:
+    told = passes(functions, "near", *"320 320 320 328 320 320 5 320 40 4000 40 40 0 40 40".split()).splitlines()
+    assert told == ["0 tiled:8,edge=exact 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,10 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
         "Owned": config.has_workspace or any(config.packs) or config.edge == "pad" or config.limbs > 0,
         "limb_rows": config.limbs > 0,
         "multiple_m": config.edge == "exact",
-        "NEAR": False,
+        "is_near": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
-    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m NEAR".split()
+    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m is_near".split()
     for word, present in features.items():
         assert present or word not in asserts, word
         assert present or word not in everywhere or word not in kernel, word

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 269f08cfa0030a2b. To write it with kernels that are looked up:
+// Written by tilewright, file digest c7dfff6b976ee917. To write it with kernels that are looked up:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -191,7 +191,8 @@ bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
         && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
 }
 
-constexpr float NEAR = 3;  // doublings of m, of n and of k within which a shape is near
+// Whether sizes are within a factor of 8.
+bool is_near(Index size, Index other) { return size <= 8 * other && other <= 8 * size; }
 
 // The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
 // one is near.
@@ -210,9 +211,9 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
-        const float of_m = std::fabs(shape.log_m - log_m), of_n = std::fabs(shape.log_n - log_n);
-        const float of_k = std::fabs(shape.log_k - log_k), doublings = of_m + of_n + of_k;
-        if (of_m > NEAR || of_n > NEAR || of_k > NEAR) continue;
+        if (!is_near(shape.m, sizes.m) || !is_near(shape.n, sizes.n) || !is_near(shape.k, sizes.k)) continue;
+        const float doublings =
+            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
         if (doublings < least && suits(*shape.kernel)) {
             least = doublings;
             best = &shape;

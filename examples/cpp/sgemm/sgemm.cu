@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest 68e31f9e7bf3b802. To write it with kernels that are looked up:
+// Written by tilewright, file digest a71d6892071e3b0a. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -583,8 +583,8 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
-        const float of_m = std::fabs(shape.log_m - log_m), of_n = std::fabs(shape.log_n - log_n);
-        const float of_k = std::fabs(shape.log_k - log_k), doublings = of_m + of_n + of_k;
+        const float doublings =
+            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
         if (doublings < least && suits(*shape.kernel)) {
             least = doublings;
             best = &shape;
