@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 512eff437777f31c. To write it again:
+// Written by tilewright, file digest c53a1ec0c8e0a842. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -74,7 +74,7 @@ int gemm_release(void);
 int gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct gemm_description {
-    const char* kernel;        // as a profiler shows it
+    const char* kernel;        // as a profiler shows it; null, as the two that follow, where m or n is 0
     const char* config;        // all its parameters that are not at their defaults
     const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
     int64_t m, n, k;           // 0 for the general kernel

@@ -1,6 +1,6 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 14a3c9908f3420f3. To write it with kernels that are looked up:
+// Written by tilewright, file digest 38a235fc46faeabb. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -75,7 +75,7 @@ int sgemm_release(void);
 int sgemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct sgemm_description {
-    const char* kernel;        // as a profiler shows it
+    const char* kernel;        // as a profiler shows it; null, as the two that follow, where m or n is 0
     const char* config;        // all its parameters that are not at their defaults
     const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
     int64_t m, n, k;           // 0 for the general kernel
