@@ -39,6 +39,8 @@ _STATUSES = (
     ("UNSUPPORTED_DEVICE", "the kernels are for other architectures, or the driver lacks tensor maps"),
     ("CAPTURING", "this call needs a workspace: capture _run, which is given one"),
 )
+_CUDA_SINCE = {"sm_90a": "12.0", "sm_100": "12.8", "sm_120": "12.8"}
+"""The first CUDA whose nvcc knows an architecture; for the others 11.8, which the launches need."""
 _COMMENT = {".txt": "#", ".in": "#"}
 
 
@@ -146,6 +148,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "width": max(len(word) for word, _ in _STATUSES) + 6,
         "includes": _includes(bundle),
         "arches": _arch_files(bundle),
+        "cuda": max(_CUDA_SINCE.get(arch.name, "11.8") for arch in bundle.arches),
         "command": command,
         "again": _is_given(served) or all(each.origin != AS_GIVEN for each in served),
         "counter_bytes": COUNTER_BYTES,

@@ -164,6 +164,15 @@ def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: 
     assert re.findall(r"cublas[SD]gemm", dict(emitted(dtype=dtype).files)["gemm_main.cu"]) == calls
 
 
+@pytest.mark.parametrize(
+    ("arches", "since"),
+    [(("sm_75",), "11.8"), (("sm_89",), "11.8"), (("sm_90a",), "12.0"), (("sm_80", "sm_120"), "12.8")],
+)
+def test_header_names_a_cuda_whose_compiler_knows_the_architectures(arches: tuple[str, ...], since: str) -> None:
+    rows = [Served(Problem.parse("64"), parse("tiled:16"), ARCHES[arch]) for arch in arches]
+    assert f"Compile, with CUDA {since} or newer" in dict(emit(rows).files)["gemm.h"]
+
+
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
     arch = ARCHES["sm_90a"]
     rows = [

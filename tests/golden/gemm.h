@@ -1,10 +1,10 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest c53a1ec0c8e0a842. To write it again:
+// Written by tilewright, file digest de0aa5b822c1b0c4. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
-// Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
+// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
 //   nvcc -O3 -std=c++17 -arch=sm_90a -c gemm.cu
 #ifndef TILEWRIGHT_GEMM_H
 #define TILEWRIGHT_GEMM_H

@@ -1,10 +1,10 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 38a235fc46faeabb. To write it with kernels that are looked up:
+// Written by tilewright, file digest 801bbe1340e030f9. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
-// Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
+// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
 //   nvcc -O3 -std=c++17 -arch=sm_90a -c sgemm.cu
 #ifndef TILEWRIGHT_SGEMM_H
 #define TILEWRIGHT_SGEMM_H
