@@ -33,7 +33,7 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
@@ -242,18 +242,6 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaSt
 {
     fake::Guard guard("cudaMemsetAsync");
     return fake::put(stream, [=]() -> const char* { return memset(memory, value, bytes), nullptr; });
-}
-inline cudaError_t cudaMemcpy2DAsync(
-    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind, cudaStream_t stream)
-{
-    fake::Guard guard("cudaMemcpy2DAsync");
-    if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
-    return fake::put(stream, [=]() -> const char* {
-        for (size_t row = 0; row < rows; ++row) {
-            memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
-        }
-        return nullptr;
-    });
 }
 
 inline cudaError_t cudaDeviceSynchronize() { fake::Guard guard("cudaDeviceSynchronize"); return cudaSuccess; }
