@@ -1,6 +1,7 @@
 """`tilewright emit`: kernels as files for another project."""
 
 import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ _NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHE
 @click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")
 @click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
 @click.option("-o", "--output", type=options.FOLDER, default=Path(), help="Folder.")
-@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand.")
+@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand or are of another bundle.")
 @options.store
 @options.debug
 def emit_command(
@@ -88,7 +89,7 @@ def emit_command(
             else:
                 served.append(kept.lookup(info, problem, nearest).served(problem, info))
     layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
-    for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys)).write(
+    for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys, store)).write(
         output, overwrite=overwrite
     ):
         click.echo(f"wrote {path}")
@@ -99,9 +100,15 @@ def emit_command(
 
 
 def _again(
-    suite: str | None, shapes: Sequence[str], dtypes: Sequence[str], trans: Sequence[str], keys: Sequence[str]
+    suite: str | None,
+    shapes: Sequence[str],
+    dtypes: Sequence[str],
+    trans: Sequence[str],
+    keys: Sequence[str],
+    store: Path | None,
 ) -> str:
     """More of the command that writes the files again than they tell themselves."""
-    given = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans} if suite else {}
-    given["--device-key"] = keys
-    return " ".join(f"{name} {value}" for name, values in given.items() for value in values)
+    given: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
+    if suite is not None:
+        given = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, **given}
+    return " ".join(f"{name} {shlex.quote(value)}" for name, values in given.items() for value in values)

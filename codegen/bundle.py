@@ -18,6 +18,8 @@ from .render import render
 from .source import KernelSource, LaunchConfig, TensorBox
 
 _NEEDS = re.compile(r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)\n#error "[^"\n]*"\n#endif\n')
+AS_GIVEN = "as given"
+"""The origin of a config that nothing chose."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
 
@@ -34,7 +36,7 @@ class Served:
     """The generation of GPU it is for, such as `load(...).device.arch`."""
     sm_count: int = 132
     """SMs of the device that it is for: so many CTAs, or a multiple, share the k of the last wave with stream-K."""
-    origin: str = "as given"
+    origin: str = AS_GIVEN
     """Where the config is from, for a person."""
     recorded_us: float = 0.0
     """Microseconds of one product when it was tuned for just this shape, 0 where it was not."""

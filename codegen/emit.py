@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .bundle import Bundle, Served, bundled
+from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_comment, check_type
@@ -36,9 +36,11 @@ _STATUSES = (
     ("MISALIGNED", "a matrix does not begin at a whole element, or the workspace at 256 bytes"),
     ("TOO_LARGE", "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C"),
     ("WORKSPACE_TOO_SMALL", "the workspace is smaller than the product needs"),
-    ("UNSUPPORTED_DEVICE", "the kernels are for a later architecture, or the driver lacks tensor maps"),
+    ("UNSUPPORTED_DEVICE", "the kernels are for other architectures, or the driver lacks tensor maps"),
     ("CAPTURING", "this call needs a workspace: capture _run, which is given one"),
 )
+_CUDA_SINCE = {"sm_90a": "12.0", "sm_100": "12.8", "sm_120": "12.8"}
+"""The first CUDA whose nvcc knows an architecture; for the others 11.8, which the launches need."""
 _COMMENT = {".txt": "#", ".in": "#"}
 
 
@@ -88,7 +90,8 @@ def emit(
     identifier(name)
     refuse(name)
     bundle = bundled(served, layout.split)
-    check(not (layout.header_only and len(bundle.kernels) > 2), "a header only holds one kernel and the general one")
+    small = len(bundle.kernels) <= 2 and len(bundle.arches) == 1
+    check(small or not layout.header_only, "a header only holds one kernel and the general one, for one architecture")
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {each.source.name for each in bundle.kernels}
@@ -129,7 +132,6 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
 def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
     """What the templates are rendered from, the name left out."""
     return {
-        "bundle": bundle,
         "products": bundle.products,
         "kernels": bundle.kernels,
         "units": bundle.units,
@@ -146,7 +148,9 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "width": max(len(word) for word, _ in _STATUSES) + 6,
         "includes": _includes(bundle),
         "arches": _arch_files(bundle),
+        "cuda": max(_CUDA_SINCE.get(arch.name, "11.8") for arch in bundle.arches),
         "command": command,
+        "again": _is_given(served) or all(each.origin != AS_GIVEN for each in served),
         "counter_bytes": COUNTER_BYTES,
         "most_limited": MOST_LIMITED,
         "smem_step": SMEM_STEP,
@@ -165,11 +169,13 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
 
 
 def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
-    """For each architecture its number and the files that hold kernels for it; @ stands for the bundle's name."""
+    """For each architecture its number and the files that hold kernels for it, one by one and as one pattern; @ stands
+    for the bundle's name."""
     found = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
-        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files})
+        every = f"@_{arch.name}_k*.cu" if len(bundle.arches) > 1 else "@_k*.cu"
+        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files, "every": every})
     return found
 
 
@@ -177,6 +183,11 @@ def _includes(bundle: Bundle) -> list[str]:
     wanted = {"cmath": bundle.uses.several, "vector": bundle.uses.memory}
     always = ("atomic", "climits", "cstddef", "cstdint", "mutex")
     return [*sorted((*always, *(file for file, used in wanted.items() if used))), "cuda_runtime.h"]
+
+
+def _is_given(served: Sequence[Served]) -> bool:
+    """Whether it is one shape and one config that nothing chose, which a command can name."""
+    return len({(each.problem, each.config) for each in served}) == 1 and all(s.origin == AS_GIVEN for s in served)
 
 
 def _command(served: Sequence[Served], name: str, layout: Layout, options: str) -> str:
@@ -195,7 +206,8 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
-    if len(served) == 1:
+    # What was looked up is looked up again, with its origin and times.
+    if _is_given(served):
         words.append(f'--config "{served[0].config}"')
     return " ".join(("tilewright emit", *words))
 

@@ -11,6 +11,7 @@ from .errors import check
 
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
+_NAME = re.compile(r"^(?://|#) +tilewright emit .*--name (\w+)", re.MULTILINE)
 _FILENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.(?:cu|cuh|h|txt|pc\.in)")
 _MARK_WITHIN = 1000
 """Letters from the start of a file in which its mark is looked for."""
@@ -30,14 +31,18 @@ class Emitted:
     def write(self, folder: Path, overwrite: bool = False) -> tuple[Path, ...]:
         """Write the files into `folder`, which is made if need be, and return their paths.
 
-        Raises ConfigError, with nothing written, if a file there is not tilewright's or was edited since,
-        unless `overwrite`; and OSError, which names the file, if one cannot be written: all are as they were then.
+        Raises ConfigError, with nothing written, if a file there is not tilewright's, was edited since or is of a
+        bundle with another name, unless `overwrite`; and OSError, which names the file, if one cannot be written: all
+        are as they were then.
         """
         paths = tuple(folder / filename for filename, _ in self.files)
-        for path in paths:
+        for path, (_, new) in zip(paths, self.files, strict=True):
             check(not path.is_dir(), f"{path} is a folder")
             if not overwrite and (path.exists() or path.is_symlink()):
-                check(_is_untouched(path), f"{path} is not tilewright's or was edited since: not overwritten")
+                text = _untouched(path)
+                check(bool(text), f"{path} is not tilewright's or was edited since: not overwritten")
+                owner = _bundle_of(text)
+                check(owner == _bundle_of(new), f"{path} is of {owner}: not overwritten, give each bundle a folder")
         folder.mkdir(parents=True, exist_ok=True)
         aside: list[Path] = []
         try:
@@ -60,18 +65,23 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _is_untouched(path: Path) -> bool:
-    """Whether tilewright wrote the file at `path` and nobody changed it since; a link never is."""
+def _untouched(path: Path) -> str:
+    """The text of the file at `path` if tilewright wrote it and nobody changed it since; a link never is."""
     if path.is_symlink():
-        return False
+        return ""
     try:
         text = path.read_text(encoding="utf-8")  # reads the CRLF that a checkout may have made as LF
     except UnicodeDecodeError:
-        return False
+        return ""
     mark = _MARK.search(text, 0, _MARK_WITHIN)
-    if mark is None:
-        return False
-    return mark[1] == _digest(text[: mark.start(1)] + _PLACEHOLDER + text[mark.end(1) :])
+    same = mark is not None and mark[1] == _digest(text[: mark.start(1)] + _PLACEHOLDER + text[mark.end(1) :])
+    return text if same else ""
+
+
+def _bundle_of(text: str) -> str:
+    """The name of the bundle that a file is of."""
+    found = _NAME.search(text)
+    return found[1] if found else ""
 
 
 def _written_aside(path: Path, text: str) -> Path:

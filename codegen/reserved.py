@@ -69,10 +69,14 @@ _MACROS = (
     "va_arg"
 )
 _HEADERS = (
-    "complex ctype cuda_runtime dirent dlfcn elf features fenv float inttypes iso646 libgen limits "
-    "locale math memory pthread sched stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib "
-    "stdnoreturn string strings syslog termios tgmath threads uchar unistd vector wchar wctype"
+    "builtin_types channel_descriptor complex ctype cuda_runtime device_types dirent dlfcn driver_functions "
+    "driver_types elf endian features fenv float glob inttypes iso646 libgen libintl library_types limits locale math "
+    "memory netdb pthread regex sched search stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn "
+    "string strings surface_types syslimits syslog termios texture_types tgmath threads uchar unistd vector "
+    "vector_functions vector_types wchar wctype"
 )
+_TARGETS = "clean edit_cache help install package preinstall rebuild_cache test"
+"""What CMake, CTest and CPack build under these names."""
 
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
 """Of Windows, which has no files of these names, in any letters."""
@@ -81,13 +85,13 @@ _SUCCESSES = "cl cuda cufft exit hip mpi nvjitlink nvml nvrtc nvvm vk"
 
 _RESERVED: frozenset[str] = frozenset(
     [f"{word}{end}" for word in _MATH.split() for end in ("", "f", "l")]
-    + " ".join((_C, _POSIX, _CUDA, _MACROS, _HEADERS)).split()
+    + " ".join((_C, _POSIX, _CUDA, _MACROS, _HEADERS, _TARGETS)).split()
 )
-"""Functions of C and POSIX, what CUDA declares everywhere, macros, and headers that `<name>.h` would hide."""
+"""Functions of C and POSIX, what CUDA declares everywhere, macros, headers that `<name>.h` would hide, and targets."""
 
 
 def refuse(name: str) -> None:
-    """Raise ConfigError for a name that C, the C library, CUDA or an operating system has."""
+    """Raise ConfigError for a name that C, the C library, CUDA, CMake or an operating system has."""
     lower = name.lower()
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
     taken = (
@@ -96,4 +100,4 @@ def refuse(name: str) -> None:
         or lower.startswith(_PREFIXES)
         or lower in (*_DEVICES.split(), *_SUCCESSES.split())
     )
-    check(not taken, f"name must not be one of C, the C library, CUDA or a system's devices, got {name!r}")
+    check(not taken, f"name must not be one of C, the C library, CUDA, CMake or a system's devices, got {name!r}")

@@ -1,6 +1,7 @@
 """`tilewright emit`: files for other projects."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,28 @@ def test_the_gpu_of_the_machine_is_the_target_where_none_is_named(
     ran = run("emit", "--shape", "1024", "-o", str(tmp_path))
     assert "1024x1024x1024 float nn for sm_90a" in ran.out
     assert "tuned on nvidia-h200" in ran.out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--shape", "1024", "--arch", "sm_90a"),
+        ("--shape", "24x20x16", "--device-key", "nvidia-a10", "--store", "kept"),
+        ("--config", "tiled:16", "--arch", "sm_80", "--arch", "sm_90a"),
+        ("--suite", "my own.toml", "--arch", "sm_80"),
+    ],
+    ids=["tuned", "store", "config", "suite"],
+)
+def test_the_command_of_a_file_writes_the_same_file(
+    run: Run, kept: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my own.toml").write_text('title = "mine"\nshapes = ["64", "100x16x52"]\n')
+    assert run("emit", *given).status == 0
+    code = Path("gemm.cu").read_text()
+    (again,) = re.findall(r"tilewright (emit .*)", code)
+    ran = run(*shlex.split(again), "-o", "again")
+    assert (ran.status, Path("again", "gemm.cu").read_text()) == (0, code), ran.err
 
 
 def test_a_suite_in_both_types_as_a_project(run: Run, tmp_path: Path) -> None:

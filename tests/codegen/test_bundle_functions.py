@@ -106,6 +106,27 @@ TOO_OLD = """
     puts(gemm_status_string(77));
     return 0;
 """
+TOO_MANY_TILES = """
+    const int64_t most = 2147483647;
+    expect(gemm_can_implement(most, most, 5, most, most, most) == GEMM_TOO_LARGE, "can_implement");
+    expect(gemm_workspace_size(most, most, 5) == 0, "workspace_size");
+    fake::calls.clear();
+    const size_t all = ~size_t(0);
+    expect(gemm_run(a, 5, b, most, c, most, most, most, 5, 1, 0, workspace, all, stream) == GEMM_TOO_LARGE, "run");
+    expect(fake::calls.count("cudaMemsetAsync") == 0, "nothing is queued");
+    return 0;
+"""
+CAPTURED = """
+    expect(gemm_init() == 0 && gemm_workspace_init(workspace, bytes, stream) == 0, "init");
+    cudaGraph_t graph;
+    cudaGraphExec_t ready;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "nothing is left to be loaded");
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&ready, graph, 0);
+    expect(cudaGraphLaunch(ready, stream) == 0 && right(c), "replayed");
+    return 0;
+"""
 HEADER = """
     expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0 && right(c), "run");
@@ -127,11 +148,25 @@ def tuned() -> list[Served]:
     ]
 
 
+def near() -> list[Served]:
+    """Shapes far from each other; one's kernel leaves most others to the general one."""
+    texts = {"40": "tiled:8,edge=exact", "40000": "tiled:16"}
+    return [Served(Problem.parse(shape), parse(text), ARCHES["sm_90a"]) for shape, text in texts.items()]
+
+
 def timed(recorded_us: float) -> Served:
-    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin="tuned")
+    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin='"tuned"')
 
 
 RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
+
+
+PREPARED = {
+    "packed": "simt:pack_a,pack_b,vec=2",
+    "padded": "tiled:16,edge=pad",
+    "limbs": "mma:64x64x32,warp=32x32,vec_c=2",
+}
+"""Kernels that others go before."""
 
 
 def all_programs() -> dict[str, Program]:
@@ -143,12 +178,22 @@ def all_programs() -> dict[str, Program]:
     problem = Problem.parse("64x40x100")
     two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
     mains = {"call": CALL, "simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
+    mains["too many tiles"] = TOO_MANY_TILES
     capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
     header = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
     return {
         **{label: program([SPLIT], "gemm", main=CALLS + main) for label, main in mains.items()},
         **{kind: Program(emit(timed(us), kind, TESTED), kind) for kind, us in RECORDED_US.items()},
+        **{
+            kind: program(
+                [(text, "64x40x100", "float", "nn")],
+                f"captured_{kind}",
+                main=renamed(CALLS + CAPTURED, f"captured_{kind}"),
+            )
+            for kind, text in PREPARED.items()
+        },
         "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
+        "near": Program(emit(near(), "near_shapes"), "near_shapes", renamed(DESCRIBE, "near_shapes")),
         "arches": Program(emit(two, "two_arches"), "two_arches", capability + renamed(DESCRIBE, "two_arches")),
         "header": Program(header, "whole_header", renamed(CALLS + HEADER, "whole_header")),
     }
@@ -174,6 +219,11 @@ def test_a_call_launches_and_does_nothing_else(functions: Path) -> None:
     assert dict(line.split() for line in told.splitlines()) == {"cudaGetDevice": "3", "cudaLaunchKernelExC": "3"}
 
 
+@pytest.mark.parametrize("kind", PREPARED)
+def test_after_init_the_first_call_can_be_captured(functions: Path, kind: str) -> None:
+    passes(functions, kind)
+
+
 def test_a_simple_call_keeps_a_workspace_for_each_stream(functions: Path) -> None:
     passes(functions, "simple calls")
 
@@ -191,9 +241,15 @@ def test_more_tiles_than_counters_are_cleared_by_the_call(functions: Path) -> No
     assert passes(functions, "more tiles") == "1\n"
 
 
+def test_more_tiles_than_a_grid_has_ctas_are_refused(functions: Path) -> None:
+    passes(functions, "too many tiles")
+    most = str(2**31 - 1)
+    assert passes(functions, "tuned", most, most, "5") == "5 (null) 0x0x0 0\n"
+
+
 def test_a_device_that_is_too_old_is_told(functions: Path) -> None:
     told = passes(functions, "too old").splitlines()
-    assert "later architecture" in told[0]
+    assert "other architectures" in told[0]
     assert told[1:] == ["no CUDA-capable device is detected", "no such status"]
 
 
@@ -214,7 +270,14 @@ def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions
     ]
 
 
-@pytest.mark.parametrize(("capability", "config"), [(80, "tiled:16"), (86, "tiled:16"), (90, SHARED_K), (75, "")])
+def test_a_shape_is_near_within_a_factor_of_8(functions: Path) -> None:
+    told = passes(functions, "near", *"320 320 320 328 320 320 5 320 40 4000 40 40 0 40 40".split()).splitlines()
+    assert told == ["0 tiled:8,edge=exact 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "config"), [(80, "tiled:16"), (86, "tiled:16"), (90, SHARED_K), (75, ""), (120, "tiled:16")]
+)
 def test_each_device_gets_the_kernels_of_its_architecture(functions: Path, capability: int, config: str) -> None:
     told = passes("env", f"CAPABILITY={capability}", functions, "arches", "64", "40", "100")
     assert told.split()[1:2] == ([str(parse(config))] if config else ["(null)"])

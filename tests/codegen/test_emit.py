@@ -1,10 +1,13 @@
 """Emitted files: their text, and how they are written."""
 
+import dataclasses
+import fnmatch
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from bundles import SHARED_K
 from emit_texts import KERNELS, TMA
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.bundle import Served
@@ -102,10 +105,10 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
         "Owned": config.has_workspace or any(config.packs) or config.edge == "pad" or config.limbs > 0,
         "limb_rows": config.limbs > 0,
         "multiple_m": config.edge == "exact",
-        "NEAR": False,
+        "is_near": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
-    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m NEAR".split()
+    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m is_near".split()
     for word, present in features.items():
         assert present or word not in asserts, word
         assert present or word not in everywhere or word not in kernel, word
@@ -124,6 +127,50 @@ def test_header_declares_the_functions(dtype: str) -> None:
     assert "size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k);" in header
     assert "int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);" in header
     assert "int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);" in header
+
+
+@pytest.mark.parametrize(("trans", "stored"), [("nn", "m x k, k x n"), ("tt", "k x m, n x k")])
+def test_header_tells_how_the_operands_of_its_example_are_stored(trans: str, stored: str) -> None:
+    assert f"*A, *B, *C;  // on the device; {stored} and m x n" in dict(emitted(trans=trans).files)["gemm.h"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"), [("tiled:16,edge=pad", "kernel nodes"), (SHARED_K, "kernel and clear nodes")]
+)
+def test_header_tells_which_nodes_a_graph_gets(text: str, nodes: str) -> None:
+    files = dict(emitted(text).files)
+    assert f"adds {nodes} alone" in files["gemm.h"]
+    assert ("cudaMemsetAsync(counters" in files["gemm.cu"], "cudaMemcpy" in files["gemm.cu"]) == (
+        "clear" in nodes,
+        False,
+    )
+
+
+def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
+    files = dict(emitted().files)
+    assert "gamma(2) |beta| |C| + (k + 4) d" in files["gemm.h"]
+    assert "(k + 4.0) * double(std::numeric_limits<T>::denorm_min())" in files["gemm_main.cu"]
+
+
+def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
+    row = Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"])
+    ((_, text),) = emit(row, layout=Layout(header_only=True)).files
+    assert "each that includes this has kernels of its own" in text
+    assert "each that includes this" not in dict(emitted().files)["gemm.h"]
+
+
+@pytest.mark.parametrize(("dtype", "calls"), [("float", ["cublasSgemm"]), ("double", ["cublasDgemm"])])
+def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: list[str]) -> None:
+    assert re.findall(r"cublas[SD]gemm", dict(emitted(dtype=dtype).files)["gemm_main.cu"]) == calls
+
+
+@pytest.mark.parametrize(
+    ("arches", "since"),
+    [(("sm_75",), "11.8"), (("sm_89",), "11.8"), (("sm_90a",), "12.0"), (("sm_80", "sm_120"), "12.8")],
+)
+def test_header_names_a_cuda_whose_compiler_knows_the_architectures(arches: tuple[str, ...], since: str) -> None:
+    rows = [Served(Problem.parse("64"), parse("tiled:16"), ARCHES[arch]) for arch in arches]
+    assert f"Compile, with CUDA {since} or newer" in dict(emit(rows).files)["gemm.h"]
 
 
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
@@ -153,6 +200,8 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
         )
     with pytest.raises(ConfigError, match="at least one shape"):
         emit([])
+    with pytest.raises(ConfigError, match="for one architecture"):
+        emit([row, dataclasses.replace(row, arch=ARCHES["sm_80"])], layout=Layout(header_only=True))
 
 
 def test_each_kernel_is_in_a_bundle_once() -> None:
@@ -182,6 +231,39 @@ def test_an_architecture_has_a_file_of_its_own() -> None:
     )
     units = [name for name, _ in split.files if name.startswith("gemm_sm")]
     assert units == ["gemm_sm_80_k0.cu", "gemm_sm_80_k1.cu", "gemm_sm_90a_k2.cu", "gemm_sm_90a_k3.cu"]
+
+
+@pytest.mark.parametrize("arches", [("sm_90a",), ("sm_80", "sm_90a")])
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("count", [1, 4])
+def test_commands_at_the_head_compile_each_file_for_its_architecture(
+    arches: tuple[str, ...], split: bool, count: int
+) -> None:
+    texts = ("naive:8x32", "tiled:8", "tiled:16", "tiled:32")[:count]
+    rows = [
+        Served(Problem.parse(str(64 + i)), parse(text), ARCHES[arch]) for arch in arches for i, text in enumerate(texts)
+    ]
+    files = dict(emit(rows, layout=Layout(main=True, split=split)).files)
+    compiled = {
+        name: arch
+        for arch, patterns in re.findall(r"nvcc .*?(?:-arch=(\w+) )?-c (.*)", files["gemm.h"])
+        for pattern in patterns.split()
+        for name in fnmatch.filter(files, pattern)
+    }
+    kernels = {name for name, code in files.items() if "__global__" in code and name != "gemm_main.cu"}
+    assert set(compiled) == kernels | {"gemm.cu"}
+    for name in kernels:
+        assert compiled[name] == (re.findall(r"_(sm_\d+a?)", name) or arches)[0]
+    (linked,) = re.findall(r"nvcc .*-o gemm_main", files["gemm_main.cu"])
+    assert ("-arch=" in linked, "gemm*.o gemm_main.cu" in linked) == (len(arches) == 1, len(arches) > 1)
+
+
+def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_again() -> None:
+    rows = [Served(Problem.parse(shape), parse("tiled:16"), ARCHES["sm_90a"]) for shape in ("64", "65")]
+    tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
+    for served, again in ((rows, False), (rows[:1], True), (tuned, True), ([rows[0], tuned[1]], False)):
+        header = dict(emit(served).files)["gemm.h"]
+        assert ("To write it again:" in header, "with kernels that are looked up:" in header) == (again, not again)
 
 
 def test_same_input_gives_the_same_bytes() -> None:
@@ -244,6 +326,19 @@ def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> N
     emitted("naive:").write(tmp_path)
     (path, *_) = emitted("tiled:16").write(tmp_path)
     assert "TILE_WIDTH" in path.read_text()
+
+
+def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:
+    one, two = (
+        emit(Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"]), name, Layout(cmake=True))
+        for name in ("one", "two")
+    )
+    one.write(tmp_path)
+    with pytest.raises(ConfigError, match=r"CMakeLists.txt is of one: not overwritten"):
+        two.write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["CMakeLists.txt", "one.cu", "one.h", "one.pc.in"]
+    two.write(tmp_path, overwrite=True)
+    assert "project(two " in (tmp_path / "CMakeLists.txt").read_text()
 
 
 def test_line_ends_of_a_checkout_are_no_edit(tmp_path: Path) -> None:

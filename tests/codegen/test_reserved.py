@@ -27,11 +27,14 @@ def taken(name: str) -> bool:
     return False
 
 
+def preprocessed(compiler: str, *arguments: str, text: str) -> str:
+    command = [compiler, *arguments, "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 def macros(compiler: str, *arguments: str, text: str) -> list[str]:
     """All that are defined once these headers are read."""
-    command = [compiler, *arguments, "-dM", "-E", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60)
-    return re.findall(r"#define (\w+)", done.stdout)
+    return re.findall(r"#define (\w+)", preprocessed(compiler, *arguments, "-dM", "-E", text=text))
 
 
 def test_every_macro_of_the_headers_of_c_and_posix_is_refused() -> None:
@@ -54,11 +57,22 @@ def test_every_macro_of_the_headers_of_cuda_is_refused() -> None:
     assert [name for name in found if not taken(name)] == []
 
 
+def test_every_header_that_headers_read_is_refused() -> None:
+    compiler = shutil.which("g++")
+    if compiler is None or not (CUDA / "cuda_runtime.h").exists():
+        pytest.skip("needs g++ and the headers of CUDA")
+    text = "#include <algorithm>\n#include <cstdlib>\n#include <mutex>\n#include <cuda_runtime.h>\n"
+    found = preprocessed(compiler, "-x", "c++", f"-I{CUDA}", "-M", text=text)
+    headers = re.findall(r"/(?:include|x86_64-linux-gnu|aarch64-linux-gnu)/(\w+)\.h\b", found)
+    assert "endian" in headers
+    assert [name for name in headers if not taken(name)] == []
+
+
 @pytest.mark.parametrize(
     "name",
     "typeof typeof_unqual restrict inline thread_local M_PI M_PIf CON con Com1 LPT9 NULL errno major linux unix I "
     "PRId64 atomicCAS clock64 float4 make_float2 tex2D cublasSgemm cuMemAlloc cuda_gemm nv_gemm sinpi rsqrtf GEMM A1 "
-    "exit _gemm tilewright_gemm stdio and_eq".split(),
+    "exit _gemm tilewright_gemm stdio and_eq clean help install test".split(),
 )
 def test_names_that_others_have(name: str) -> None:
     assert taken(name)

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 36ab5cfb6101096e. To write it again:
+// Written by tilewright, file digest c7dfff6b976ee917. To write it with kernels that are looked up:
 //   tilewright emit --shape 64x64x64 --shape 128x128x128 --shape 256x256x256 --shape 512x512x512 --shape 1024x1024x1024 --shape 2048x2048x2048 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -191,7 +191,8 @@ bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
         && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
 }
 
-constexpr float NEAR = 3;  // doublings of m, of n and of k within which a shape is near
+// Whether sizes are within a factor of 8.
+bool is_near(Index size, Index other) { return size <= 8 * other && other <= 8 * size; }
 
 // The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
 // one is near.
@@ -206,18 +207,19 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     }
     const auto log2_of = [](Index size) { return size > 0 ? std::log2(float(size)) : -1.0f; };
     const float log_m = log2_of(sizes.m), log_n = log2_of(sizes.n), log_k = log2_of(sizes.k);
-    const Shape* best = product.fallback;
+    const Shape* best = nullptr;
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
-        const float of_m = std::fabs(shape.log_m - log_m), of_n = std::fabs(shape.log_n - log_n);
-        const float of_k = std::fabs(shape.log_k - log_k), doublings = of_m + of_n + of_k;
-        if (of_m > NEAR || of_n > NEAR || of_k > NEAR) continue;
+        if (!is_near(shape.m, sizes.m) || !is_near(shape.n, sizes.n) || !is_near(shape.k, sizes.k)) continue;
+        const float doublings =
+            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
         if (doublings < least && suits(*shape.kernel)) {
             least = doublings;
             best = &shape;
         }
     }
+    if (!best && suits(*product.fallback->kernel)) best = product.fallback;
     return best;
 }
 
@@ -537,9 +539,10 @@ int run(
     // Where operands lie otherwise than workspace_of() takes for granted, another shape's kernel may need more.
     if (need_of(*shape->kernel, sizeof(T), sizes).total() > workspace_bytes
         && workspace_of(product, sizeof(T), sizes) <= workspace_bytes) {
-        shape = chosen(product, sizes, [&](const Kernel& kernel) {
+        const Shape* const other = chosen(product, sizes, [&](const Kernel& kernel) {
             return lies_well(kernel) && need_of(kernel, sizeof(T), sizes).total() <= workspace_bytes;
         });
+        if (other) shape = other;
     }
     const Kernel& kernel = *shape->kernel;
     const Need need = need_of(kernel, sizeof(T), sizes);
@@ -691,7 +694,7 @@ extern "C" const char* bundle_status_string(int status)
     case BUNDLE_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case BUNDLE_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case BUNDLE_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case BUNDLE_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
         if (status <= BUNDLE_CUDA_ERROR) return "no such status";

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest c9ae7a014b9758ff. To write it again:
+// Written by tilewright, file digest c7d013d7725ed24e. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -215,7 +215,8 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes&, Suits suits)
 {
-    return suits(*product.shapes->kernel) ? product.shapes : nullptr;
+    if (suits(*product.shapes->kernel)) return product.shapes;
+    return nullptr;
 }
 
 // The same for operands that lie as vectors want it.
@@ -385,7 +386,7 @@ extern "C" const char* gemm_status_string(int status)
     case GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case GEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case GEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case GEMM_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case GEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case GEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
         if (status <= GEMM_CUDA_ERROR) return "no such status";

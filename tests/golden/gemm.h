@@ -1,10 +1,10 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest b1f72ed34f1801a7. To write it again:
+// Written by tilewright, file digest de0aa5b822c1b0c4. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
-// Compile, with CUDA 11.8 or newer, and link with the CUDA runtime alone:
+// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
 //   nvcc -O3 -std=c++17 -arch=sm_90a -c gemm.cu
 #ifndef TILEWRIGHT_GEMM_H
 #define TILEWRIGHT_GEMM_H
@@ -35,8 +35,8 @@
 //   devices    work goes to the current device, which the stream must belong to
 //   capture    gemm_run can be captured into a CUDA graph, after gemm_init on the device: it allocates nothing,
 //              waits for nothing and adds kernel nodes alone
-//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C|, gamma(i) = i u / (1 - i u) with the unit
-//              roundoff u of float; every run gives the same bits
+//   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
+//              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
 //
 // The shape that the kernel was chosen for:
 //
@@ -56,7 +56,7 @@ enum {
     GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
     GEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
     GEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
-    GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for a later architecture, or the driver lacks tensor maps
+    GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for other architectures, or the driver lacks tensor maps
     GEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
     GEMM_CUDA_ERROR = 1000
 };
@@ -74,7 +74,7 @@ int gemm_release(void);
 int gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct gemm_description {
-    const char* kernel;        // as a profiler shows it
+    const char* kernel;        // as a profiler shows it; null, as the two that follow, where m or n is 0
     const char* config;        // all its parameters that are not at their defaults
     const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
     int64_t m, n, k;           // 0 for the general kernel

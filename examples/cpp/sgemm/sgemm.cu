@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest e2468386216d45c7. To write it again:
+// Written by tilewright, file digest a71d6892071e3b0a. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -583,8 +583,8 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
-        const float of_m = std::fabs(shape.log_m - log_m), of_n = std::fabs(shape.log_n - log_n);
-        const float of_k = std::fabs(shape.log_k - log_k), doublings = of_m + of_n + of_k;
+        const float doublings =
+            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
         if (doublings < least && suits(*shape.kernel)) {
             least = doublings;
             best = &shape;
@@ -771,7 +771,7 @@ extern "C" const char* sgemm_status_string(int status)
     case SGEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case SGEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case SGEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case SGEMM_UNSUPPORTED_DEVICE: return "the kernels are for a later architecture, or the driver lacks tensor maps";
+    case SGEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case SGEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
         if (status <= SGEMM_CUDA_ERROR) return "no such status";

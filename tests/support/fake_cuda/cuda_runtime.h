@@ -33,7 +33,7 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
@@ -63,6 +63,7 @@ inline thread_local int device = 0;
 inline int capability = 90, devices = 2, sm_count = 4;
 inline long allocated = 0;  // pieces of memory that were not freed
 inline std::map<std::tuple<int, const void*>, int> allowed_smem;
+inline std::map<std::tuple<int, const void*>, bool> loaded;  // by a first use, which must not be captured
 constexpr int smem_per_cta = 232448;
 constexpr int static_smem = 42496;  // of every kernel: nvcc may round what a kernel declares
 
@@ -185,6 +186,7 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
     fake::Guard guard("cudaFuncGetAttributes");
     if (!fake::kernels.count(function)) return cudaErrorInvalidDeviceFunction;
     attributes->sharedSizeBytes = fake::static_smem;
+    fake::loaded[{fake::device, function}] = true;
     return cudaSuccess;
 }
 inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
@@ -195,6 +197,9 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
     const int allowed = fake::allowed_smem[{fake::device, function}];
     if (config->dynamicSmemBytes > size_t(allowed ? allowed : 49152)) return cudaErrorInvalidValue;
     if (config->gridDim.x == 0 || config->gridDim.x % found->second.cluster) return cudaErrorInvalidValue;
+    bool& loaded = fake::loaded[{fake::device, function}];
+    if (!loaded && fake::of(config->stream).capturing) return cudaErrorStreamCaptureUnsupported;
+    loaded = true;
     return fake::put(config->stream, found->second.prepare(*config, arguments));
 }
 
@@ -237,18 +242,6 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaSt
 {
     fake::Guard guard("cudaMemsetAsync");
     return fake::put(stream, [=]() -> const char* { return memset(memory, value, bytes), nullptr; });
-}
-inline cudaError_t cudaMemcpy2DAsync(
-    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind, cudaStream_t stream)
-{
-    fake::Guard guard("cudaMemcpy2DAsync");
-    if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
-    return fake::put(stream, [=]() -> const char* {
-        for (size_t row = 0; row < rows; ++row) {
-            memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
-        }
-        return nullptr;
-    });
 }
 
 inline cudaError_t cudaDeviceSynchronize() { fake::Guard guard("cudaDeviceSynchronize"); return cudaSuccess; }
