@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from ..codegen.errors import TuningError, check_path
@@ -29,6 +30,7 @@ from .trials import TrialsFile
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
+_OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 
 
 @click.command("tune", context_settings=options.CONTEXT)
@@ -69,6 +71,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """
     asked, several = ({name: given.pop(name) for name in names} for names in (options.ASKED, ON_WORKERS))
     if device.startswith("replay:"):
+        _alone(device)
         _replay(device.removeprefix("replay:"), given["sampler"], given["trials"], given["seconds"], given["seed"])
         return 0
     problems = options.asked(**asked)
@@ -136,6 +139,20 @@ def _one_by_one(
             if result.stopped == "interrupt":
                 break
     return results
+
+
+def _alone(device: str) -> None:
+    """Raise UsageError for options that a search in a recording would pass over in silence."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in _OF_REPLAY
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        taken = ", ".join(f"--{name}" for name in _OF_REPLAY if name != "device")
+        raise click.UsageError(f"--device {device} goes without {', '.join(given)}: it takes {taken}")
 
 
 def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:

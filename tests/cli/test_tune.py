@@ -128,6 +128,9 @@ class TestTune:
         ran = run("tune", "--device", f"replay:{file}", "--trials", "3", "--sampler", "random")
         assert ran.status == 0, ran.err
         assert "tried 3 of 4 recorded variants" in ran.out
+        ran = run("tune", "--device", f"replay:{file}", "--shape", "9", "--json", str(tmp_path / "r.json"))
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "run.json goes without --shape, --json: it takes --sampler, --trials" in ran.err
 
     def test_redraws_in_place_on_a_terminal(self) -> None:
         ours, theirs = pty.openpty()
