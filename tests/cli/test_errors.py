@@ -56,6 +56,7 @@ BAD = [
     (("emit", "--config", "tiled:16,edge=exact", "--shape", "5", "--arch", "sm_80"), "multiples of (16, 16, 16)"),
     (("show", "--json", "--csv"), "--csv"),
     (("show", "--shape", "3x3"), "'3x3'"),
+    (("show", "--shape", ""), "got ''"),
     (("show", "--dtype", "half"), "'half'"),
     (("show", "--device-key", "host-abacus"), "must be one of nvidia-h200, got 'host-abacus'"),
     (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
