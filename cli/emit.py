@@ -92,7 +92,7 @@ def emit_command(
         output, overwrite=overwrite
     ):
         click.echo(f"wrote {path}")
-    for note in notes:
+    for note in notes if config is None else ():  # they say whose records choose
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.arch.name}: {each.config} ({each.told})")

@@ -84,11 +84,13 @@ def emit(
         check_type("served", each, Served, "a Served or several")
     check_type("name", name, str, "text")
     check_comment("options", options)
-    check(not (layout.header_only and (layout.split or layout.main or layout.cmake)), "a header only is one file")
+    beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
+    check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
     identifier(name)
     refuse(name)
     bundle = bundled(served, layout.split)
-    check(not (layout.header_only and len(bundle.kernels) > 2), "a header only holds one kernel and the general one")
+    several = layout.header_only and len(bundle.kernels) > 2
+    check(not several, f"header_only holds one kernel and the general one, got {len(served)} products: name one")
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {each.source.name for each in bundle.kernels}

@@ -37,7 +37,8 @@ class Emitted:
         for path in paths:
             check(not path.is_dir(), f"{path} is a folder")
             if not overwrite and (path.exists() or path.is_symlink()):
-                check(_is_untouched(path), f"{path} is not tilewright's or was edited since: not overwritten")
+                remedy = "not overwritten without overwrite (--overwrite)"
+                check(_is_untouched(path), f"{path} is not tilewright's or was edited since: {remedy}")
         folder.mkdir(parents=True, exist_ok=True)
         aside: list[Path] = []
         try:
