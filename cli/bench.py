@@ -54,8 +54,8 @@ def bench_command(
     """Time what the library runs for each shape beside cuBLAS and cuBLASLt.
 
     \b
-    tilewright bench                               the public suite on the GPU
-    tilewright bench --dtype double --json double.json --markdown double.md --plot double.svg
+    tilewright bench                              the public suite on the GPU
+    tilewright bench --dtype double --json double.json --plot double.svg
     tilewright bench --shape 1000 --shape 64x4096x4096 --tune
     tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
 

@@ -62,7 +62,7 @@ def emit_command(
 
     \b
     tilewright emit --shape 1024x768x512 -o out
-    tilewright emit --name sgemm --suite public --arch sm_90a --cmake --main -o out
+    tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
     if not shapes and suite is None and config_text is None:

@@ -58,11 +58,11 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """Find the fastest right kernel for each shape and keep it.
 
     \b
-    tune --shape 1024x768x512                  the GPU if there is one, else the processor
-    tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
+    tune --shape 1024x768x512               the GPU if there is one, else the host
+    tune --shape 1024x768x512 --shape 1000  several shapes; the order is M x N x K
     tune --shape 1000 --dtype double --trials 60 --seconds 120
-    tune --suite shapes.csv --skip-tuned       goes on with a list of shapes
-    tune --suite shapes.csv --workers auto     on every GPU of this machine
+    tune --suite shapes.csv --skip-tuned    goes on with a list of shapes
+    tune --suite shapes.csv --workers auto  on every GPU of this machine
     tune --m 256:4096:256 --n 1024 --k 64:512:64
     tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
 

@@ -65,6 +65,7 @@ def test_tunes_first_what_has_no_record(run: Run, monkeypatch: pytest.MonkeyPatc
     assert "timing the best" in ran.out
     assert re.search(r"^6x5x4 .* exact$", ran.out, re.MULTILINE)
     again = run("bench", *QUICK, "--shape", "6x5x4", "--tune")
+    assert "1 shape on host" in again.out
     assert "timing the best" not in again.out
 
 

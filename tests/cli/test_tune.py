@@ -197,6 +197,10 @@ class TestHelp:
         assert "[default: normal]" in out
         assert "[default: isolation]" in out
 
+    def test_help_fits_a_screen_of_80_columns(self, run: Run) -> None:
+        for command in ((), *((name,) for name in cli.commands.commands)):
+            assert max(map(len, run(*command, "--help").out.splitlines())) <= 80
+
     def test_the_module_is_a_program(self) -> None:
         command = [sys.executable, "-m", "tilewright", "--version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
