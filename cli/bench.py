@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.config import Config
+from ..codegen.errors import ShapeError, TuningError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import spared
@@ -19,7 +20,7 @@ from ..tuner.measure.child import kept_between_runs
 from ..tuner.tune import tune
 from . import options
 from .progress import BenchShown, TuneShown
-from .tables import new_console, say, table
+from .tables import new_console, plain, say, table
 
 _SECONDS = click.FloatRange(0, 600, min_open=True)
 _TURNS_HELP = "Seconds a contender runs in its turn, at the clock it comes to; 0: batches alternate at one clock."
@@ -111,7 +112,11 @@ def _tune(console: Console, problems: list[Problem], info: DeviceInfo, effort: s
         for problem in options.untuned(problems, info, store):
             progress = TuneShown(console)
             with progress.drawn():
-                found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
+                try:
+                    found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
+                except (ShapeError, TuningError) as error:  # it costs this shape's tuning alone
+                    click.echo(f"note: not tuned: {plain(str(error))}", err=True)
+                    continue
             if found.stopped == "interrupt":
                 return False
     return True

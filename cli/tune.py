@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from ..codegen.errors import TuningError, check_path
+from ..codegen.errors import ShapeError, TuningError, check_path
 from ..codegen.problem import Problem
 from ..runtime.files import spared, write_output
 from ..tuner.measure.child import kept_between_runs
@@ -130,7 +130,7 @@ def _one_by_one(
                         text = json.dumps([result_json(each) for each in results], indent=1) + "\n"
                         with spared(json_file):
                             write_output(json_file, text.encode())
-            except TuningError as error:
+            except (ShapeError, TuningError) as error:
                 if len(problems) == 1:
                     raise
                 click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import Run
+from tilewright.codegen.errors import TuningError
 from tilewright.tuner.result import EFFORTS, Budget
 
 QUICK = ("--device", "host", "--seconds", "0.01")
@@ -67,6 +68,16 @@ def test_tunes_first_what_has_no_record(run: Run, monkeypatch: pytest.MonkeyPatc
     again = run("bench", *QUICK, "--shape", "6x5x4", "--tune")
     assert "1 shape on host" in again.out
     assert "timing the best" not in again.out
+
+
+def test_goes_on_where_a_shape_cannot_be_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise TuningError("no variant works")
+
+    monkeypatch.setattr("tilewright.cli.bench.tune", fail)
+    ran = run("bench", *QUICK, "--shape", "6x5x4", "--tune")
+    assert (ran.status, ran.err) == (0, "note: not tuned: no variant works\n")
+    assert re.search(r"^6x5x4 .* default$", ran.out, re.MULTILINE)
 
 
 def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:

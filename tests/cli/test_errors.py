@@ -118,6 +118,13 @@ class TestTooLittleTime:
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "the run may take 1 s: allow more (--seconds, --effort)" in ran.err
 
+    def test_it_costs_that_shape_alone(self, run: Run) -> None:
+        shapes = ("--shape", "5", "--shape", "2048", "--shape", "6")
+        ran = run("tune", *shapes, "--device", "host", "--seconds", "2", "--trials", "1")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "of 2048x2048x2048 float nn takes at least " in ran.err
+        assert "2 of 3 shapes" in ran.out
+
     def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
         ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
