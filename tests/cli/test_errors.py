@@ -125,6 +125,14 @@ class TestTooLittleTime:
         assert "of 2048x2048x2048 float nn takes at least " in ran.err
         assert "2 of 3 shapes" in ran.out
 
+    def test_as_does_one_that_nothing_in_the_spaces_serves(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "tiled.toml").write_text('family = "tiled"\n[parameters]\nedge = ["exact"]\n')
+        shapes = ("--shape", "5", "--shape", "16", "--device", "host", "--spaces", str(tmp_path))
+        ran = run("tune", *shapes, "--effort", "quick")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "no config serves 5x5x5 float nn on host; required: with exact edges" in ran.err
+        assert "1 of 2 shapes" in ran.out
+
     def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
         ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
