@@ -38,6 +38,7 @@ BAD = [
     (("tune", "--shape", "5", "--json", "/nowhere/x.json"), "/nowhere"),
     (("tune", "--shape", "5", "--shape", "6", "--record", "x.json"), "got 2"),
     (("tune", "--shape", "5", "--speed", "9"), "--speed"),
+    (("tune", "--shape", "2", "--m", "1:10000:1", "--n", "1", "--k", "1"), "together make 10,001 shapes, 10,000 are"),
     (("emit",), "--shape"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "int"), "'int'"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "a;b"), "'a;b'"),
