@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from dataset import POOL, problems
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.errors import ShapeError
 from tilewright.codegen.families import family_named
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
@@ -41,7 +41,7 @@ def costs_of(problem: Problem) -> dict[Config, float]:
     found: dict[Config, float] = {}
     try:
         configs = candidates(problem, INFO, spaces).configs
-    except ConfigError:
+    except ShapeError:
         return {}  # too short a k for any
     for config in configs:
         us = estimate_us(problem, config, INFO) * policy_of(config.family).factor(config)

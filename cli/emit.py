@@ -63,7 +63,7 @@ def emit_command(
 
     \b
     tilewright emit --shape 1024x768x512 -o out
-    tilewright emit --name sgemm --suite public --arch sm_90a --cmake --main -o out
+    tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     """
     if not shapes and suite is None and config_text is None:
@@ -93,7 +93,7 @@ def emit_command(
         output, overwrite=overwrite
     ):
         click.echo(f"wrote {path}")
-    for note in notes:
+    for note in notes if config is None else ():  # they say whose records choose
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.arch.name}: {each.config} ({each.told})")

@@ -90,8 +90,9 @@ def show_explained(console: Console, told: Explained) -> None:
     families = ", ".join(f"{count:,} {name}" for name, count in told.tried)
     variants = sum(count for _, count in told.tried)
     say(console, f"search: {variants:,} variants, {families}; {len(told.guesses)} of them first", "")
-    say(console, *table(_guess_columns(told), console.width), "")
-    say(console, *table(_reason_columns(told), console.width))
+    say(console, *table(_guess_columns(told), console.width))
+    if told.left_out:
+        say(console, "", *table(_reason_columns(told), console.width))
     rest = told.left_out[_REASONS:]
     if rest:
         count = sum(each.combinations for each in rest)

@@ -50,7 +50,9 @@ SCHEDULER = "tcp://HOST:PORT, tls://HOST:PORT or a Dask scheduler file."
 _OPTIONS = (
     click.option("--workers", type=Workers(), help="On so many devices at once; auto: on every GPU of this machine."),
     click.option("--scheduler", help=f"On the workers of this Dask cluster: {SCHEDULER}"),
-    click.option("--device-key", default="", help="Of workers with GPUs of several models: on this one."),
+    click.option(
+        "--device-key", default="", show_default=False, help="Of workers with GPUs of several models: on this one."
+    ),
     *_TLS,
 )
 ON_WORKERS = ("workers", "scheduler", "device_key", *KEYS)

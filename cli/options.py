@@ -134,8 +134,10 @@ def asked(
         )
     if ranges:
         found += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
-    found += (Problem.parse(each, *kind) for each in shapes)
-    return list(dict.fromkeys(found))
+    found = list(dict.fromkeys([*found, *(Problem.parse(each, *kind) for each in shapes)]))
+    if len(found) > MAX_PROBLEMS:
+        raise click.UsageError(f"all options together make {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most")
+    return found
 
 
 def chosen(selector: str) -> DeviceInfo:

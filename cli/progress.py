@@ -82,8 +82,8 @@ class TuneShown(Shown, Progress):
         if device.arch.is_host:
             say(self.console, ON_PROCESSOR)
         again = f", {resumed} of them tried before" if resumed else ""
-        limits = f"at most {budget.trials} trials and {budget.seconds:g} s"
-        text = f"{problem} on {device.name}: {len(found.configs)} variants{again}; {limits}"
+        limits = f"at most {budget.trials:,} trials and {budget.seconds:g} s"
+        text = f"{problem} on {device.name}: {len(found.configs):,} variants{again}; {limits}"
         say(self.console, text, style="bold")
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
@@ -135,7 +135,8 @@ class BenchShown(Shown):
         if result.device.arch.is_host:
             say(self.console, ON_PROCESSOR)
         rivals = " and ".join(TITLES[key] for key in result.setting.rivals) or "nothing"
-        say(self.console, f"{result.wanted} shapes on {result.device.name}, ours against {rivals}", style="bold")
+        shapes = f"{result.wanted} shape{'s' * (result.wanted != 1)}"
+        say(self.console, f"{shapes} on {result.device.name}, ours against {rivals}", style="bold")
 
     def begun(self, problem: Problem) -> None:
         """What is drawn names it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # only then: what a page is made of is slow to import
     from ..tuner.report.counters import Counter
     from ..tuner.report.tuning import Tuning
 
-_READ = click.Path(path_type=Path, dir_okay=False)
+_READ = options.NAMED
 
 
 @click.command("report", context_settings=options.CONTEXT)
@@ -68,9 +68,9 @@ def report_command(
         words = [word for path in benches for word in ("--bench", str(path))]
         text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
     else:
-        if not (shape or recording or results):
+        if shape is None and not (recording or results):
             raise click.UsageError("report needs --shape, --recording, --results or --bench")
-        problem = Problem.parse(shape, dtype, trans, accuracy) if shape else None
+        problem = Problem.parse(shape, dtype, trans, accuracy) if shape is not None else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -54,8 +55,8 @@ def show_command(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
-    shapes = {Problem.parse(shape).shape} if shape else None
-    dtypes = {DType.parse(dtype)} if dtype else set(DType)
+    shapes = {Problem.parse(shape).shape} if shape is not None else None
+    dtypes = {DType.parse(dtype)} if dtype is not None else set(DType)
     layers = Store(store).layers()
     known = {record.device for layer in layers for record in layer}
     if device_key is not None and device_key not in known:
@@ -78,8 +79,12 @@ def show_command(
     elif records:
         show_layers(new_console(), own, shipped)
     else:
+        asked = {"--shape": shape or "1024x768x512", "--dtype": dtype, "--trans": trans, "--accuracy": accuracy}
+        words = (word for name, value in {**asked, "--store": store}.items() if value for word in (name, str(value)))
+        command = shlex.join(("tilewright", "tune", *words))
         what = "".join(f" {word}" for word in (shape, dtype, trans, accuracy) if word)
-        click.echo(f"nothing is stored for{what} yet; tilewright tune --shape {shape or '1024x768x512'} makes a start")
+        where = f" on {device_key}" if device_key else ""
+        click.echo(f"nothing is stored for{what}{where} yet; {command} makes a start")
 
 
 def fastest(records: Iterable[Record]) -> list[Record]:

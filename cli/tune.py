@@ -9,16 +9,13 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from ..codegen.errors import ConfigError, DeviceError, TuningError, check_path
+from ..codegen.errors import ShapeError, TuningError, check_path
 from ..codegen.problem import Problem
-from ..runtime.device.detect import compiler_for
-from ..runtime.store.versions import versions_of
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import replay
 from ..tuner.result import EFFORTS, Result
-from ..tuner.search.candidates import read_spaces
 from ..tuner.tune import tune
 from . import options
 from .on_workers import ON_WORKERS, on_workers, tuned_on_workers, wanted
@@ -29,9 +26,9 @@ from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
-_OF_REPLAY = ("device", "trials", "seconds", "sampler", "seed", "debug")
 REPLAY_TRIALS = 200
 """Trials of a search in a recording where --trials does not say."""
+_OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 
 
 @click.command("tune", context_settings=options.CONTEXT)
@@ -59,11 +56,11 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     """Find the fastest right kernel for each shape and keep it.
 
     \b
-    tune --shape 1024x768x512                  the GPU if there is one, else the processor
-    tune --shape 1024x768x512 --shape 1000     several shapes; the order is M x N x K
+    tune --shape 1024x768x512               the GPU if there is one, else the host
+    tune --shape 1024x768x512 --shape 1000  several shapes; the order is M x N x K
     tune --shape 1000 --dtype double --trials 60 --seconds 120
-    tune --suite shapes.csv --skip-tuned       goes on with a list of shapes
-    tune --suite shapes.csv --workers auto     on every GPU of this machine
+    tune --suite shapes.csv --skip-tuned    goes on with a list of shapes
+    tune --suite shapes.csv --workers auto  on every GPU of this machine
     tune --m 256:4096:256 --n 1024 --k 64:512:64
     tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
 
@@ -87,14 +84,9 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         raise click.UsageError("--config tries just these variants: leave out --trials and --spaces")
     if wanted(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, given, several)
-    from ..tuner.search.study import check_sampler  # with Optuna, which is slow to import
-
     info = options.chosen(device)
     for problem in problems:
         check_tunable(problem, info, given["configs"])
-    versions_of(info, compiler_for(info))  # what no shape can do without, such as a compiler, is told once
-    check_sampler(given["sampler"])
-    read_spaces(given["spaces"])
     console = new_console()
     if skip_tuned:
         left = options.untuned(problems, info, given["store"])
@@ -135,7 +127,7 @@ def _one_by_one(
                     results.append(result)
                     if file:  # before the screen, which may be gone: nothing is lost
                         file.add(result)
-            except (TuningError, ConfigError, DeviceError) as error:
+            except (ShapeError, TuningError) as error:
                 if len(problems) == 1:
                     raise
                 click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
@@ -147,13 +139,17 @@ def _one_by_one(
 
 
 def _check_replay(device: str) -> None:
-    """Raise UsageError for an option that says nothing of a search in a recording: it would be passed over."""
+    """Raise UsageError for options that a search in a recording would pass over in silence."""
     context = click.get_current_context()
-    for parameter in context.command.params:
-        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if given and parameter.name not in _OF_REPLAY:
-            only = "the shape is the recording's, and --trials, --seconds, --sampler and --seed are all it takes"
-            raise click.UsageError(f"--device {device} goes without {parameter.opts[0]}: {only}")
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in _OF_REPLAY
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        taken = ", ".join(f"--{name}" for name in _OF_REPLAY if name != "device")
+        raise click.UsageError(f"--device {device} goes without {', '.join(given)}: it takes {taken}")
 
 
 def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:

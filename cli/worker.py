@@ -22,7 +22,7 @@ def worker_command(scheduler: str, workers: int, device: str, host: str | None, 
     """Tune for whoever uses a Dask scheduler: `tune --scheduler` elsewhere.
 
     \b
-    tilewright worker --scheduler tcp://127.0.0.1:8786             a worker for each GPU of this machine
+    tilewright worker --scheduler tcp://127.0.0.1:8786   a worker for each GPU
     tilewright worker --scheduler scheduler.json --device host --workers 4
 
     Whoever reaches the scheduler can run any code here: on a network use TLS, see docs/cluster.md.

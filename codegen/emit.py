@@ -86,12 +86,16 @@ def emit(
         check_type("served", each, Served, "a Served or several")
     check_type("name", name, str, "text")
     check_comment("options", options)
-    check(not (layout.header_only and (layout.split or layout.main or layout.cmake)), "a header only is one file")
+    beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
+    check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
     identifier(name)
     refuse(name)
     bundle = bundled(served, layout.split)
-    small = len(bundle.kernels) <= 2 and len(bundle.arches) == 1
-    check(small or not layout.header_only, "a header only holds one kernel and the general one, for one architecture")
+    if layout.header_only:
+        arches = " and ".join(arch.name for arch in bundle.arches)
+        check(len(bundle.arches) == 1, f"header_only is for one architecture, got {arches}: name one")
+        many = f"header_only holds one kernel and the general one, got {len(served)} products: name one"
+        check(len(bundle.kernels) <= 2, many)
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {each.source.name for each in bundle.kernels}

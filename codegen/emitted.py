@@ -40,9 +40,10 @@ class Emitted:
             check(not path.is_dir(), f"{path} is a folder")
             if not overwrite and (path.exists() or path.is_symlink()):
                 text = _untouched(path)
-                check(bool(text), f"{path} is not tilewright's or was edited since: not overwritten")
+                remedy = "not overwritten without overwrite (--overwrite)"
+                check(bool(text), f"{path} is not tilewright's or was edited since: {remedy}")
                 owner = _bundle_of(text)
-                check(owner == _bundle_of(new), f"{path} is of {owner}: not overwritten, give each bundle a folder")
+                check(owner == _bundle_of(new), f"{path} is of {owner}: {remedy}; give each bundle a folder")
         folder.mkdir(parents=True, exist_ok=True)
         aside: list[Path] = []
         try:

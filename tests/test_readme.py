@@ -85,6 +85,39 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize(
+    ("path", "begin", "command"),
+    [
+        (
+            "docs/using.md",
+            "1000x900x800 float nn on NVIDIA H200",
+            "explain --shape 1000x900x800 --device-key nvidia-h200",
+        ),
+        ("docs/five-minutes.md", "nvidia-h200, shipped with tilewright", "show"),
+        (
+            "docs/five-minutes.md",
+            "wrote sgemm/",
+            "emit --shape 1024x768x512 --arch sm_90a --name sgemm --main -o sgemm",
+        ),
+    ],
+)
+def test_outputs_in_the_documents_are_those_of_today(path: str, begin: str, command: str, tmp_path: Path) -> None:
+    (block,) = (each for each in blocks(ROOT / path, "text") if begin in each)
+    assert command in (ROOT / path).read_text()
+    lines = block[block.index(begin) :].removesuffix("...\n").splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    printed = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+    assert [line for line in lines if line not in printed] == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(path, "python"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..codegen.config import Config
-from ..codegen.errors import DeviceError
+from ..codegen.errors import ShapeError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record, Status
@@ -22,7 +22,7 @@ HOST_GFLOPS = 16.0
 
 
 def check_time(problem: Problem, info: DeviceInfo, budget: Budget, try_limit_s: float) -> None:
-    """Raise DeviceError where the device is known to be too slow: a variant is run once to be checked, then timed."""
+    """Raise ShapeError where the device is known to be too slow: a variant is run once to be checked, then timed."""
     gflops = HOST_GFLOPS if info.arch.is_host else info.peak_gflops(problem.dtype)
     least_s = 2 * problem.flops / gflops / 1e9
     if least_s <= min(budget.seconds, try_limit_s):
@@ -31,7 +31,7 @@ def check_time(problem: Problem, info: DeviceInfo, budget: Budget, try_limit_s: 
     allowed = f"a variant may take {try_limit_s:g} s: the shape is too large for this device"
     if least_s <= try_limit_s:
         allowed = f"the run may take {budget.seconds:g} s: allow more (--seconds, --effort)"
-    raise DeviceError(f"{slow}, and {allowed}")
+    raise ShapeError(f"{slow}, and {allowed}")
 
 
 def why_nothing(

@@ -49,7 +49,7 @@ def searched(
     seed: int,
     keep: int,
 ) -> Plan:
-    """A search by a sampler. Raises ConfigError and StoreError."""
+    """A search by a sampler. Raises ConfigError, ShapeError and StoreError."""
     from .search.study import make_search  # with Optuna, which is slow to import
 
     choices = read_spaces(spaces)

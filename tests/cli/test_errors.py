@@ -38,6 +38,7 @@ BAD = [
     (("tune", "--shape", "5", "--json", "/nowhere/x.json"), "/nowhere"),
     (("tune", "--shape", "5", "--shape", "6", "--record", "x.json"), "got 2"),
     (("tune", "--shape", "5", "--speed", "9"), "--speed"),
+    (("tune", "--shape", "2", "--m", "1:10000:1", "--n", "1", "--k", "1"), "together make 10,001 shapes, 10,000 are"),
     (("emit",), "--shape"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "int"), "'int'"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "a;b"), "'a;b'"),
@@ -48,7 +49,8 @@ BAD = [
     (("emit", "--suite", "nowhere"), "'nowhere'"),
     (("emit", "--suite", "/nowhere.toml"), "/nowhere.toml"),
     (("emit", "--shape", "5", "--shape", "6", "--config", "tiled:8", "--arch", "sm_80"), "--config is for one --shape"),
-    (("emit", "--shape", "5", "--arch", "sm_80", "--header-only", "--main"), "a header only is one file"),
+    (("emit", "--shape", "5", "--arch", "sm_80", "--header-only", "--main"), "header_only is one file: leave out main"),
+    (("emit", "--suite", "public", "--arch", "sm_90a", "--header-only"), "got 26 products: name one"),
     (("emit", "--shape", "5", "--arch", "sm_20"), "'sm_20'"),
     (("emit", "--config", "cubic:x=1"), "'cubic'"),
     (("emit", "--config", "tiled:width=7"), "'width'"),
@@ -56,6 +58,7 @@ BAD = [
     (("emit", "--config", "tiled:16,edge=exact", "--shape", "5", "--arch", "sm_80"), "multiples of (16, 16, 16)"),
     (("show", "--json", "--csv"), "--csv"),
     (("show", "--shape", "3x3"), "'3x3'"),
+    (("show", "--shape", ""), "got ''"),
     (("show", "--dtype", "half"), "'half'"),
     (("show", "--device-key", "host-abacus"), "must be one of nvidia-h200, got 'host-abacus'"),
     (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
@@ -115,6 +118,21 @@ class TestTooLittleTime:
         ran = run("tune", "--shape", "2048", "--device", "host", "--seconds", "1")
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "the run may take 1 s: allow more (--seconds, --effort)" in ran.err
+
+    def test_it_costs_that_shape_alone(self, run: Run) -> None:
+        shapes = ("--shape", "5", "--shape", "2048", "--shape", "6")
+        ran = run("tune", *shapes, "--device", "host", "--seconds", "2", "--trials", "1")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "of 2048x2048x2048 float nn takes at least " in ran.err
+        assert "2 of 3 shapes" in ran.out
+
+    def test_as_does_one_that_nothing_in_the_spaces_serves(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "tiled.toml").write_text('family = "tiled"\n[parameters]\nedge = ["exact"]\n')
+        shapes = ("--shape", "5", "--shape", "16", "--device", "host", "--spaces", str(tmp_path))
+        ran = run("tune", *shapes, "--effort", "quick")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "no config serves 5x5x5 float nn on host; required: with exact edges" in ran.err
+        assert "1 of 2 shapes" in ran.out
 
     def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
         ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")

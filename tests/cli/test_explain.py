@@ -148,6 +148,14 @@ def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> N
     assert {*guessed.values()} == {"record", "predicted", "model"}
 
 
+def test_where_nothing_is_left_out_there_is_no_table_of_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "naive.toml").write_text('family = "naive"\n[parameters]\nedge = ["bounds"]\n')
+    ran = run("explain", "--shape", "64", "--device", "host", "--spaces", str(tmp_path))
+    assert (ran.status, ran.err) == (0, "")
+    assert "search: 1 variants, 1 naive; 1 of them first" in ran.out
+    assert "left out" not in ran.out
+
+
 def test_a_folder_of_spaces_is_what_would_be_tried(run: Run, few: tuple[str, ...]) -> None:
     (told,) = json.loads(run("explain", "--shape", "64", "--arch", "sm_80", *few, "--json").out)
     assert told["variants"] == {"tiled": 2}

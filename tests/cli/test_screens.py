@@ -160,6 +160,7 @@ class TestTune:
             show_result(screen, result(named=tuple(named)), None)
             found = [line for line in text(screen).splitlines() if "kept: " in line]
             assert [line.startswith(words) for line in found] == ([True] if words else [])
+            assert ("guesses" in text(screen)) == (not named)  # a search makes them
             assert max(map(len, text(screen).splitlines())) <= width
 
     @WIDTHS

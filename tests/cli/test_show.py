@@ -74,9 +74,11 @@ def test_filters(run: Run, kept: Store) -> None:
     assert [[each["problem"][name] for name in "mnk"] for each in found] == [[5, 6, 7]]
     found = json.loads(run("show", "--json", "--device-key", "nvidia-h200", "--trans", "nt").out)
     assert {(each["problem"]["trans_a"], each["problem"]["trans_b"]) for each in found} == {(False, True)}
-    ran = run("show", "--device-key", MINE, "--shape", "5x6x8")
+    ran = run("show", "--device-key", MINE, "--shape", "5x6x8", "--dtype", "double", "--trans", "nt")
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out == "nothing is stored for 5x6x8 yet; tilewright tune --shape 5x6x8 makes a start\n"
+    asked = "--shape 5x6x8 --dtype double --trans nt"
+    told = f"nothing is stored for 5x6x8 double nt on {MINE} yet; tilewright tune {asked} makes a start\n"
+    assert ran.out == told
 
 
 def test_json_and_csv_tell_the_same(run: Run, kept: Store) -> None:

@@ -128,10 +128,10 @@ class TestTune:
         ran = run("tune", "--device", f"replay:{file}", "--trials", "3", "--sampler", "random")
         assert ran.status == 0, ran.err
         assert "tried 3 of 4 recorded variants" in ran.out
-        for option in ("--shape=8", "--effort=quick", f"--json={tmp_path / 'results.json'}"):
-            ran = run("tune", "--device", f"replay:{file}", option)
-            assert (ran.status, ran.out) == (2, "")
-            assert f"replay:{file} goes without {option.partition('=')[0]}: the shape is the recording's" in ran.err
+        given = ("--shape", "9", "--effort", "quick", "--json", str(tmp_path / "r.json"))
+        ran = run("tune", "--device", f"replay:{file}", *given)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "run.json goes without --shape, --effort, --json: it takes --sampler, --trials" in ran.err
 
     def test_redraws_in_place_on_a_terminal(self) -> None:
         ours, theirs = pty.openpty()
@@ -197,6 +197,10 @@ class TestHelp:
         assert "quick: 32 trials or 20 s" in out
         assert "[default: normal]" in out
         assert "[default: isolation]" in out
+
+    def test_help_fits_a_screen_of_80_columns(self, run: Run) -> None:
+        for command in ((), *((name,) for name in cli.commands.commands)):
+            assert max(map(len, run(*command, "--help").out.splitlines())) <= 80
 
     def test_the_module_is_a_program(self) -> None:
         command = [sys.executable, "-m", "tilewright", "--version"]

@@ -360,7 +360,7 @@ def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Pat
         "empty": b"",
     }[edit]
     (tmp_path / which).write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"{which} is not tilewright's or was edited since: not overwritten"):
+    with pytest.raises(ConfigError, match=rf"{which} is not tilewright's or was edited since: not overwritten without"):
         emitted().write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [which]
     assert (tmp_path / which).read_bytes() == content

@@ -41,7 +41,6 @@ BAD = [
     ("mine.csv", 'm,n,k\n"1,2,3\n', "unexpected end of data"),
     ("mine.csv", "m,n,k\n5,=1+1,7\n", "line 2: n must be a whole number, got '=1+1'"),
     ("mine.csv", b"m,n,k\n\xff,1,1\n", "can't decode byte 0xff"),
-    ("mine.toml", None, "No such file"),
 ]
 
 
@@ -88,17 +87,25 @@ def test_files_of_the_users_own(tmp_path: Path, name: str, text: str) -> None:
 
 @pytest.mark.parametrize(("name", "text", "words"), BAD)
 def test_a_file_that_will_not_do_is_told_with_its_entry(
-    tmp_path: Path, name: str, text: str | bytes | None, words: str
+    tmp_path: Path, name: str, text: str | bytes, words: str
 ) -> None:
     path = tmp_path / name
-    if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as raised:
         suite_problems(str(path))
     assert str(raised.value).startswith(f"suite {path}: ")
     assert str(raised.value).removeprefix(f"suite {path}: ").startswith(words) or ": " not in words
     assert words in str(raised.value)
     assert len(str(raised.value)) < 300
+
+
+def test_a_file_may_lie_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.csv").write_text("m,n,k\n5,6,7\n")
+    assert [each.shape for each in suite_problems("~/mine.csv")] == ["5x6x7"]
+    with pytest.raises(ConfigError) as raised:
+        suite_problems("~/other.csv")
+    assert str(raised.value) == f"cannot read the suite {tmp_path}/other.csv: No such file or directory"
 
 
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from ...codegen.arch import arch_named
-from ...codegen.errors import ConfigError, StoreError, TilewrightError, check
+from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import Problem
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.files import NotPlainError, read_plain
+from ...runtime.files import read_named
 from ...runtime.store.record import Status
 from .kinds import error_kinds_of
 from .report import SUFFIX
@@ -23,9 +23,11 @@ _WORDS = ("config", "origin", "reason")
 
 
 def read_bench(path: Path) -> BenchResult:
-    """The run that a JSON file of `bench` tells of. Raises StoreError."""
+    """The run that a JSON file of `bench` tells of. Raises ConfigError."""
+    data = read_named("bench", path, _MOST_BYTES)
     try:
-        document = json.loads(read_plain(path, _MOST_BYTES))
+        document = json.loads(data)
+        check(isinstance(document, dict), "it is no object")
         rows = tuple(map(_row, document["rows"]))
         check(bool(rows), "it has no rows")
         keys = tuple(key for key in TITLES if any(row.rival(key) for row in rows))
@@ -39,17 +41,9 @@ def read_bench(path: Path) -> BenchResult:
             stopped=str(document["stopped"] or ""),
             turn_seconds=_number(document, "turn_seconds") or 0.0,
         )
-    except (OSError, NotPlainError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(path, error) from error
-    except TilewrightError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> StoreError:
-    if isinstance(error, OSError):
-        return StoreError(f"--bench {path}: {error.strerror}")
-    cause = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-    return StoreError(f"--bench {path}: not what bench --json writes: {cause}")
+    except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        cause = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"--bench {path}: not what bench --json writes: {cause}") from error
 
 
 def _device(document: dict[str, Any]) -> DeviceInfo:

@@ -11,7 +11,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from ...codegen.errors import ConfigError, TilewrightError, check
+from ...codegen.errors import ConfigError, TilewrightError, check, check_path
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.files import read_named
 
@@ -40,23 +40,23 @@ def suite_problems(
     An entry is `MxNxK` or has m, n and k, and perhaps a dtype, a trans and an accuracy of its own, else those given
     here. Raises ConfigError listing the known suites, or naming the file and the entry that will not do.
     """
-    file: Traversable = Path(name)
     entries = _READERS.get(Path(name).suffix.lower())
     if entries is None:
         known, endings = suite_names(), ", ".join(_READERS)
         check(name in known, f"suite must be a file ending in {endings} or one of {', '.join(known)}, got {name!r}")
-        file, entries = _folder().joinpath(f"{name}.toml"), _toml
+        data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _toml
+    else:
+        data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)
     found: dict[Problem, None] = {}
     place = ""
     try:
-        data = read_named("suite", file, _MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
         for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
             found[_problem(entry, dtype, trans, accuracy)] = None
             place = ""
         check(bool(found), 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
         check(len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most")
-    except (TilewrightError, OSError, ValueError, RecursionError, csv.Error) as error:
+    except (TilewrightError, ValueError, RecursionError, csv.Error) as error:
         raise ConfigError(f"suite {name}: {place}{error}") from error
     return tuple(found)
 

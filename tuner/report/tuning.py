@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, ShapeError, StoreError, TilewrightError, check
+from ...codegen.errors import ConfigError, ShapeError, TilewrightError, check
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.files import NotPlainError, read_plain
+from ...runtime.files import read_named
 from ...runtime.store.codec import decode
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
@@ -85,8 +85,8 @@ def tuning_of(
     """What there is of a tuning: the trials of a recording, else of a journal in the store; the winner and contenders
     of the results that `tune --json` wrote, else the record in the store.
 
-    A recording and results tell their problem and device. Raises ConfigError where nothing is known, StoreError for a
-    file that cannot be read.
+    A recording and results tell their problem and device. Raises ConfigError where nothing is known, and for a file
+    that cannot be read.
     """
     sources: list[str] = []
     told = read_cache_file(recording) if recording else None
@@ -116,8 +116,9 @@ def tuning_of(
     if unknown := sum(trial.config is None for trial in trials):
         sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
-        command = f"tilewright tune {asked_of(problem)}"
-        raise ConfigError(f"nothing is stored of {problem} on {device_key}: {command} tunes it")
+        others = ", ".join(sorted({record.device for record in store.records() if record.problem == problem}))
+        remedy = f"--device-key may be {others}" if others else f"tilewright tune {asked_of(problem)} tunes it"
+        raise ConfigError(f"nothing is stored of {problem} on {device_key}: {remedy}")
     name = info.name if info else told.device_name if told else device_key
     return Tuning(problem, name, info, trials, record, contenders, tuple(sources))
 
@@ -147,17 +148,18 @@ def _problem_of(recording: Recording) -> Problem:
 
 
 def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
+    data = read_named("results", path, MOST_BYTES)
     try:
-        runs = json.loads(read_plain(path, MOST_BYTES))
+        runs = json.loads(data)
+        check(isinstance(runs, list) and all(isinstance(run, dict) for run in runs), "it is no list of results")
         read: Callable[..., Any] = decode
         found = [
             (read(Record, run["best"], "best"), read(tuple[Contender, ...], run["contenders"], "contenders"))
             for run in runs
         ]
-    except OSError as error:
-        raise StoreError(f"--results {path}: {error.strerror}") from error
-    except (NotPlainError, ValueError, KeyError, TypeError, RecursionError, StoreError) as error:
-        raise StoreError(f"--results {path}: not what tune --json writes: {error}") from error
+    except (TilewrightError, ValueError, KeyError, TypeError, RecursionError) as error:
+        cause = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"--results {path}: not what tune --json writes: {cause}") from error
     wanted = [each for each in found if problem in (None, each[0].problem)]
     shapes = ", ".join(str(record.problem) for record, _ in found)
     asked = "name one of them by --shape, --dtype, --trans and --accuracy"

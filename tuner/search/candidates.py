@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, check
+from ...codegen.errors import ConfigError, ShapeError, check
 from ...codegen.families import families, family_named
 from ...codegen.leaf import Mode, Value
 from ...codegen.legality import rules_of
@@ -108,7 +108,7 @@ def candidates(
     problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...], known: Sequence[Config] = ()
 ) -> Candidates:
     """All configs of the spaces that the rules, the policies' advice and the device allow, and those that are known to
-    be good, whatever is advised. Raises ConfigError.
+    be good, whatever is advised. Raises ShapeError where there is none.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
@@ -124,7 +124,8 @@ def candidates(
         reasons += why
     listed = set(kept) if known else set()
     kept += [config for config in dict.fromkeys(known) if config not in listed]
-    check(bool(kept), f"no config serves {problem} on {info.arch.name}; required: " + "; ".join(reasons))
+    nothing = f"no config serves {problem} on {info.arch.name}; required: {'; '.join(reasons)}"
+    check(bool(kept), nothing, ShapeError)  # of a list of shapes, others may be served
     return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 

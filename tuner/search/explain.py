@@ -74,7 +74,7 @@ class Explained:
 
 def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | None = None) -> Explained:
     """All of it for one problem; `spaces` is a folder of values to combine, None for those of the package. Raises
-    ConfigError where no variant serves it, and StoreVersionError."""
+    ConfigError for spaces that cannot be read, ShapeError where no variant serves it, and StoreVersionError."""
     records = tuple(shelf.records())
     found = shelf.lookup(info, problem, nearest)
     like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
