@@ -325,6 +325,25 @@ def test_a_call_that_raises_has_written_nothing() -> None:
         assert target._version == version
 
 
+@pytest.mark.parametrize("name", ["matmul", "load", "torch"])
+def test_what_has_no_memory_or_strides_is_refused_though_a_plan_is_kept(name: str) -> None:
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    ways = {"matmul": tilewright.matmul, "load": tilewright.load(4, 5, 6), "torch": tilewright_torch.matmul}
+    way: Any = ways[name]
+    assert torch.equal(way(a, b), a @ b)
+    layouts = a.to_sparse(), a.to_sparse_csr(), torch.nested.nested_tensor([a, a])
+    for given, match in (
+        ((a, b.to("meta")), "b is on meta|b must be on the processor or a GPU, got meta"),
+        *(((other, b), "a must be a dense tensor, got layout (torch.sparse_|nested)") for other in layouts),
+    ):
+        with pytest.raises(ArgumentTypeError, match=match):
+            way(*given)
+    if name != "torch":
+        way(a, b, out=torch.zeros(4, 5))
+        with pytest.raises(ArgumentTypeError, match="out must be on the processor or a GPU, got meta"):
+            way(a, b, out=torch.zeros(4, 5, device="meta"))
+
+
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:
     a, b = (torch.ones(4, 4, requires_grad=requires) for requires in (True, False))
     c = tilewright.matmul(a, b)
