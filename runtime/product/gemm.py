@@ -119,10 +119,12 @@ class Gemm:
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         plan = self._plan_of(key)
+        first = None if kind is None or key is None else kind.tracked
+        tracks = first if plan is None else plan.tracks
+        if tracks is not None and tracks(a, b, out):
+            raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
         if plan is None:
             return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
-        if plan.tracks is not None and plan.tracks(a, b, out):
-            raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
         return plan(a, b, out, alpha, beta)
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:

@@ -344,6 +344,15 @@ def test_what_has_no_memory_or_strides_is_refused_though_a_plan_is_kept(name: st
             way(a, b, out=torch.zeros(4, 5, device="meta"))
 
 
+def test_a_loaded_kernel_refuses_what_autograd_tracks_from_the_first_call_on() -> None:
+    kernel, a, b = tilewright.load(4, 5, 6, device="host"), torch.ones(4, 6, requires_grad=True), torch.ones(6, 5)
+    for _ in range(2):
+        with pytest.raises(ArgumentTypeError, match="autograd tracks a, b or out"):
+            kernel(a, b)
+        with torch.no_grad():
+            assert torch.equal(kernel(a, b), a @ b)
+
+
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:
     a, b = (torch.ones(4, 4, requires_grad=requires) for requires in (True, False))
     c = tilewright.matmul(a, b)
