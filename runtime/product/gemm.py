@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -123,9 +123,13 @@ class Gemm:
         tracks = first if plan is None else plan.tracks
         if tracks is not None and tracks(a, b, out):
             raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
-        if plan is None:
-            return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
-        return plan(a, b, out, alpha, beta)
+        if plan is not None:
+            try:
+                return plan(a, b, out, alpha, beta)
+            except LayoutError:  # addresses are no part of the key
+                if copy == "never":
+                    raise
+        return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
         device = self._kept.kernel.device

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, check, check_path, check_type
+from ...codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    DeviceMismatchError,
+    LayoutError,
+    check,
+    check_path,
+    check_type,
+)
 from ...codegen.problem import DType, Grade, Problem
 from .. import settings
 from ..device.protocol import Device, Operand
@@ -146,7 +154,7 @@ class Library:
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         plan = self._plans.find((device, accuracy, vendor, key))
-        if plan is None:
+        if plan is None or copy != "never":
             return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
@@ -163,7 +171,11 @@ class Library:
             return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
         if plan is not None:
-            return plan(a, b, out, alpha, beta)
+            try:
+                return plan(a, b, out, alpha, beta)
+            except LayoutError:  # addresses are no part of the key
+                if copy == "never":
+                    raise
 
         def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
             problem = asked(a, b, accuracy)

@@ -222,6 +222,21 @@ class TestCopies:
         for _ in range(2):
             assert np.array_equal(product(a, b, copy="if-needed"), a @ b)
 
+    def test_what_starts_at_an_odd_address_though_a_plan_is_kept(self) -> None:
+        a, b, c = whole(8, 6), whole(6, 5), whole(8, 5)
+        odd_a, odd_out = (np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape) for x in (a, c))
+        odd_a[...] = a
+        kernel = tilewright.load(8, 5, 6, device="host")
+        for way in (product, kernel):
+            assert np.array_equal(way(a, b), a @ b)
+            assert np.array_equal(way(a, b, out=np.zeros_like(c)), a @ b)
+            assert np.array_equal(way(odd_a, b, copy="if-needed"), a @ b)
+            odd_out[...] = c
+            assert np.array_equal(way(a, b, out=odd_out, beta=2, copy="if-needed"), a @ b + 2 * c)
+            board = whole(8, 8)
+            with pytest.raises(LayoutError, match="out overlaps a"):
+                way(board[:, :6], b, out=board[:, :5], copy="if-needed")
+
     def test_out_too(self) -> None:
         a, b, board = whole(6, 7), whole(7, 5), whole(12, 10)
         wanted = board.copy()
