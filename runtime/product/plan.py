@@ -7,7 +7,7 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ..device import launcher
 from ..device.protocol import Operand
-from .arguments import leading, number, overlap, transposed, turned
+from .arguments import check_written, leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
@@ -220,6 +220,8 @@ def first_call(
     if copy == "if-needed":
         for name, view in views.items():
             if len(view.shape) == 2 and not _takes(name, view, transposes and name != "out"):
+                if name == "out":
+                    check_written(view)  # the result goes there in the end
                 arrays[name] = kinds[name].copied(arrays[name])
                 views[name] = kinds[name].view(name, arrays[name])
     kind, target = kinds["a"], arrays.get("out")
