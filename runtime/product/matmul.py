@@ -342,8 +342,9 @@ def _vendor(asked: str | None) -> str:
 
 
 def _selector(place: str, device: str | None) -> str:
+    """That of the device which `prepare` would use too, whatever it was called: `host` or `cuda:N`."""
     if place == "host":
-        return "auto" if device is None else device
+        return device_of("auto" if device is None else device).info.selector
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
         raise DeviceMismatchError(f"the arrays are on {place}, device is {device!r}")
     return place

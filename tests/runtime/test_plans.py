@@ -12,6 +12,7 @@ from tilewright.codegen.errors import ArgumentTypeError, CaptureError, LayoutErr
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
+from tilewright.runtime.product.gemm import device_of
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Plan
 from tilewright.runtime.product.scratch import Scratch
@@ -144,6 +145,14 @@ class TestMemory:
         tilewright.clear()
         assert not kernels
         assert np.array_equal(product(a.T, b), a.T @ b)
+
+    def test_a_device_has_one_kernel_however_it_is_called(self) -> None:
+        tilewright.prepare("9x10x11", device="host")
+        a, b = whole(9, 11), whole(11, 10)
+        for device in (None, "auto", device_of("auto").info.selector):
+            assert np.array_equal(tilewright.matmul(a, b, device=device), a @ b)
+        selectors = {selector for _, (selector, _) in tilewright._library._kernels}
+        assert selectors == {"host", device_of("auto").info.selector}
 
     @pytest.mark.parametrize("shape", [5, (1, 2), "1x2", None, (1.5, 2, 3)])
     def test_shapes_that_are_none(self, shape: Any) -> None:
