@@ -32,7 +32,6 @@ _LOCK_SECONDS = 30.0
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
 _SETTLED_NS = 1_000_000_000
 """A file that was changed within this of being read may change again with the same time."""
-_MOST_READ = 4096
 _GPUS_DIFFER = 1.1
 """GPUs of one kind differ by less: the power that each takes for the same work decides its clock."""
 _read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
@@ -262,6 +261,7 @@ def _read(path: Path) -> Record | None:
     try:
         facts = os.lstat(path)
     except FileNotFoundError:
+        _read_before.pop(path, None)
         return None
     except OSError:
         facts = None  # reading tells why
@@ -272,8 +272,6 @@ def _read(path: Path) -> Record | None:
     begun_ns = time.time_ns()
     record = _read_anew(path)
     if facts and same and record is not None and begun_ns - max(same[1:3]) > _SETTLED_NS:
-        if len(_read_before) >= _MOST_READ:
-            _read_before.clear()
         _read_before[path] = same, record
     return record
 
