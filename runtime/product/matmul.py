@@ -284,6 +284,7 @@ class Library:
         known = " or ".join(map(repr, settings.FIRST_USES))
         check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
         check_type("seconds", seconds, (int, float), "a number")
+        check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
 
         def measure(device: Device, problem: Problem, store: Store, found: Found) -> Found:
             return self._measure(device, problem, store, found, seconds)

@@ -1,5 +1,6 @@
 """A shape that was not tuned, measured when it is first used."""
 
+import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -209,6 +210,9 @@ def test_on_a_gpu_a_model_adds_to_the_winners_of_near_shapes() -> None:
 @pytest.mark.parametrize(("given", "message"), [
     ({"first_use": "guess"}, r"first_use must be 'predict' or 'measure', got 'guess'"),
     ({"first_use": "measure", "seconds": "2"}, r"seconds must be a number, got '2'"),
+    ({"first_use": "measure", "seconds": math.inf}, r"seconds must be positive and below 10\^9, got inf"),
+    ({"seconds": math.nan}, r"seconds must be positive and below 10\^9, got nan"),
+    ({"seconds": 0}, r"seconds must be positive and below 10\^9, got 0"),
 ])  # fmt: skip
 def test_bad_input(given: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, TypeError), match=message):
