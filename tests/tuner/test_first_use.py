@@ -178,6 +178,15 @@ def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried:
     assert tried == []
 
 
+def test_a_record_that_cannot_serve_is_measured_anew(tried: list[str]) -> None:
+    Store().keep(make(1e-3, PROBLEM, parse("tiled:16,edge=exact"), choose("host").info.key))
+    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert tried
+    record = Store().best(kernel.device.key, PROBLEM)
+    assert record is not None
+    assert (kernel.origin, record.config, record.effort) == ("exact", kernel.config, FIRST_USE)
+
+
 def test_threads_measure_a_shape_once(tried: list[str]) -> None:
     near(Store(), "tiled:16")
     with ThreadPoolExecutor(4) as pool:
