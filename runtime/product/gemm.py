@@ -197,7 +197,8 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
             with device.entered():
                 timed = Timer(device, record.problem).measure(kernel.launch)
             fresh = replace(fresh, measurement=timed, accuracy=verdict.accuracy, ratio_vendor=None, ratio_interval=None)
-        store.keep(fresh, replace=True)
+        if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
+            store.keep(fresh, replace=True)
     except TilewrightError as error:
         warnings.warn(f"checked again, but not noted: {error}", stacklevel=4)
         return found
