@@ -196,7 +196,12 @@ class _Torch(Kind):
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
         wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
-        return bool(wants and self._torch.is_grad_enabled())
+        if wants and self._torch.is_grad_enabled():
+            return True
+        forward = self._torch.autograd.forward_ad
+        return forward._current_level >= 0 and any(
+            forward.unpack_dual(each).tangent is not None for each in (a, b, out) if each is not None
+        )
 
 
 KINDS: dict[type, Kind] = {np.ndarray: _NumPy()}

@@ -353,6 +353,18 @@ def test_a_loaded_kernel_refuses_what_autograd_tracks_from_the_first_call_on() -
             assert torch.equal(kernel(a, b), a @ b)
 
 
+@pytest.mark.parametrize("name", [*WAYS, "load"])
+def test_forward_mode_is_refused_and_loses_no_tangent(name: str) -> None:
+    way: Any = WAYS.get(name) or tilewright.load(4, 5, 6, device="host")
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, a)
+        for _ in range(2):
+            with pytest.raises((NotImplementedError, ArgumentTypeError)):
+                way(dual, b)
+            assert torch.equal(way(a, b), a @ b)
+
+
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:
     a, b = (torch.ones(4, 4, requires_grad=requires) for requires in (True, False))
     c = tilewright.matmul(a, b)
