@@ -132,6 +132,9 @@ class Gemm:
         return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+        plan = self._plan_of(key)
+        if plan is not None:  # of copies, or of arrays of another kind
+            return plan
         device = self._kept.kernel.device
         lds = lds_of(self.problem, a, b, out)
         if a.place not in ("host", device.info.selector):

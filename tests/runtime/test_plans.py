@@ -55,6 +55,16 @@ class TestPlans:
         assert len(planned) == 3
         assert len(tilewright._library._kernels) == 2  # as stored, and A transposed
 
+    def test_one_for_all_copies_and_arrays_of_other_kinds(self, planned: list[Plan]) -> None:
+        x, b = whole(8, 16), whole(8, 6)
+        kernel = tilewright.load(8, 6, 8, device="host")
+        for way in (product, kernel):
+            planned.clear()
+            for _ in range(3):
+                assert np.array_equal(way(x[:, ::2], b, copy="if-needed"), x[:, ::2] @ b)
+                assert np.array_equal(way(Exported(np.ascontiguousarray(x[:, 8:])), b), x[:, 8:] @ b)
+            assert len(planned) == 1
+
     def test_what_a_plan_skips_is_checked_again(self) -> None:
         """The arrays of a later call have the layout of the first, and faults of their own."""
         a, b, out = whole(8, 8), whole(8, 8), np.zeros((8, 8), "float32")
