@@ -99,7 +99,7 @@ def leading(name: str, view: View) -> int:
     if rows > 1:
         ld = row // size
         if row % size or not cols <= ld <= INT_MAX:
-            text = f"{name} must have rows at least {cols} elements apart, got a stride of {row} bytes"
+            text = f"{name} must have rows {cols} to 2^31-1 whole elements apart, got a stride of {row} bytes"
             raise LayoutError(f"{text}; {advice}")
     if view.pointer % size:
         raise LayoutError(f"{name} starts at address {view.pointer:#x}, which is not a multiple of {size}; {advice}")
