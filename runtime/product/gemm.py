@@ -25,7 +25,7 @@ from ..store.versions import versions_of
 from .arguments import lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
-from .plan import Kept, Plan, Plans, first_call
+from .plan import COPIES, Kept, Plan, Plans, first_call
 from .vendor import Handover, VendorProduct, vendor_of
 
 
@@ -123,7 +123,7 @@ class Gemm:
         tracks = first if plan is None else plan.tracks
         if tracks is not None and tracks(a, b, out):
             raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
-        if plan is not None:
+        if plan is not None and copy in COPIES:
             try:
                 return plan(a, b, out, alpha, beta)
             except LayoutError:  # addresses are no part of the key

@@ -25,7 +25,7 @@ from .arguments import asked, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
-from .plan import Kept, Plan, Plans, first_call
+from .plan import COPIES, Kept, Plan, Plans, first_call
 from .vendor import Faster, Handover, Operands, VendorProduct, started
 
 _SECONDS = 2.0
@@ -170,7 +170,7 @@ class Library:
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-        if plan is not None:
+        if plan is not None and copy in COPIES:
             try:
                 return plan(a, b, out, alpha, beta)
             except LayoutError:  # addresses are no part of the key

@@ -15,6 +15,9 @@ from .vendor import LaidVendor, VendorProduct
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
 
+COPIES = "never", "if-needed"
+"""What `copy` may be."""
+
 _turn = itertools.count().__next__
 
 
@@ -201,7 +204,7 @@ def first_call(
     `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed arrays are used as
     they lie.
     """
-    check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    check(copy in COPIES, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
     given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}

@@ -88,6 +88,11 @@ class TestPlans:
             product(a, b, beta=2)
         with pytest.raises(ArgumentTypeError, match="alpha must be a real number, got None"):
             product(a, b, alpha=None)
+        kernel = tilewright.load(8, 8, 8, device="host")
+        kernel(a, b)
+        for way in (product, kernel):
+            with pytest.raises(ArgumentTypeError, match="copy must be 'never' or 'if-needed', got 'always'"):
+                way(a, b, copy="always")
         assert np.array_equal(product(a, b), a @ b)
 
     def test_factors_past_the_range_of_float_are_infinite(self) -> None:
