@@ -157,7 +157,7 @@ class Library:
         if plan is None or copy != "never":
             return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
+            return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         return plan(a, b, out, alpha, beta)
 
     def product(
@@ -168,7 +168,7 @@ class Library:
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
+            return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
         if plan is not None and copy in COPIES:
             try:
@@ -256,10 +256,18 @@ class Library:
             with opened.entered():
                 self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
-    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, vendor: str | None) -> Any:
+    def _tracked(
+        self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None,
+        vendor: str | None,
+    ) -> Any:  # fmt: skip
         """A product that torch's autograd knows of."""
         text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
         check(out is None and beta == 0, text, ArgumentTypeError)
+        if device is not None:  # which the op does not take
+            place = KINDS[type(a)].view("a", a).place
+            default = _selector(place, None)
+            text = f"autograd tracks a or b, so that their product is made on {default}, device is {device!r}"
+            check(_selector(place, device) == default, text, DeviceMismatchError)
         return self._differentiable(a, b, alpha, accuracy, vendor)
 
     def memory(self) -> Memory:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tilewright
-from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
+from tilewright.codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, ShapeError
+from tilewright.runtime.product import matmul as matmul_module
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -351,6 +352,17 @@ def test_a_loaded_kernel_refuses_what_autograd_tracks_from_the_first_call_on() -
             kernel(a, b)
         with torch.no_grad():
             assert torch.equal(kernel(a, b), a @ b)
+
+
+def test_the_device_is_not_ignored_where_autograd_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.ones(4, 6, requires_grad=True), torch.ones(6, 5)
+    for _ in range(2):
+        assert tilewright.matmul(a, b, device="auto").requires_grad
+        with pytest.raises(DeviceError, match="device cuda"):
+            tilewright.matmul(a, b, device="cuda:99")
+    monkeypatch.setattr(matmul_module, "_selector", lambda place, device: device or "cuda:0")
+    with pytest.raises(DeviceMismatchError, match="so that their product is made on cuda:0, device is 'host'"):
+        tilewright.matmul(a, b, device="host")
 
 
 @pytest.mark.parametrize("name", [*WAYS, "load"])
