@@ -4,6 +4,7 @@ The op has kernels for the processor and CUDA, a fake kernel for tracing and a g
 `matmul` goes past torch's dispatcher.
 """
 
+import math
 from typing import Any
 
 try:
@@ -64,7 +65,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     def forward(self, input: Any) -> Any:  # noqa: A002
         """input @ weight.T + bias over the last dimension of an input of any rank."""
-        result = matmul(input.reshape(-1, self.in_features), self.weight.t())
+        result = matmul(input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), self.weight.t())
         if self.bias is not None:
             result = result + self.bias
         return result.reshape(*input.shape[:-1], self.out_features)

@@ -281,6 +281,15 @@ class Products:
                 torch.testing.assert_close(mine.grad, other.grad)
 
 
+def test_linear_of_no_features_and_of_others_than_it_has() -> None:
+    theirs, ours = torch.nn.Linear(0, 5), tilewright_torch.Linear(0, 5)
+    ours.load_state_dict(theirs.state_dict())
+    assert torch.equal(ours(torch.ones(2, 0)), theirs(torch.ones(2, 0)))
+    for shape, rows in (((2, 6), 2), ((6,), 1), ((0, 6), 0)):
+        with pytest.raises(ShapeError, match=f"inner dimensions differ: a is {rows}x6, b is 3x5"):
+            tilewright_torch.Linear(3, 5)(torch.ones(shape))
+
+
 class TestProcessor(Products):
     device, backend = "cpu", "aot_eager"
 
