@@ -358,4 +358,4 @@ def _order(record: Record) -> tuple[str, str, int, int, int]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, StoreWarning, stacklevel=3)
+    warnings.warn(message, StoreWarning, stacklevel=1)  # from one line, so that Python shows it once

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,18 @@ def test_an_unknown_family_is_passed_over_and_left_alone(store: Store) -> None:
     assert path_of(store).name in str(caught[0].message)
     assert path_of(store).read_bytes() == data
     assert len(list(path_of(store).parent.iterdir())) == 1
+
+
+def test_of_one_fault_users_are_told_once(store: Store) -> None:
+    store.keep(make(10.0))
+    path = path_of(store)
+    path.write_bytes(signed(json.loads(path.read_bytes().replace(b'"tiled"', b'"tinted"'))))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            store.lookup(INFO, PROBLEM, unranked)
+            list(store.records())
+    assert [str(each.message).endswith("passed over") for each in seen] == [True]
 
 
 def test_an_unknown_family_is_not_lost_when_this_version_keeps_its_own(store: Store) -> None:
