@@ -49,6 +49,7 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
         CaptureError: a shape's first product falls where a CUDA graph is captured: warm up, or call
             `tilewright.prepare`.
         TilewrightError: those that `tilewright.load` raises, at a shape's first product.
+        NotImplementedError: differentiation in forward mode.
     """
     if torch.compiler.is_compiling():
         return _op(a, b, alpha, accuracy, vendor)

@@ -112,6 +112,8 @@ class Library:
         Raises:
             ArgumentTypeError: a dimension that is no integer, another dtype.
             ShapeError: a dimension below 0 or above 2^31 - 1.
+            ConfigError: an unknown first_use or vendor, seconds that are not positive, an accuracy that the dtype does
+                not have, a shape that no kernel serves.
             DeviceError: no such device, or what it needs is missing.
             CompileError, LaunchError, StoreError: compiling, loading or reading the store failed.
         """
