@@ -152,13 +152,23 @@ class Store:
             raise StoreError(f"a record of {len(data)} bytes is too large to be kept")
         path = self._path(record.device, record.problem)
         with self._locked(path):
-            old = self._reread(path)
+            old, suffix = None, ""
+            try:
+                old = self._reread(path)
+            except ConfigError:
+                suffix = "unknown"
             if old is not None and not (replace or record.config == old.config or record.order < old.order):
                 return False
             if old is not None and old.removed:
-                set_aside(path, "removed")  # the config and the times of a kernel that this version cannot make
+                suffix = "removed"  # the config and the times of a kernel that this version cannot make
+            aside = set_aside(path, suffix) if suffix else ""
             _sweep(path)
-            write_whole(path, data)
+            try:
+                write_whole(path, data)
+            except BaseException:
+                if aside:
+                    os.rename(path.with_name(aside), path)
+                raise
         return True
 
     def _path(self, device_key: str, problem: Problem) -> Path:
@@ -207,18 +217,19 @@ class Store:
                 return self._reread(path)
         except StoreVersionError:
             raise
+        except ConfigError as unknown:
+            _warn(f"{path}: {unknown}; passed over")
+            return None
         except StoreError as failure:
             _warn(f"{path} is damaged ({error}) and stays where it is: {failure}")
             return None
 
     def _reread(self, path: Path) -> Record | None:
-        # A writer's way, under the lock: whatever is wrong with the file is moved away, never overwritten.
+        # A writer's way, under the lock: a damaged file is moved away, never overwritten.
         try:
             return _read(path)
         except _DamagedError as error:
             _warn(f"{path} is damaged ({error}); set aside as {set_aside(path, 'corrupt')}")
-        except ConfigError:
-            set_aside(path, "unknown")
         return None
 
     @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What the store does with files that are damaged, newer, foreign, or no files at all."""
 
+import errno
 import json
 import os
 import warnings
@@ -161,6 +162,19 @@ def test_an_unknown_family_is_not_lost_when_this_version_keeps_its_own(store: St
     assert store.keep(make(50.0))
     assert store.best(DEVICE, PROBLEM) == make(50.0)
     assert path_of(store).with_name(path_of(store).name + ".unknown").read_bytes() == data
+
+
+def test_it_stays_where_it_is_if_the_disk_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _of_unknown_family(store)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.keep(make(50.0))
+    assert [path.read_bytes() for path in path_of(store).parent.iterdir()] == [data]
+    assert path_of(store).read_bytes() == data
 
 
 # --- links and names -------------------------------------------------------------------------------------------
