@@ -112,9 +112,13 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
+            try:
+                index = None if isinstance(value, bool) else operator.index(value)
+            except TypeError:  # an array of several, or of floats, has an __index__ too
+                index = None
+            if index is None:
                 raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
-            object.__setattr__(self, name, operator.index(value))
+            object.__setattr__(self, name, index)
             check(0 <= getattr(self, name) <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
         object.__setattr__(self, "dtype", DType.parse(self.dtype))
         for name in ("trans_a", "trans_b"):
@@ -132,7 +136,7 @@ class Problem:
 
         trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError, ArgumentTypeError or ConfigError.
         """
-        match = _SHAPE.fullmatch(shape.strip().lower())
+        match = _SHAPE.fullmatch(shape.strip().lower()) if isinstance(shape, str) else None
         if match is None:
             raise ShapeError(f"shape must be MxNxK or one number, got {shape!r}")
         m, n, k = (int(group or match[1]) for group in match.groups())

@@ -4,6 +4,7 @@ The op has kernels for the processor and CUDA, a fake kernel for tracing and a g
 `matmul` goes past torch's dispatcher.
 """
 
+import math
 from typing import Any
 
 try:
@@ -48,13 +49,14 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
         CaptureError: a shape's first product falls where a CUDA graph is captured: warm up, or call
             `tilewright.prepare`.
         TilewrightError: those that `tilewright.load` raises, at a shape's first product.
+        NotImplementedError: differentiation in forward mode.
     """
     if torch.compiler.is_compiling():
         return _op(a, b, alpha, accuracy, vendor)
     if not _is_plain(a, b):
         transformed = torch._C._are_functorch_transforms_active()
         return _Transformed.apply(a, b, alpha, accuracy, vendor) if transformed else _op(a, b, alpha, accuracy, vendor)
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    if _is_tracked(a, b):
         return _Product.apply(a, b, alpha, accuracy, vendor)
     return _product(a, b, alpha, accuracy, vendor)
 
@@ -64,7 +66,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     def forward(self, input: Any) -> Any:  # noqa: A002
         """input @ weight.T + bias over the last dimension of an input of any rank."""
-        result = matmul(input.reshape(-1, self.in_features), self.weight.t())
+        result = matmul(input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), self.weight.t())
         if self.bias is not None:
             result = result + self.bias
         return result.reshape(*input.shape[:-1], self.out_features)
@@ -80,6 +82,12 @@ def _is_plain(a: Any, b: Any) -> bool:
         and torch._C._get_tracing_state() is None
         and not (a.is_neg() or b.is_neg() or a.is_meta)
     )
+
+
+def _is_tracked(a: Any, b: Any) -> bool:
+    """Whether autograd has to know of their product. In forward mode it then says that it cannot be had here."""
+    wants = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    return bool(wants or torch.autograd.forward_ad._current_level >= 0)
 
 
 def _product(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
@@ -161,7 +169,7 @@ def _below_autograd(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | N
 
 def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """The op where autograd is asked. `torch.library.register_autograd` would do, and cost several launches a call."""
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    if _is_tracked(a, b):
         return _Product.apply(a, b, alpha, accuracy, vendor)
     return _below_autograd(a, b, alpha, accuracy, vendor)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..codegen.config import Config
 from ..codegen.errors import CaptureError, TilewrightError, check
+from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..codegen.render import render
 from ..codegen.source import KernelSource
@@ -46,7 +47,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
     check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
     with MEASURING:
         kept = store.best(info.key, problem)
-        if kept is not None:
+        if kept is not None and serves(kept.config, problem, info.arch):
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
         building = _building(device, problem, configs)
@@ -58,7 +59,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             return found
         record = _beside_vendor(bench, replace(best, effort=FIRST_USE))
         try:
-            store.keep(record)
+            store.keep(record, replace=kept is not None)  # that one cannot serve, however fast
         except TilewrightError as error:
             warnings.warn(f"measured, but not kept: {error}", stacklevel=5)
         return Found(record.config, "exact", record)

@@ -54,13 +54,24 @@ def lds_of(problem: Problem, a: View, b: View, out: View | None) -> tuple[int, i
     lds = [leading(name, _checked(name, view, shapes[name], a, problem)) for name, view in views.items()]
     if out is None:
         return lds[0], lds[1], max(1, problem.n)
-    check(out.writable, "out is read-only", LayoutError)
+    check_written(out)
     c = Operand(out.pointer, problem.m, problem.n, lds[2], False, None)
     for name, view, ld in (("a", a, lds[0]), ("b", b, lds[1])):
         rows, cols = view.shape
         meets = overlap(Operand(view.pointer, rows, cols, ld, False, None), c, problem.dtype.size_bytes)
         check(not meets, f"out overlaps {name}: give it memory of its own", LayoutError)
     return lds[0], lds[1], lds[2]
+
+
+def check_written(out: View) -> None:
+    """Raise LayoutError unless every element of a matrix can be written, to memory of its own."""
+    check(out.writable, "out is read-only", LayoutError)
+    steps = [(abs(step), length) for step, length in zip(out.strides, out.shape) if length > 1]
+    reach = out.dtype.size_bytes
+    for step, length in sorted(steps) if all(out.shape) else ():
+        text = f"out has elements that share memory: {length} of them lie {step} bytes apart"
+        check(step >= reach, f"{text}; give it memory of its own", LayoutError)
+        reach += step * (length - 1)
 
 
 def _checked(name: str, view: View, shape: tuple[int, int], a: View, problem: Problem) -> View:
@@ -88,7 +99,7 @@ def leading(name: str, view: View) -> int:
     if rows > 1:
         ld = row // size
         if row % size or not cols <= ld <= INT_MAX:
-            text = f"{name} must have rows at least {cols} elements apart, got a stride of {row} bytes"
+            text = f"{name} must have rows {cols} to 2^31-1 whole elements apart, got a stride of {row} bytes"
             raise LayoutError(f"{text}; {advice}")
     if view.pointer % size:
         raise LayoutError(f"{name} starts at address {view.pointer:#x}, which is not a multiple of {size}; {advice}")

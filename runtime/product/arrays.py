@@ -155,17 +155,20 @@ class _Torch(Kind):
         self.stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
-        place = a.get_device()
-        if type(b) not in self._types or b.get_device() != place or a.is_neg() or b.is_neg():
+        place = a.device  # not get_device(), which takes a tensor without memory for one of the processor
+        if type(b) not in self._types or b.device != place or a.is_neg() or b.is_neg():
             return None
-        if out is None:
-            return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
-        if type(out) not in self._types or out.get_device() != place or out.is_neg():
+        try:
+            if out is None:
+                return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+            if type(out) not in self._types or out.device != place or out.is_neg():
+                return None
+            return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype
+        except RuntimeError:  # of a layout that has none of them: `view` says so
             return None
-        return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype
 
     def view(self, name: str, array: Any) -> View:
-        layout, device = str(array.layout), array.device
+        layout, device = "nested" if array.is_nested else str(array.layout), array.device
         check(layout == "torch.strided", f"{name} must be a dense tensor, got layout {layout}", ArgumentTypeError)
         kind = device.type
         check(kind in ("cpu", "cuda"), f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
@@ -193,7 +196,12 @@ class _Torch(Kind):
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
         wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
-        return bool(wants and self._torch.is_grad_enabled())
+        if wants and self._torch.is_grad_enabled():
+            return True
+        forward = self._torch.autograd.forward_ad
+        return forward._current_level >= 0 and any(
+            forward.unpack_dual(each).tangent is not None for each in (a, b, out) if each is not None
+        )
 
 
 KINDS: dict[type, Kind] = {np.ndarray: _NumPy()}

@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -25,7 +25,7 @@ from ..store.versions import versions_of
 from .arguments import lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
-from .plan import Kept, Plan, Plans, first_call
+from .plan import COPIES, Kept, Plan, Plans, first_call
 from .vendor import Handover, VendorProduct, vendor_of
 
 
@@ -119,13 +119,22 @@ class Gemm:
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         plan = self._plan_of(key)
-        if plan is None:
-            return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
-        if plan.tracks is not None and plan.tracks(a, b, out):
+        first = None if kind is None or key is None else kind.tracked
+        tracks = first if plan is None else plan.tracks
+        if tracks is not None and tracks(a, b, out):
             raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
-        return plan(a, b, out, alpha, beta)
+        if plan is not None and copy in COPIES:
+            try:
+                return plan(a, b, out, alpha, beta)
+            except LayoutError:  # addresses are no part of the key
+                if copy == "never":
+                    raise
+        return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+        plan = self._plan_of(key)
+        if plan is not None:  # of copies, or of arrays of another kind
+            return plan
         device = self._kept.kernel.device
         lds = lds_of(self.problem, a, b, out)
         if a.place not in ("host", device.info.selector):
@@ -191,7 +200,8 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
             with device.entered():
                 timed = Timer(device, record.problem).measure(kernel.launch)
             fresh = replace(fresh, measurement=timed, accuracy=verdict.accuracy, ratio_vendor=None, ratio_interval=None)
-        store.keep(fresh, replace=True)
+        if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
+            store.keep(fresh, replace=True)
     except TilewrightError as error:
         warnings.warn(f"checked again, but not noted: {error}", stacklevel=4)
         return found

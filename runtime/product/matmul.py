@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...codegen.errors import ArgumentTypeError, CaptureError, DeviceMismatchError, check, check_path, check_type
+from ...codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    DeviceMismatchError,
+    LayoutError,
+    check,
+    check_path,
+    check_type,
+)
 from ...codegen.problem import DType, Grade, Problem
 from .. import settings
 from ..device.protocol import Device, Operand
@@ -17,7 +25,7 @@ from .arguments import asked, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
-from .plan import Kept, Plan, Plans, first_call
+from .plan import COPIES, Kept, Plan, Plans, first_call
 from .vendor import Faster, Handover, Operands, VendorProduct, started
 
 _SECONDS = 2.0
@@ -104,6 +112,8 @@ class Library:
         Raises:
             ArgumentTypeError: a dimension that is no integer, another dtype.
             ShapeError: a dimension below 0 or above 2^31 - 1.
+            ConfigError: an unknown first_use or vendor, seconds that are not positive, an accuracy that the dtype does
+                not have, a shape that no kernel serves.
             DeviceError: no such device, or what it needs is missing.
             CompileError, LaunchError, StoreError: compiling, loading or reading the store failed.
         """
@@ -146,10 +156,10 @@ class Library:
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         plan = self._plans.find((device, accuracy, vendor, key))
-        if plan is None:
+        if plan is None or copy != "never":
             return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
+            return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         return plan(a, b, out, alpha, beta)
 
     def product(
@@ -160,12 +170,19 @@ class Library:
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy, vendor)
+            return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-        if plan is not None:
-            return plan(a, b, out, alpha, beta)
+        if plan is not None and copy in COPIES:
+            try:
+                return plan(a, b, out, alpha, beta)
+            except LayoutError:  # addresses are no part of the key
+                if copy == "never":
+                    raise
 
         def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+            plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
+            if plan is not None:  # of copies, or of arrays of another kind
+                return plan
             problem = asked(a, b, accuracy)
             stored_a = turned(a) if problem.trans_a else a
             stored_b = turned(b) if problem.trans_b else b
@@ -241,10 +258,18 @@ class Library:
             with opened.entered():
                 self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
-    def _tracked(self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, vendor: str | None) -> Any:
+    def _tracked(
+        self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None,
+        vendor: str | None,
+    ) -> Any:  # fmt: skip
         """A product that torch's autograd knows of."""
         text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
         check(out is None and beta == 0, text, ArgumentTypeError)
+        if device is not None:  # which the op does not take
+            place = KINDS[type(a)].view("a", a).place
+            default = _selector(place, None)
+            text = f"autograd tracks a or b, so that their product is made on {default}, device is {device!r}"
+            check(_selector(place, device) == default, text, DeviceMismatchError)
         return self._differentiable(a, b, alpha, accuracy, vendor)
 
     def memory(self) -> Memory:
@@ -272,6 +297,7 @@ class Library:
         known = " or ".join(map(repr, settings.FIRST_USES))
         check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
         check_type("seconds", seconds, (int, float), "a number")
+        check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
 
         def measure(device: Device, problem: Problem, store: Store, found: Found) -> Found:
             return self._measure(device, problem, store, found, seconds)
@@ -330,8 +356,9 @@ def _vendor(asked: str | None) -> str:
 
 
 def _selector(place: str, device: str | None) -> str:
+    """That of the device which `prepare` would use too, whatever it was called: `host` or `cuda:N`."""
     if place == "host":
-        return "auto" if device is None else device
+        return device_of("auto" if device is None else device).info.selector
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
         raise DeviceMismatchError(f"the arrays are on {place}, device is {device!r}")
     return place

@@ -7,13 +7,16 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ..device import launcher
 from ..device.protocol import Operand
-from .arguments import leading, number, overlap, transposed, turned
+from .arguments import check_written, leading, number, overlap, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
+
+COPIES = "never", "if-needed"
+"""What `copy` may be."""
 
 _turn = itertools.count().__next__
 
@@ -201,7 +204,7 @@ def first_call(
     `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed arrays are used as
     they lie.
     """
-    check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    check(copy in COPIES, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
     given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
@@ -220,6 +223,8 @@ def first_call(
     if copy == "if-needed":
         for name, view in views.items():
             if len(view.shape) == 2 and not _takes(name, view, transposes and name != "out"):
+                if name == "out":
+                    check_written(view)  # the result goes there in the end
                 arrays[name] = kinds[name].copied(arrays[name])
                 views[name] = kinds[name].view(name, arrays[name])
     kind, target = kinds["a"], arrays.get("out")

@@ -32,7 +32,6 @@ _LOCK_SECONDS = 30.0
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
 _SETTLED_NS = 1_000_000_000
 """A file that was changed within this of being read may change again with the same time."""
-_MOST_READ = 4096
 _GPUS_DIFFER = 1.1
 """GPUs of one kind differ by less: the power that each takes for the same work decides its clock."""
 _read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
@@ -153,13 +152,23 @@ class Store:
             raise StoreError(f"a record of {len(data)} bytes is too large to be kept")
         path = self._path(record.device, record.problem)
         with self._locked(path):
-            old = self._reread(path)
+            old, suffix = None, ""
+            try:
+                old = self._reread(path)
+            except ConfigError:
+                suffix = "unknown"
             if old is not None and not (replace or record.config == old.config or record.order < old.order):
                 return False
             if old is not None and old.removed:
-                set_aside(path, "removed")  # the config and the times of a kernel that this version cannot make
+                suffix = "removed"  # the config and the times of a kernel that this version cannot make
+            aside = set_aside(path, suffix) if suffix else ""
             _sweep(path)
-            write_whole(path, data)
+            try:
+                write_whole(path, data)
+            except BaseException:
+                if aside:
+                    os.rename(path.with_name(aside), path)
+                raise
         return True
 
     def _path(self, device_key: str, problem: Problem) -> Path:
@@ -208,18 +217,19 @@ class Store:
                 return self._reread(path)
         except StoreVersionError:
             raise
+        except ConfigError as unknown:
+            _warn(f"{path}: {unknown}; passed over")
+            return None
         except StoreError as failure:
             _warn(f"{path} is damaged ({error}) and stays where it is: {failure}")
             return None
 
     def _reread(self, path: Path) -> Record | None:
-        # A writer's way, under the lock: whatever is wrong with the file is moved away, never overwritten.
+        # A writer's way, under the lock: a damaged file is moved away, never overwritten.
         try:
             return _read(path)
         except _DamagedError as error:
             _warn(f"{path} is damaged ({error}); set aside as {set_aside(path, 'corrupt')}")
-        except ConfigError:
-            set_aside(path, "unknown")
         return None
 
     @contextlib.contextmanager
@@ -262,6 +272,7 @@ def _read(path: Path) -> Record | None:
     try:
         facts = os.lstat(path)
     except FileNotFoundError:
+        _read_before.pop(path, None)
         return None
     except OSError:
         facts = None  # reading tells why
@@ -272,8 +283,6 @@ def _read(path: Path) -> Record | None:
     begun_ns = time.time_ns()
     record = _read_anew(path)
     if facts and same and record is not None and begun_ns - max(same[1:3]) > _SETTLED_NS:
-        if len(_read_before) >= _MOST_READ:
-            _read_before.clear()
         _read_before[path] = same, record
     return record
 
@@ -360,4 +369,4 @@ def _order(record: Record) -> tuple[str, str, int, int, int]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, StoreWarning, stacklevel=3)
+    warnings.warn(message, StoreWarning, stacklevel=1)  # from one line, so that Python shows it once

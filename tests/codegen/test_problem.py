@@ -1,11 +1,13 @@
 """What is asked: shapes, dtypes and layouts, and what bad ones get."""
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilewright.codegen.errors import LayoutError, ShapeError, TilewrightError
+from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
 from tilewright.codegen.problem import DType, Problem
 
 SIZES = st.integers(0, 2**31 - 1)
@@ -41,9 +43,11 @@ def test_shape_is_read_without_regard_to_case_and_blanks() -> None:
         "axbxc",
         "1x2x",
         "99999999999",
+        None,
+        (1, 2, 3),
     ],
 )
-def test_malformed_shape_is_refused_by_name(shape: str) -> None:
+def test_malformed_shape_is_refused_by_name(shape: Any) -> None:
     with pytest.raises(ShapeError, match="shape must be MxNxK or one number"):
         Problem.parse(shape)
 
@@ -56,9 +60,9 @@ def test_size_out_of_range_is_a_value_error_that_names_it(name: str, value: int)
 
 
 @pytest.mark.parametrize("name", ["m", "n", "k"])
-@pytest.mark.parametrize("value", [1.0, True, "1", None])
+@pytest.mark.parametrize("value", [1.0, True, "1", None, np.array([1, 2]), np.array(4.5)])
 def test_size_that_is_no_integer_is_a_type_error_that_names_it(name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+    with pytest.raises(ArgumentTypeError, match=re.escape(f"{name} must be an integer, got {value!r}")):
         Problem(**{"m": 1, "n": 1, "k": 1, name: value})
 
 

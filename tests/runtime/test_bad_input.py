@@ -27,7 +27,7 @@ A, B = np.ones((4, 6), F32), np.ones((6, 5), F32)
 BOARD, SQUARE = np.ones((20, 20), F32), np.ones((5, 5), F32)
 NATIVE = "must be float32 or float64 in native byte order"
 SIDE_BY_SIDE = "must have its columns side by side: the stride along a row is"
-APART = "must have rows at least 6 elements apart"
+APART = "must have rows 6 to 2^31-1 whole elements apart"
 windows = np.lib.stride_tricks.sliding_window_view
 
 
@@ -119,6 +119,13 @@ LAYOUTS: dict[str, Case] = {
     "one column repeated": (A, np.broadcast_to(B[:, :1], (6, 5)), {}, LayoutError, f"b {SIDE_BY_SIDE} 0 bytes"),
     "rows that overlap": (windows(BOARD[0], 6)[:4], B, {}, LayoutError, f"a {APART}"),
     "pitch over 2^31": (huge_pitch(), B, {}, LayoutError, f"a {APART}, got a stride of 8589934592 bytes"),
+    "rows half an element off": (
+        np.zeros(4, "6f4,u2")["f0"],
+        B,
+        {},
+        LayoutError,
+        f"a {APART}, got a stride of 26 bytes",
+    ),
     "half an element off": (misaligned(), B, {}, LayoutError, "a starts at address 0x"),
     "out is a": (SQUARE, B[:5, :5], {"out": SQUARE}, LayoutError, "out overlaps a"),
     "out is part of b": (A, BOARD[:6, :5], {"out": BOARD[3:7, 2:7]}, LayoutError, "out overlaps b"),

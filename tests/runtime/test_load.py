@@ -188,6 +188,19 @@ class TestOutdatedRecords:
             assert load(20, 24, 16).origin == "exact"
             assert len(checked) == checks, (versions, text)
 
+    def test_a_better_one_that_was_kept_meanwhile_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = stored("20x24x16", PAD, self.OLD)
+        better = make(1.0, record.problem, variant(EXACT), record.device)
+        check = Verifier.check
+
+        def slow(verifier: Verifier, kernel: Any) -> Verdict:
+            Store().keep(better)
+            return check(verifier, kernel)
+
+        monkeypatch.setattr(Verifier, "check", slow)
+        assert load(20, 24, 16).config == record.config
+        assert Store().best(record.device, record.problem) == better
+
     def test_one_that_fails_gives_the_default_and_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         record = stored("20x24x16", PAD, self.OLD)
 

@@ -12,6 +12,7 @@ from tilewright.codegen.errors import ArgumentTypeError, CaptureError, LayoutErr
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
+from tilewright.runtime.product.gemm import device_of
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Plan
 from tilewright.runtime.product.scratch import Scratch
@@ -54,6 +55,16 @@ class TestPlans:
         assert len(planned) == 3
         assert len(tilewright._library._kernels) == 2  # as stored, and A transposed
 
+    def test_one_for_all_copies_and_arrays_of_other_kinds(self, planned: list[Plan]) -> None:
+        x, b = whole(8, 16), whole(8, 6)
+        kernel = tilewright.load(8, 6, 8, device="host")
+        for way in (product, kernel):
+            planned.clear()
+            for _ in range(3):
+                assert np.array_equal(way(x[:, ::2], b, copy="if-needed"), x[:, ::2] @ b)
+                assert np.array_equal(way(Exported(np.ascontiguousarray(x[:, 8:])), b), x[:, 8:] @ b)
+            assert len(planned) == 1
+
     def test_what_a_plan_skips_is_checked_again(self) -> None:
         """The arrays of a later call have the layout of the first, and faults of their own."""
         a, b, out = whole(8, 8), whole(8, 8), np.zeros((8, 8), "float32")
@@ -77,6 +88,11 @@ class TestPlans:
             product(a, b, beta=2)
         with pytest.raises(ArgumentTypeError, match="alpha must be a real number, got None"):
             product(a, b, alpha=None)
+        kernel = tilewright.load(8, 8, 8, device="host")
+        kernel(a, b)
+        for way in (product, kernel):
+            with pytest.raises(ArgumentTypeError, match="copy must be 'never' or 'if-needed', got 'always'"):
+                way(a, b, copy="always")
         assert np.array_equal(product(a, b), a @ b)
 
     def test_factors_past_the_range_of_float_are_infinite(self) -> None:
@@ -144,6 +160,14 @@ class TestMemory:
         tilewright.clear()
         assert not kernels
         assert np.array_equal(product(a.T, b), a.T @ b)
+
+    def test_a_device_has_one_kernel_however_it_is_called(self) -> None:
+        tilewright.prepare("9x10x11", device="host")
+        a, b = whole(9, 11), whole(11, 10)
+        for device in (None, "auto", device_of("auto").info.selector):
+            assert np.array_equal(tilewright.matmul(a, b, device=device), a @ b)
+        selectors = {selector for _, (selector, _) in tilewright._library._kernels}
+        assert selectors == {"host", device_of("auto").info.selector}
 
     @pytest.mark.parametrize("shape", [5, (1, 2), "1x2", None, (1.5, 2, 3)])
     def test_shapes_that_are_none(self, shape: Any) -> None:
@@ -222,6 +246,21 @@ class TestCopies:
         for _ in range(2):
             assert np.array_equal(product(a, b, copy="if-needed"), a @ b)
 
+    def test_what_starts_at_an_odd_address_though_a_plan_is_kept(self) -> None:
+        a, b, c = whole(8, 6), whole(6, 5), whole(8, 5)
+        odd_a, odd_out = (np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape) for x in (a, c))
+        odd_a[...] = a
+        kernel = tilewright.load(8, 5, 6, device="host")
+        for way in (product, kernel):
+            assert np.array_equal(way(a, b), a @ b)
+            assert np.array_equal(way(a, b, out=np.zeros_like(c)), a @ b)
+            assert np.array_equal(way(odd_a, b, copy="if-needed"), a @ b)
+            odd_out[...] = c
+            assert np.array_equal(way(a, b, out=odd_out, beta=2, copy="if-needed"), a @ b + 2 * c)
+            board = whole(8, 8)
+            with pytest.raises(LayoutError, match="out overlaps a"):
+                way(board[:, :6], b, out=board[:, :5], copy="if-needed")
+
     def test_out_too(self) -> None:
         a, b, board = whole(6, 7), whole(7, 5), whole(12, 10)
         wanted = board.copy()
@@ -229,6 +268,24 @@ class TestCopies:
         out = board[::2, ::-2]
         assert product(a, b, out=out, beta=2, copy="if-needed") is out
         assert np.array_equal(board, wanted)
+
+    def test_an_out_that_cannot_hold_the_result_is_not_written_from_a_copy(self) -> None:
+        a, b = whole(6, 7), whole(7, 5)
+        stepped = whole(6, 10)[:, ::2]
+        stepped.flags.writeable = False
+        row, windows = whole(1, 5), np.lib.stride_tricks.sliding_window_view(whole(1, 10)[0], 5, writeable=True)
+        for out, message in (
+            (stepped, "out is read-only"),
+            (np.broadcast_to(row, (6, 5)), "out is read-only"),
+            (np.lib.stride_tricks.as_strided(row, (6, 5), (0, 4)), "elements that share memory: 6 of them lie 0 bytes"),
+            (windows, "out has elements that share memory"),
+        ):
+            before = out.copy()
+            with pytest.raises(LayoutError, match=message):
+                product(a, b, out=out, copy="if-needed")
+            assert np.array_equal(out, before)
+        empty = np.lib.stride_tricks.as_strided(row, (0, 5), (0, 0))
+        assert product(a[:0], b, out=empty) is empty
 
     def test_a_loaded_kernel_takes_transposed_views_so(self) -> None:
         a, b = whole(7, 6), whole(7, 5)

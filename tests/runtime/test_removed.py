@@ -1,7 +1,9 @@
 """Records that name what families lost since: read with what stands for it, and measured before they are believed."""
 
+import errno
 import gzip
 import json
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -117,6 +119,21 @@ def test_what_replaces_it_sets_the_measured_one_aside(before: Store) -> None:
     assert path.with_name(path.name + ".removed").read_bytes() == document
     assert before.best(record.device, record.problem) == measured
     assert not before.keep(record)
+
+
+def test_a_full_disk_leaves_it_where_it_was(before: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = BEFORE["700x700x700-double"]
+    record = loads(document)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    files = sorted((before.root / "records").iterdir())
+    with pytest.raises(StoreError, match="No space left on device"):
+        before.keep(make(2 * record.median_us, record.problem, parse("tiled:16")))
+    assert sorted((before.root / "records").iterdir()) == files
+    assert before.best(record.device, record.problem) == record
 
 
 def test_what_was_measured_comes_before_a_shipped_one_that_was_not(tmp_path: Path) -> None:

@@ -183,6 +183,19 @@ def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: lis
     assert reads == []
 
 
+@pytest.mark.usefixtures("reads")
+def test_those_of_a_large_store_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(store_module, "_read_anew", lambda path: (read.append(path), make(10.0))[1])
+    folder = store.root / "records"
+    folder.mkdir(parents=True)
+    for number in range(5000):
+        (folder / f"{number:064x}.json").touch()
+    for _ in range(2):
+        list(store.records())
+    assert len(read) == 5000
+
+
 def test_a_look_up_of_another_shape_looks_at_no_file_until_one_is_written(
     store: Store, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,9 @@
 """What the store does with files that are damaged, newer, foreign, or no files at all."""
 
+import errno
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +145,36 @@ def test_an_unknown_family_is_passed_over_and_left_alone(store: Store) -> None:
     assert len(list(path_of(store).parent.iterdir())) == 1
 
 
+def test_of_one_fault_users_are_told_once(store: Store) -> None:
+    store.keep(make(10.0))
+    path = path_of(store)
+    path.write_bytes(signed(json.loads(path.read_bytes().replace(b'"tiled"', b'"tinted"'))))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            store.lookup(INFO, PROBLEM, unranked)
+            list(store.records())
+    assert [str(each.message).endswith("passed over") for each in seen] == [True]
+
+
 def test_an_unknown_family_is_not_lost_when_this_version_keeps_its_own(store: Store) -> None:
     data = _of_unknown_family(store)
     assert store.keep(make(50.0))
     assert store.best(DEVICE, PROBLEM) == make(50.0)
     assert path_of(store).with_name(path_of(store).name + ".unknown").read_bytes() == data
+
+
+def test_it_stays_where_it_is_if_the_disk_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _of_unknown_family(store)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.keep(make(50.0))
+    assert [path.read_bytes() for path in path_of(store).parent.iterdir()] == [data]
+    assert path_of(store).read_bytes() == data
 
 
 # --- links and names -------------------------------------------------------------------------------------------

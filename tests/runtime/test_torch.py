@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tilewright
-from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
+from tilewright.codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, ShapeError
+from tilewright.runtime.product import matmul as matmul_module
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -280,6 +281,15 @@ class Products:
                 torch.testing.assert_close(mine.grad, other.grad)
 
 
+def test_linear_of_no_features_and_of_others_than_it_has() -> None:
+    theirs, ours = torch.nn.Linear(0, 5), tilewright_torch.Linear(0, 5)
+    ours.load_state_dict(theirs.state_dict())
+    assert torch.equal(ours(torch.ones(2, 0)), theirs(torch.ones(2, 0)))
+    for shape, rows in (((2, 6), 2), ((6,), 1), ((0, 6), 0)):
+        with pytest.raises(ShapeError, match=f"inner dimensions differ: a is {rows}x6, b is 3x5"):
+            tilewright_torch.Linear(3, 5)(torch.ones(shape))
+
+
 class TestProcessor(Products):
     device, backend = "cpu", "aot_eager"
 
@@ -323,6 +333,57 @@ def test_a_call_that_raises_has_written_nothing() -> None:
         with pytest.raises((LayoutError, ArgumentTypeError)):
             tilewright.matmul(a, b, out=target, alpha=alpha)
         assert target._version == version
+
+
+@pytest.mark.parametrize("name", ["matmul", "load", "torch"])
+def test_what_has_no_memory_or_strides_is_refused_though_a_plan_is_kept(name: str) -> None:
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    ways = {"matmul": tilewright.matmul, "load": tilewright.load(4, 5, 6), "torch": tilewright_torch.matmul}
+    way: Any = ways[name]
+    assert torch.equal(way(a, b), a @ b)
+    layouts = a.to_sparse(), a.to_sparse_csr(), torch.nested.nested_tensor([a, a])
+    for given, match in (
+        ((a, b.to("meta")), "b is on meta|b must be on the processor or a GPU, got meta"),
+        *(((other, b), "a must be a dense tensor, got layout (torch.sparse_|nested)") for other in layouts),
+    ):
+        with pytest.raises(ArgumentTypeError, match=match):
+            way(*given)
+    if name != "torch":
+        way(a, b, out=torch.zeros(4, 5))
+        with pytest.raises(ArgumentTypeError, match="out must be on the processor or a GPU, got meta"):
+            way(a, b, out=torch.zeros(4, 5, device="meta"))
+
+
+def test_a_loaded_kernel_refuses_what_autograd_tracks_from_the_first_call_on() -> None:
+    kernel, a, b = tilewright.load(4, 5, 6, device="host"), torch.ones(4, 6, requires_grad=True), torch.ones(6, 5)
+    for _ in range(2):
+        with pytest.raises(ArgumentTypeError, match="autograd tracks a, b or out"):
+            kernel(a, b)
+        with torch.no_grad():
+            assert torch.equal(kernel(a, b), a @ b)
+
+
+def test_the_device_is_not_ignored_where_autograd_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.ones(4, 6, requires_grad=True), torch.ones(6, 5)
+    for _ in range(2):
+        assert tilewright.matmul(a, b, device="auto").requires_grad
+        with pytest.raises(DeviceError, match="device cuda"):
+            tilewright.matmul(a, b, device="cuda:99")
+    monkeypatch.setattr(matmul_module, "_selector", lambda place, device: device or "cuda:0")
+    with pytest.raises(DeviceMismatchError, match="so that their product is made on cuda:0, device is 'host'"):
+        tilewright.matmul(a, b, device="host")
+
+
+@pytest.mark.parametrize("name", [*WAYS, "load"])
+def test_forward_mode_is_refused_and_loses_no_tangent(name: str) -> None:
+    way: Any = WAYS.get(name) or tilewright.load(4, 5, 6, device="host")
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, a)
+        for _ in range(2):
+            with pytest.raises((NotImplementedError, ArgumentTypeError)):
+                way(dual, b)
+            assert torch.equal(way(a, b), a @ b)
 
 
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:

@@ -1,5 +1,6 @@
 """A shape that was not tuned, measured when it is first used."""
 
+import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,6 +178,15 @@ def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried:
     assert tried == []
 
 
+def test_a_record_that_cannot_serve_is_measured_anew(tried: list[str]) -> None:
+    Store().keep(make(1e-3, PROBLEM, parse("tiled:16,edge=exact"), choose("host").info.key))
+    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert tried
+    record = Store().best(kernel.device.key, PROBLEM)
+    assert record is not None
+    assert (kernel.origin, record.config, record.effort) == ("exact", kernel.config, FIRST_USE)
+
+
 def test_threads_measure_a_shape_once(tried: list[str]) -> None:
     near(Store(), "tiled:16")
     with ThreadPoolExecutor(4) as pool:
@@ -209,6 +219,9 @@ def test_on_a_gpu_a_model_adds_to_the_winners_of_near_shapes() -> None:
 @pytest.mark.parametrize(("given", "message"), [
     ({"first_use": "guess"}, r"first_use must be 'predict' or 'measure', got 'guess'"),
     ({"first_use": "measure", "seconds": "2"}, r"seconds must be a number, got '2'"),
+    ({"first_use": "measure", "seconds": math.inf}, r"seconds must be positive and below 10\^9, got inf"),
+    ({"seconds": math.nan}, r"seconds must be positive and below 10\^9, got nan"),
+    ({"seconds": 0}, r"seconds must be positive and below 10\^9, got 0"),
 ])  # fmt: skip
 def test_bad_input(given: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, TypeError), match=message):
