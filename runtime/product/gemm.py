@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -25,7 +25,7 @@ from ..store.versions import versions_of
 from .arguments import lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
-from .plan import COPIES, Kept, Plan, Plans, first_call
+from .plan import Kept, Plan, Plans, first_call
 from .vendor import Handover, VendorProduct, vendor_of
 
 
@@ -123,13 +123,9 @@ class Gemm:
         tracks = first if plan is None else plan.tracks
         if tracks is not None and tracks(a, b, out):
             raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
-        if plan is not None and copy in COPIES:
-            try:
-                return plan(a, b, out, alpha, beta)
-            except LayoutError:  # addresses are no part of the key
-                if copy == "never":
-                    raise
-        return first_call(a, b, out, alpha, beta, copy, self._plan, cupy)
+        if plan is not None and copy == "never":
+            return plan(a, b, out, alpha, beta)
+        return first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
         plan = self._plan_of(key)

@@ -11,7 +11,6 @@ from ...codegen.errors import (
     ArgumentTypeError,
     CaptureError,
     DeviceMismatchError,
-    LayoutError,
     check,
     check_path,
     check_type,
@@ -25,7 +24,7 @@ from .arguments import asked, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
-from .plan import COPIES, Kept, Plan, Plans, first_call
+from .plan import Kept, Plan, Plans, first_call
 from .vendor import Faster, Handover, Operands, VendorProduct, started
 
 _SECONDS = 2.0
@@ -172,12 +171,6 @@ class Library:
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-        if plan is not None and copy in COPIES:
-            try:
-                return plan(a, b, out, alpha, beta)
-            except LayoutError:  # addresses are no part of the key
-                if copy == "never":
-                    raise
 
         def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
@@ -205,7 +198,7 @@ class Library:
                     self._plans.keep((device, accuracy, vendor, key), kept, plan)
             return plan
 
-        return first_call(a, b, out, alpha, beta, copy, planned, cupy, transposes=True)
+        return first_call(a, b, out, alpha, beta, copy, plan, planned, cupy, transposes=True)
 
     def prepare(
         self,

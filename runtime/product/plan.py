@@ -15,9 +15,6 @@ from .vendor import LaidVendor, VendorProduct
 _MAX_PLANS = 64
 """Plans kept for one kernel: layouts of arrays that it was called with."""
 
-COPIES = "never", "if-needed"
-"""What `copy` may be."""
-
 _turn = itertools.count().__next__
 
 
@@ -196,15 +193,23 @@ Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
 
 
 def first_call(
-    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, planned: Planned, gpu_library: Callable[[], Any],
-    transposes: bool = False,
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, kept: Plan | None, planned: Planned,
+    gpu_library: Callable[[], Any], transposes: bool = False,
 ) -> Any:  # fmt: skip
-    """A product whose plan is not kept: the arrays are looked at, converted and copied where that is asked for.
+    """A product whose plan is not `kept`, or that may be one of copies: the arrays are looked at, converted and copied
+    where that is asked for.
 
     `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed arrays are used as
     they lie.
     """
-    check(copy in COPIES, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    known = copy in ("never", "if-needed")
+    check(known, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    if kept is not None:
+        try:
+            return kept(a, b, out, alpha, beta)
+        except LayoutError:  # it is kept for their layout, and addresses are no part of that
+            if copy == "never":
+                raise
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
     given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
