@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import sys
 import traceback
@@ -12,6 +13,7 @@ import click
 
 from ..codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LayoutError, ShapeError, TilewrightError
 from ..runtime.files import OutputWarning
+from ..tuner.ending import UNSEEN
 from . import options
 from .bench import bench_command
 from .devices import devices_command
@@ -66,6 +68,7 @@ def main_tune(arguments: list[str] | None = None) -> None:
 
 def _run(given: list[str]) -> None:
     lost = []
+    sys.stdout = sys.stdout or io.StringIO()  # it was closed: nobody wants to see anything
 
     def told(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         lost.extend([message] if issubclass(category, OutputWarning) else [])
@@ -83,10 +86,11 @@ def _run(given: list[str]) -> None:
         status = 2
         _complain(error.format_message())
     except Exception as error:
-        gone = isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO) and not error.filename
-        if gone:
-            # Whoever read the output has seen enough, or its terminal was closed. Python would complain again when it
-            # flushes at the end.
+        why = error.errno if isinstance(error, OSError) and not error.filename else None
+        gone = why in (errno.EPIPE, errno.EIO)
+        if why in UNSEEN:
+            # Whoever read the output has seen enough, its terminal was closed, or its disk is full. Python would
+            # complain again when it flushes at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         elif "--debug" in given:
             click.echo("\n".join(map(plain, traceback.format_exc().splitlines())), err=True)
@@ -99,8 +103,8 @@ def _run(given: list[str]) -> None:
 def _words(error: Exception) -> str:
     if isinstance(error, TilewrightError):
         return str(error)
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and (error.filename or error.errno == errno.ENOSPC):
+        return f"{error.filename or 'the output'}: {error.strerror}"
     return f"unexpected {type(error).__name__}: {error}; --debug shows where"
 
 

@@ -173,13 +173,15 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
 
 
 def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
-    """For each architecture its number and the files that hold kernels for it, one by one and as one pattern; @ stands
-    for the bundle's name."""
+    """For each architecture what CMake builds, and the files that hold kernels for it, one by one and as one pattern; @
+    stands for the bundle's name."""
     found = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
         every = f"@_{arch.name}_k*.cu" if len(bundle.arches) > 1 else "@_k*.cu"
-        found.append({"name": arch.name, "number": arch.name.removeprefix("sm_"), "files": files, "every": every})
+        number = arch.name.removeprefix("sm_")
+        built = f"{number}-real" if number.endswith("a") else number  # else PTX as well, which serves later devices
+        found.append({"name": arch.name, "built": built, "files": files, "every": every})
     return found
 
 

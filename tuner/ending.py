@@ -17,6 +17,9 @@ from .recording.entry import Entry
 from .result import Budget, Progress
 from .search.candidates import Candidates
 
+UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
+"""Why nobody sees what is printed: a pipe that nobody reads, a terminal that was closed, a disk that is full. The first
+two end a run as a signal does; in any case what was found is kept."""
 HOST_GFLOPS = 16.0
 """10^9 operations a second that no kernel reaches on the processor, where one thread runs all of it."""
 
@@ -82,10 +85,10 @@ class Watched(Progress):
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):  # a pipe that nobody reads, a terminal that was closed
+            if error.errno not in UNSEEN:
                 raise
             self._told = Progress()
-            self._interrupted.append(signal.SIGHUP)
+            self._interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
 
 @contextmanager

@@ -120,6 +120,19 @@ def test_a_reader_that_had_enough_ends_the_search_and_the_winner_is_kept(tmp_pat
     assert kept(tmp_path) == ["32x32x32"]
 
 
+@pytest.mark.parametrize(("to", "status", "told"), [
+    (">/dev/full", 1, "tilewright: the output: No space left on device\n"),
+    (">&-", 0, ""),
+])  # fmt: skip
+def test_output_that_goes_nowhere(tmp_path: Path, to: str, status: int, told: str) -> None:
+    tune = f"tune --shape 16 --config tiled:16 --device host --store {tmp_path}"
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m tilewright {tune} {to}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, told)
+    assert kept(tmp_path) == ["16x16x16"]
+
+
 def test_a_terminal_that_is_closed_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
 

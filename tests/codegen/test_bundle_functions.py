@@ -212,6 +212,10 @@ def test_slower_than_recorded_is_a_failure_where_a_tolerance_is_given(
     done = run(functions, recorded, "--tolerance", "0.1")
     assert done.returncode == status
     assert ("SLOWER" in done.stdout) == bool(status)
+    for bad in ("a tenth", "-1", "0.1x", "nan"):
+        done = run(functions, recorded, "--tolerance", bad)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"--tolerance must be a number of at least 0, got {bad}" in done.stderr
 
 
 def test_a_call_launches_and_does_nothing_else(functions: Path) -> None:

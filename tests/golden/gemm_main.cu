@@ -1,6 +1,6 @@
 // gemm_main.cu: tests every kernel of gemm on the GPU against plain loops on the processor, then times it.
 //
-// Written by tilewright, file digest 4b263ba7ba160967. To write it again:
+// Written by tilewright, file digest 364a0b8cb9b46a61. To write it again:
 //   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16" --main
 // SPDX-License-Identifier: MIT
 //
@@ -617,6 +617,17 @@ int parse_size(const char* text)
     return int(size);
 }
 
+double parse_tolerance(const char* text)
+{
+    char* end = nullptr;
+    const double tolerance = std::strtod(text, &end);
+    if (end == text || *end != '\0' || !(tolerance >= 0)) {
+        std::fprintf(stderr, "gemm_main: --tolerance must be a number of at least 0, got %s\n", text);
+        std::exit(2);
+    }
+    return tolerance;
+}
+
 }  // namespace
 }  // namespace gemm_test
 
@@ -626,7 +637,7 @@ int main(int argc, char** argv)
     Options options;
     int sizes = 0, given[3] = {};
     for (int i = 1; i < argc; ++i) {
-        if (!std::strcmp(argv[i], "--tolerance") && i + 1 < argc) options.tolerance = std::atof(argv[++i]);
+        if (!std::strcmp(argv[i], "--tolerance") && i + 1 < argc) options.tolerance = parse_tolerance(argv[++i]);
         else if (!std::strcmp(argv[i], "--no-checks")) options.checks = false;
         else if (!std::strcmp(argv[i], "--no-times")) options.times = false;
         else if (sizes < 3 && argv[i][0] != '-') given[sizes++] = parse_size(argv[i]);

@@ -28,7 +28,7 @@ from ...codegen.problem import Problem
 from ...runtime.files import OutputWarning
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
-from ..ending import noting_signals
+from ..ending import UNSEEN, noting_signals
 from ..result import Result
 from .jobs import Attempt, Job, Known, Over
 from .link import RETURN_S
@@ -107,10 +107,10 @@ class Tuning:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno not in UNSEEN:
                 raise
             self._told = Told()
-            self.interrupted.append(signal.SIGHUP)
+            self.interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
     @property
     def client(self) -> Client:
