@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError
+from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError, check_type
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -204,13 +204,18 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
     return replace(found, record=fresh)
 
 
-@cache
 def device_of(selector: str) -> Device:
-    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError."""
+    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError, ArgumentTypeError."""
+    check_type("device", selector, str, "auto, cuda, cuda:N or host")
+    return _opened(selector)
+
+
+@cache
+def _opened(selector: str) -> Device:
     choice = choose(selector)
     if choice.notice:
-        warnings.warn(choice.notice, stacklevel=4)
-    return open_device(choice.info) if choice.info.selector == selector else device_of(choice.info.selector)
+        warnings.warn(choice.notice, stacklevel=5)
+    return open_device(choice.info) if choice.info.selector == selector else _opened(choice.info.selector)
 
 
 def cupy() -> Any:

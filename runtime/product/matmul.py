@@ -154,7 +154,10 @@ class Library:
         """
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
-        plan = self._plans.find((device, accuracy, vendor, key))
+        try:
+            plan = self._plans.find((device, accuracy, vendor, key))
+        except TypeError:  # one of them has no hash
+            plan = None
         if plan is None or copy != "never":
             return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
         if plan.tracks is not None and plan.tracks(a, b, out):
@@ -166,6 +169,8 @@ class Library:
         vendor: str | None = None, track: bool = False,
     ) -> Any:  # fmt: skip
         """What `matmul` does; without `track` autograd does not see it."""
+        for name, given in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
+            check(isinstance(given, Hashable), f"{name} must be text, got {given!r}", ArgumentTypeError)
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
