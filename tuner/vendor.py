@@ -45,7 +45,7 @@ def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None
             if kernel.device.capturing(kernel.device.stream()):
                 return None
             return timed(kernel, found, operands() if operands else _random(kernel.device, problem))
-    except FAILURES:  # no library, no memory: ours serves, and tells what is wrong if that concerns it too
+    except (*FAILURES, RuntimeError):  # no library, no memory (of torch's too): ours serves, and tells what concerns it
         return None
 
 

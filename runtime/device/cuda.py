@@ -1,7 +1,6 @@
 """The `cuda` device: NVIDIA GPUs through CuPy. The only module that imports CuPy."""
 
 import ctypes
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +21,7 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
+from .cache import compile_cached
 from .cublas import Cublas, cublas_product
 from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
@@ -244,8 +244,7 @@ class CudaDevice:
     @cached_property
     def _stopwatch(self) -> Stopwatch:
         source, launch = KernelSource(HOLD_NAME, HOLD), LaunchConfig((1, 1, 1), (1, 1, 1))
-        with tempfile.TemporaryDirectory() as folder:
-            hold = self.load(self.compiler.build(source, folder), HOLD_NAME).bound(launch, "Q")
+        hold = self.load(compile_cached(self.compiler, source), HOLD_NAME).bound(launch, "Q")
         return Stopwatch(
             lambda us: hold(_current_stream(), int(us * 1e3)),
             cupy.cuda.Event(),
