@@ -171,6 +171,16 @@ def _current_stream() -> int:
     return int(cupy.cuda.get_current_stream().ptr)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Another library's stream, by the protocol that CuPy asks for."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 class CudaDevice:
     """One NVIDIA GPU. Creates its CUDA context at the first use of memory or a kernel."""
 
@@ -205,11 +215,8 @@ class CudaDevice:
 
     def allocate(self, nbytes: int, stream: int | None = None) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
-        with self._device:
-            if stream is None or stream == _current_stream():
-                return CudaBuffer(nbytes)
-            with cupy.cuda.ExternalStream(stream):
-                return CudaBuffer(nbytes)
+        with self._device, nullcontext() if stream is None else self.on_stream(stream):
+            return CudaBuffer(nbytes)
 
     def zero(self, buffer: CudaBuffer, nbytes: int, stream: int) -> None:
         with self._device, _translated("clearing"):
@@ -227,7 +234,11 @@ class CudaDevice:
         return _current_stream()
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        return nullcontext() if stream == _current_stream() else cupy.cuda.ExternalStream(stream)
+        if stream == _current_stream():
+            return nullcontext()
+        adopted = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14 has it
+        context: AbstractContextManager[Any] = adopted(_Stream(stream)) if adopted else cupy.cuda.ExternalStream(stream)
+        return context
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         # The driver tells no number of a stream that is captured; its handle stays while it is.

@@ -9,7 +9,7 @@ import pytest
 from nvrtc import Row, assert_as_predicted
 from search_spaces import tried
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.errors import ShapeError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections, serves
 from tilewright.codegen.problem import Problem
@@ -105,7 +105,7 @@ def test_sums_are_promoted_as_seldom_as_the_grade_allows(shape: str, accuracy: s
     ],
 )
 def test_it_is_not_tried_where_products_would_be_in_float(shape: str, accuracy: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ShapeError, match=reason):
         of(shape, accuracy=accuracy)
 
 
