@@ -378,13 +378,9 @@ def _unpacked(text: str, vendor_us: float | None) -> Trials:
 
 
 def _trials(recording: Recording, vendor_us: float | None) -> Trials:
-    _, *kind = recording.kernel_name.split()
-    problem = Problem.parse("x".join(map(str, recording.problem_size)), *kind)
-    entries = {}
-    for point, entry in recording.entries.items():
-        values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
-        entries[config_of(values)] = entry
-    return Trials(problem, entries, vendor_us)
+    assert recording.problem is not None
+    entries = {config_of(recording.values(point)): entry for point, entry in recording.entries.items()}
+    return Trials(recording.problem, entries, vendor_us)
 
 
 def pack(paths: Sequence[Path], folder: Path) -> None:
@@ -415,14 +411,13 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
 
 def _as_files(trials: Trials) -> dict[str, str]:
     """A Kernel Tuner cache file and a T4 file."""
-    found, problem = given(trials.entries), trials.problem
+    found = given(trials.entries)
     points: dict[Any, Entry] = {}
     for config, entry in trials.entries.items():
         point = found.point_of(config)
         assert point is not None
         points[point] = entry
-    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.kind}"
-    recording = Recording(KNOWN["nvidia-h200"].name, kernel, size, found.space.dimensions, points)
+    recording = Recording.of(trials.problem, KNOWN["nvidia-h200"].name, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:
         for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):

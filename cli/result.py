@@ -154,7 +154,7 @@ def show_replay(console: Console, found: Replayed) -> None:
     recording = found.recording
     size = "x".join(map(str, recording.problem_size))
     say(console, f"{recording.kernel_name} {size}, recorded on {recording.device_name}", style="bold")
-    optimum_us = recording.best()[1]
+    optimum_us = recording.best_us
     space = recording.space()
     varied = {dimension.name for dimension in space.dimensions if len(dimension.choices) > 1}
     best_us = math.inf

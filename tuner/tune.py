@@ -287,9 +287,7 @@ class _Run:
 
     def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
         """All trials, those of earlier runs first."""
-        kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
-        dimensions = self.plan.found.space.dimensions
-        return Recording(info.name, kernel, size, dimensions, self.outcomes)
+        return Recording.of(problem, info.name, self.plan.found.space.dimensions, self.outcomes)
 
     def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
         """The fastest so far, and what the store had."""

@@ -54,19 +54,13 @@ def read_journal(path: Path) -> Recording:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
-        shape, *kind = str(header["study"]).split(" ")[0].split("-")
+        study, device_name, *_ = str(header["study"]).split(" ")
+        shape, *kind = study.split("-")
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
-        size = Problem.parse(shape)
         entries: dict[Point, Entry] = {}
         for point, entry in _entries(lines, dimensions):
             entries.setdefault(point, entry)
-        return Recording(
-            device_name=str(header["study"]).split(" ")[1],
-            kernel_name=" ".join(["gemm", *kind]),
-            problem_size=(size.m, size.n, size.k),
-            dimensions=dimensions,
-            entries=entries,
-        )
+        return Recording.of(Problem.parse(shape, *kind), device_name, dimensions, entries)
     except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
 

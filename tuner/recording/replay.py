@@ -41,7 +41,7 @@ class Replayed:
     @property
     def share(self) -> float:
         """The recording's optimum over the best found: 1 where the search found it."""
-        return self.recording.best()[1] / min(time_us for _, time_us in self.trials if time_us is not None)
+        return self.recording.best_us / min(time_us for _, time_us in self.trials if time_us is not None)
 
 
 def replay(
