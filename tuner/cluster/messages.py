@@ -22,6 +22,7 @@ from ...runtime.store.codec import decode, encode
 from ...runtime.store.record import Status
 from ..recording.entry import Entry
 from ..result import Result
+from ..search.journal import listed
 from ..search.space import Dimension, Point
 
 MOST_CHARACTERS = 4 << 20
@@ -153,7 +154,7 @@ def written(message: Message) -> str:
     if isinstance(message, Tells):
         fields["entry"] = message.entry.packed()
     elif isinstance(message, Begins):
-        fields["dimensions"] = [[d.name, list(d.choices)] for d in message.dimensions]
+        fields["dimensions"] = listed(message.dimensions)
     elif isinstance(message, Ends):
         fields["result"] = _packed(message.result)
     elif isinstance(message, Asks):
