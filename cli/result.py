@@ -123,7 +123,7 @@ def summary(result: Result) -> list[str]:
         f"seconds: compile {phases.compile_s:.1f}, verify {phases.verify_s:.1f}, time {phases.time_s:.1f}, "
         f"sampler {result.sampler_s:.1f}{idle}; {result.compilers} compile processes{busy}",
     ]
-    if math.isfinite(result.guessed_us) and not result.named:
+    if result.guessed_us is not None and not result.named:
         lines.append(f"the best of the first 16 guesses took {figure(result.guessed_us)} us")
     end_to_end = result.best.measurement.end_to_end_us if result.best.measurement else None
     if end_to_end is not None and not result.device.arch.is_host:
@@ -186,7 +186,7 @@ def result_json(result: Result) -> dict[str, Any]:
         **asdict(result.phases),
         "compile_processes": result.compilers,
         "variants_per_second": (result.trials - result.resumed) / result.seconds,
-        "best_of_first_16_us": result.guessed_us if math.isfinite(result.guessed_us) else None,
+        "best_of_first_16_us": result.guessed_us,
     }
 
 

@@ -58,8 +58,8 @@ class Result:
     """Seconds in which it had nothing in hand. None without a worker."""
     compilers: int
     """Processes that compiled, 0 without isolation."""
-    guessed_us: float
-    """Best time among the first 16 guesses, infinity where none worked."""
+    guessed_us: float | None
+    """Best time among the first 16 guesses, None where none worked."""
     stopped: str
     """What ended the search: trials, seconds, space, interrupt or crashes."""
     sampler: str = ""

@@ -152,7 +152,7 @@ def tune(
         busy_share=busy_share,
         idle_s=idle_s,
         compilers=compilers,
-        guessed_us=min((entry.time_us or math.inf for entry in [*run.outcomes.values()][:16]), default=math.inf),
+        guessed_us=min((each.time_us for each in [*run.outcomes.values()][:16] if each.time_us), default=None),
         stopped=stopped,
         sampler="" if configs else sampler,
         seed=seed,
