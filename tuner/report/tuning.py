@@ -23,7 +23,6 @@ from ..recording.files import MOST_BYTES, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
 from ..search.candidates import ABSENT, FAMILY, config_of
 
-_SHORTEST_US, _LONGEST_US = 1e-6, 1e12
 _LETTERS = 400
 
 
@@ -177,8 +176,6 @@ def _info_of(key: str) -> DeviceInfo | None:
 def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
     found = []
     for number, (point, entry) in enumerate(recording.entries.items(), 1):
-        if entry.time_us is not None and not _SHORTEST_US < entry.time_us < _LONGEST_US:
-            continue  # nobody measured that
         values = recording.values(point)
         try:
             config = config_of(values, sm_count)
