@@ -130,9 +130,8 @@ def tune(
                     raise KeyboardInterrupt
                 raise TuningError(run.why_nothing(problem, info, stopped, shelf.root / "trials"))
             duelled = time.monotonic()
-            duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
-        busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
-        compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
+            duel = run.duel(evaluator, info, run.ranking(), started + budget.seconds - duelled)
+        busy_share, idle_s = evaluator.use(time.monotonic() - duelled)
         contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
         best = decided(problem, info, contenders, versions, _told(effort, budget))
         if not configs or best.config in configs:
@@ -151,7 +150,7 @@ def tune(
         seconds=time.monotonic() - started,
         busy_share=busy_share,
         idle_s=idle_s,
-        compilers=compilers,
+        compilers=len(evaluator.compilers),
         guessed_us=min((each.time_us for each in [*run.outcomes.values()][:16] if each.time_us), default=None),
         stopped=stopped,
         sampler="" if configs else sampler,
@@ -289,10 +288,10 @@ class _Run:
         """All trials, those of earlier runs first."""
         return Recording.of(problem, info.name, self.plan.found.space.dimensions, self.outcomes)
 
-    def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
+    def ranking(self) -> list[Config]:
         """The fastest so far, and what the store had."""
-        ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[:keep]
-        return ranked + [config for config in stored if config in self.times and config not in ranked]
+        ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[: self.plan.keep]
+        return ranked + [config for config in self.plan.stored if config in self.times and config not in ranked]
 
     def duel(self, evaluator: Evaluator, info: DeviceInfo, ranking: list[Config], left_s: float) -> Duel:
         """The best side by side, with the simplest config and the vendor's library."""
@@ -324,15 +323,3 @@ class _Run:
 def _counted(outcomes: Mapping[Point, Entry]) -> list[tuple[str, int]]:
     """How many ended in which status, most first."""
     return Counter(entry.status for entry in outcomes.values()).most_common()
-
-
-def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | None]:
-    """The share of the time after ten seconds in which the worker was busy, and the seconds in which it was idle."""
-    if not isinstance(evaluator, Isolated):
-        return None, None
-    whole_s, late = time.monotonic() - evaluator.started, evaluator.started + 10.0
-    busy_s = sum(end - begin for begin, end in evaluator.spans)
-    busy_late_s = sum(max(0.0, end - max(begin, late)) for begin, end in evaluator.spans)
-    # The duel waits for the variants under way, which are counted already: hence the limits.
-    share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
-    return share, max(0.0, whole_s - busy_s - duel_s)
