@@ -193,7 +193,7 @@ class WorkersShown(Shown, Told):
         """On stderr: what is found is on stdout."""
         click.echo(f"note: {plain(text)}", err=True)
 
-    def begun(self, problem: Problem, worker: str, trials: int, resumed: int) -> None:
+    def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         """Among those that run."""
         self._running[problem] = [resumed, trials, None, ""]
         if resumed:

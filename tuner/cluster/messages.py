@@ -134,7 +134,7 @@ class Told:
     def note(self, text: str) -> None:
         """Something to know, in a line."""
 
-    def begun(self, problem: Problem, worker: str, trials: int, resumed: int) -> None:
+    def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         """A worker has it in hand."""
 
     def tried(self, problem: Problem, device_key: str, told: Tells) -> None:

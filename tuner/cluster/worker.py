@@ -35,7 +35,7 @@ from ..measure.decide import NAIVE
 from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
 from ..recording.replay import entry_of
-from ..result import Budget, Progress
+from ..result import Budget, Progress, Result
 from ..search.candidates import Candidates
 from ..tune import tune
 from .link import quiet
@@ -208,7 +208,7 @@ def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
     return Fails(attempt.name, reason)
 
 
-def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Path) -> Any:
+def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Path) -> Result:
     """By `tune` itself, whose store is a folder with what the client knows."""
     task = attempt.task
     options = {name: value for name, value in task.options if name != "configs"}
