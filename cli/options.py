@@ -56,8 +56,6 @@ def _sizes(text: str) -> range:
     return range(start, stop + 1, step)
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
-"""Settings of every command."""
 FILE = _NewFile(path_type=Path)
 ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # only then: what a page is made of is slow to import
 _READ = options.NAMED
 
 
-@click.command("report", context_settings=options.CONTEXT)
+@click.command("report")
 @click.option("--shape", help="Of this tuning: MxNxK, or one number for a cube.")
 @options.dtype
 @options.trans

@@ -31,7 +31,7 @@ REPLAY_TRIALS = 200
 _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 
 
-@click.command("tune", context_settings=options.CONTEXT)
+@click.command("tune")
 @options.problems
 @click.option("--skip-tuned", is_flag=True, help="Leave out what has a record of this device: goes on with a suite.")
 @click.option("--device", default="auto", help="auto, cuda, cuda:N, host, or replay:FILE for a recorded run.")
@@ -39,7 +39,7 @@ _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 @options.effort
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
-@click.option("--sampler", default="gp", show_default=True, help=_SAMPLER_HELP)
+@click.option("--sampler", default="gp", help=_SAMPLER_HELP)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the sampler's random numbers.")
 @options.spaces
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
