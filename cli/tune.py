@@ -89,9 +89,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         check_tunable(problem, info, given["configs"])
     console = new_console()
     if skip_tuned:
-        left = options.untuned(problems, info, given["store"])
-        say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
-        problems = left
+        problems = options.left_of(console, problems, info, given["store"])
     if len(problems) > 1:
         seconds = given["seconds"] or EFFORTS[given["effort"]].seconds
         say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
