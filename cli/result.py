@@ -20,7 +20,7 @@ from ..tuner.bench.report import Column, figure
 from ..tuner.bench.rows import TITLES
 from ..tuner.measure.decide import NAIVE, Contender
 from ..tuner.recording.replay import Replayed
-from ..tuner.result import Result
+from ..tuner.result import Result, load_command
 from ..tuner.search.candidates import ABSENT
 from .tables import say, table
 
@@ -135,16 +135,12 @@ def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int
     """A command in the shell and one in Python that use the winner; on the processor, no file for a GPU."""
     dtype, trans, kept = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
     turned = f" --trans {trans}" if trans != "nn" else ""
-    coarser = problem.accuracy is not Grade.IEEE
-    accuracy = f" --accuracy {problem.accuracy}" if coarser else ""
+    accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
     emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
     emit += f"{kept} -o out"
     show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{kept}"
-    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{dtype}"'
-    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if turned else ""
-    arguments += f', accuracy="{problem.accuracy}"' if coarser else ""
-    arguments += f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
-    python = f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}"
+    where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
+    python = load_command(problem, where)
     broken = python.replace("; ", "\n", 1)  # which the shell and Python take as well
     return show if info.arch.is_host else emit, python if len(python) + 2 <= width else broken
 

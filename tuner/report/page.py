@@ -1,6 +1,5 @@
 """The page: what is known, put into its template. One file without scripts, styles or pictures from elsewhere."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from functools import cache
@@ -12,12 +11,11 @@ from markupsafe import Markup
 from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
-from ...codegen.problem import Grade
 from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
-from ..result import EFFORTS
+from ..result import EFFORTS, load_command
 from .benched import benched
 from .charts import Chart, check_charts
 from .drawn import roofline, search
@@ -135,11 +133,7 @@ def _commands(tuning: Tuning, config: Config | None) -> list[str]:
     commands = [f"tilewright tune {asked} {effort}--trials {trials}"]
     if config and gpu:
         commands.append(f"tilewright emit {asked} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
-    arguments = f"{problem.m}, {problem.n}, {problem.k}, dtype={json.dumps(problem.dtype.value)}"
-    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
-    arguments += "" if problem.accuracy is Grade.IEEE else f", accuracy={json.dumps(problem.accuracy)}"
-    commands.append(f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}")
-    return commands
+    return [*commands, load_command(problem)]
 
 
 def _code(tuning: Tuning, config: Config) -> str:
