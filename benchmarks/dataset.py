@@ -310,8 +310,8 @@ def measure(
             print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
             if any(entry.status == "crashed" for entry in entries.values()):
                 pool.terminate()  # the device is in error for this process: on with another one
-                again = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
-                os.execv(sys.executable, again)
+                command = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
+                os.execv(sys.executable, command)
             if time.monotonic() > end:
                 pool.terminate()
                 break
