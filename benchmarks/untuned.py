@@ -29,9 +29,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataset import MOST_STEPS, SHARE_HELP, share_of
-from dataset import problems as training
+from dataset import SHARE_HELP, share_of
 from filelock import FileLock
+from shapes import MOST_STEPS
+from shapes import problems as training
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
