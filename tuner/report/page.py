@@ -1,6 +1,7 @@
 """The page: what is known, put into its template. One file without scripts, styles or pictures from elsewhere."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -114,14 +115,10 @@ def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str
 
 def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
     """How the trials ended: status, how many, and the reason that is given most."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Counter[str]] = {}
     for trial in tuning.trials:
-        causes = found.setdefault(trial.entry.status, {})
-        causes[trial.entry.reason] = causes.get(trial.entry.reason, 0) + 1
-    rows = [
-        (status, sum(causes.values()), shortened(max(causes, key=lambda c: causes[c])))
-        for status, causes in found.items()
-    ]
+        found.setdefault(trial.entry.status, Counter())[trial.entry.reason] += 1
+    rows = [(status, causes.total(), shortened(causes.most_common(1)[0][0])) for status, causes in found.items()]
     return sorted(rows, key=lambda row: -row[1])
 
 
