@@ -45,7 +45,6 @@ from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.recording.replay import entry_of
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.model import estimate_us
@@ -152,7 +151,7 @@ def measured(
     for config in configs:
         best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
         tried = bench.try_variant(config, STOP_OVER * best_us)
-        entries[config] = entry_of(tried)
+        entries[config] = Entry.of(tried)
         if tried.fault:
             break
     return vendor_us, entries

@@ -26,7 +26,6 @@ from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan, check_tunable, named, searched
 from .recording.entry import Entry
 from .recording.files import Recording, t4_path, write_both
-from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.space import Point
 
@@ -254,7 +253,7 @@ class _Run:
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.plan.found.point_of(tried.record.config)
         assert point is not None
-        self.entries[point] = entry = entry_of(tried)
+        self.entries[point] = entry = Entry.of(tried)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us

@@ -34,7 +34,7 @@ from ..measure.child import Child, ChildDiedError
 from ..measure.decide import NAIVE
 from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
-from ..recording.replay import entry_of
+from ..recording.entry import Entry
 from ..result import Budget, Progress, Result
 from ..search.candidates import Candidates
 from ..tune import tune
@@ -165,7 +165,7 @@ class Streamed(Progress):
         """One more. Ends the run, once it is sent, where nobody listens any longer."""
         point = self._found.point_of(tried.record.config)
         assert point is not None
-        entry, phases = entry_of(tried), tried.phases
+        entry, phases = Entry.of(tried), tried.phases
         started = datetime.now() - timedelta(seconds=phases.verify_s + phases.time_s)
         variant = str(tried.record.config)
         self._attempt.say(Tells(self._attempt.name, point, entry, started.isoformat(timespec="seconds"), variant))

@@ -1,29 +1,11 @@
-"""Runs recorded, and tuning from a recording without a GPU."""
+"""Tuning from a recording, without a GPU."""
 
 import math
 from dataclasses import dataclass
 
 from ...codegen.errors import TuningError, check
-from ..measure.evaluate import Tried
 from ..search.space import Point
-from .entry import Entry
 from .files import Recording
-
-
-def entry_of(tried: Tried) -> Entry:
-    """One variant, right or failed."""
-    record, phases, measured = tried.record, tried.phases, tried.record.measurement
-    accuracy = record.accuracy
-    return Entry(
-        status=record.status.value,
-        time_us=measured.median_us if measured else None,
-        times_us=measured.samples_us if measured else (),
-        compile_s=phases.compile_s,
-        verify_s=phases.verify_s,
-        bench_s=phases.time_s,
-        reason=record.reason,
-        error=accuracy.worst if accuracy and math.isfinite(accuracy.worst) else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
