@@ -14,7 +14,7 @@ from ..codegen.problem import Problem
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
-from ..tuner.recording.replay import replay
+from ..tuner.recording.replay import TRIALS, replay
 from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
@@ -26,8 +26,6 @@ from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
-REPLAY_TRIALS = 200
-"""Trials of a search in a recording where --trials does not say."""
 _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 
 
@@ -154,6 +152,5 @@ def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, 
     file = check_path("replay:", name)
     assert file is not None
     recording = read_cache_file(file)
-    trials = trials or REPLAY_TRIALS
-    found = replay(recording, sampler=sampler, trials=trials, seconds=seconds or math.inf, seed=seed)
+    found = replay(recording, sampler=sampler, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
     show_replay(new_console(), found)

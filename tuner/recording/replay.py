@@ -7,6 +7,9 @@ from ...codegen.errors import TuningError, check
 from ..search.space import Point
 from .files import Recording
 
+TRIALS = 200
+"""Of a search where nothing else is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -30,7 +33,7 @@ def replay(
     recording: Recording,
     *,
     sampler: str = "gp",
-    trials: int = 200,
+    trials: int = TRIALS,
     seconds: float = math.inf,
     seed: int = 0,
 ) -> Replayed:
