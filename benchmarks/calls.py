@@ -28,8 +28,8 @@ import numpy as np
 import tilewright
 import tilewright.torch
 import torch
+from emitted import kinds_of
 from tilewright.codegen.config import Config
-from tilewright.codegen.leaf import Mode
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device import launcher
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
@@ -118,9 +118,8 @@ def timed(code: str, repeats: int, names: dict[str, Any]) -> float:
 
 def kind_of(config: Config, problem: Problem) -> str:
     """Which of KINDS a config is of, joined by `+`; `plain` where it is of none."""
-    found = {"split_k": config.split.mode is Mode.SPLIT_K, "stream_k": config.split.mode is Mode.STREAM_K}
-    found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem))}
-    return "+".join(kind for kind in KINDS if found[kind]) or "plain"
+    found = kinds_of(config, problem)
+    return "+".join(kind for kind in KINDS if kind in found) or "plain"
 
 
 def smallest_of_kinds(device_key: str) -> list[Problem]:

@@ -16,24 +16,20 @@ Tuner cache file and a T4 file for each problem. Needs CuPy.
 """
 
 import argparse
-import io
 import itertools
 import json
-import lzma
 import math
 import multiprocessing
 import os
 import random
-import statistics
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from shapes import SEED, problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError, TuningError
 from tilewright.codegen.families import parse
@@ -48,9 +44,8 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
 from tilewright.tuner.recording.entry import Entry
-from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
-from tilewright.tuner.recording.replay import entry_of
-from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
+from tilewright.tuner.recording.files import read_cache_file
+from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import fitted
@@ -58,8 +53,8 @@ from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 from tilewright.tuner.tune import tune
+from trials import Trials, line_of, pack, read, trials_of
 
-SEED = 20261123
 TRIALS, GRADED_TRIALS = 100, 60
 """Of a problem, and of one that need not be `ieee`, whose kernels take a second to compile and whose `ieee` kernels are
 tried where the same problem is."""
@@ -80,114 +75,6 @@ POOL = Path(__file__).parent / "suites" / "pool.json"
 the model had among its first guesses for most problems."""
 STOP_OVER = 2.0
 """A variant that takes so many times the best after its first repetitions is not timed any longer."""
-MOST_STEPS = 4e10
-"""Multiply-adds of a drawn shape at most."""
-FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
-"""And at least of one that is to be large, or of middle size."""
-VENDORS = "vendor.json"
-"""The member of an archive that has the times of the vendor's library by problem."""
-DEEPBENCH = (
-    "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
-    "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
-    "7680x16x2560 7680x64x2560 7680x128x2560 3072x16x1024 3072x64x1024 3072x128x1024 3072x7435x1024 7680x5481x2560 "
-    "5124x700x2560 35x700x2560 35x1500x2048 5124x1500x2560 7680x1x2560 7680x2x2560 7680x4x2560 3072x1x1024 3072x4x1024 "
-    "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
-).split()
-"""Of the list of products that DeepBench publishes for training and inference."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trials:
-    """What was measured of one problem."""
-
-    problem: Problem
-    entries: Mapping[Config, Entry]
-    vendor_us: float | None
-    """Microseconds of the vendor's library, where it was timed."""
-
-    @property
-    def fastest(self) -> tuple[Config, ...]:
-        """All variants, the fastest first."""
-        times = {config: math.inf if entry.time_us is None else entry.time_us for config, entry in self.entries.items()}
-        return tuple(sorted(times, key=times.__getitem__))
-
-    def with_more(self, more: "Trials") -> "Trials":
-        """The same with what was measured later, whose times are scaled by those of the variants measured both times:
-        GPUs of one kind differ."""
-        both = [config for config in self.entries if config in more.entries]
-        pairs = ((self.entries[config].time_us, more.entries[config].time_us) for config in both)
-        ratios = [before / after for before, after in pairs if before and after]
-        scale = statistics.median(ratios) if ratios else 1.0
-        scaled = {
-            config: entry
-            if entry.time_us is None
-            else replace(entry, time_us=entry.time_us * scale, times_us=tuple(us * scale for us in entry.times_us))
-            for config, entry in more.entries.items()
-        }
-        vendor_us = self.vendor_us
-        if vendor_us is None and more.vendor_us is not None:
-            vendor_us = more.vendor_us * scale
-        return Trials(self.problem, scaled | dict(self.entries), vendor_us)
-
-    @property
-    def name(self) -> str:
-        """Of its files, without what they end in."""
-        return f"{self.problem.shape}-{self.problem.trans}"
-
-
-def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
-    """All problems, in an order that is fair at every length: both types of a shape follow each other. In
-    float alone where they need not be `ieee`."""
-    dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
-    shapes = (*_at_first(random.Random(SEED)), *_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4)))
-    return [Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes]
-
-
-def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Shapes and transposes of all kinds."""
-    everything = (1, 16384)
-    shapes = [*DEEPBENCH]
-    shapes += _drawn(rng, 72, everything, everything, everything)
-    shapes += _drawn(rng, 28, (64, 4096), (64, 4096), (64, 4096))
-    shapes += ("x".join(str(2 * _size(rng, 16, 2048) + 1) for _ in range(3)) for _ in range(16))
-    shapes += _drawn(rng, 12, (8, 256), (8, 256), (8192, 200_000))  # long k, small C
-    shapes += _drawn(rng, 6, (8192, 100_000), (2, 128), (16, 2048))  # long and narrow C
-    shapes += _drawn(rng, 6, (2, 128), (8192, 100_000), (16, 2048))
-    shapes += _drawn(rng, 8, (1024, 12288), (1024, 12288), (8, 96))  # short k, large C
-    rng.shuffle(shapes)
-    return ((shape, rng.choices(("nn", "nt", "tn", "tt"), (46, 18, 18, 18))[0]) for shape in shapes)
-
-
-def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Kinds that look-ups were worst at: large with rows that are not aligned, and hardly any k. None is near a shape
-    that `untuned.py` times."""
-    for shape in _drawn(rng, 24, (192, 8192), (192, 8192), (192, 16384), FEWEST_STEPS):
-        yield shape, rng.choice(("nn", "nt", "tn", "tt"))
-    for shape in _drawn(rng, 8, (512, 8192), (512, 8192), (1, 8)):
-        yield shape, rng.choice(("nn", "nt", "tn", "tt"))
-
-
-def _last(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """And again: narrow ones, and more with hardly any k or of middle and large sizes. None is near a shape
-    that `untuned.py` times."""
-    narrow, wide = (1, 16), (64, 16384)
-    shapes = [*_drawn(rng, 12, narrow, wide, wide), *_drawn(rng, 12, wide, narrow, wide)]
-    shapes += [*_drawn(rng, 8, (256, 8192), (256, 8192), (1, 8)), *_drawn(rng, 16, *[(64, 8192)] * 3, MIDDLE_STEPS)]
-    return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
-
-
-def _size(rng: random.Random, low: float, high: float) -> int:
-    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
-
-
-def _drawn(
-    rng: random.Random, count: int, m: tuple[int, int], n: tuple[int, int], k: tuple[int, int], fewest: float = 0
-) -> Iterator[str]:
-    while count:
-        sizes = _size(rng, *m), _size(rng, *n), _size(rng, *k)
-        if fewest <= math.prod(sizes) <= MOST_STEPS:
-            count -= 1
-            yield "x".join(map(str, sizes))
 
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
@@ -264,7 +151,7 @@ def measured(
     for config in configs:
         best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
         tried = bench.try_variant(config, STOP_OVER * best_us)
-        entries[config] = entry_of(tried)
+        entries[config] = Entry.of(tried)
         if tried.fault:
             break
     return vendor_us, entries
@@ -303,15 +190,15 @@ def measure(
                 continue  # all are known
             begin = time.monotonic()
             vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
-            file.write(_line(Trials(problem, entries, vendor_us)))
+            file.write(line_of(Trials(problem, entries, vendor_us)))
             file.flush()
             best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
             spent = time.monotonic() - begin
             print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
             if any(entry.status == "crashed" for entry in entries.values()):
                 pool.terminate()  # the device is in error for this process: on with another one
-                again = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
-                os.execv(sys.executable, again)
+                command = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
+                os.execv(sys.executable, command)
             if time.monotonic() > end:
                 pool.terminate()
                 break
@@ -334,102 +221,10 @@ def search(path: Path, trials: int, seconds: float, share: slice) -> None:
             except TuningError as error:
                 print(f"{problem}: {error}", file=sys.stderr, flush=True)
                 continue
-            file.write(_line(_trials(read_cache_file(record), found.best.vendor_us)))
+            file.write(line_of(trials_of(read_cache_file(record), found.best.vendor_us)))
             file.flush()
             best = f"best {found.best.median_us:.2f} us, {found.best.config}"
             print(f"{problem}: {found.trials} trials, {best}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
-
-
-def _line(trials: Trials) -> str:
-    """As `read` takes it."""
-    problem, entries = trials.problem, [[str(config), entry.packed()] for config, entry in trials.entries.items()]
-    row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
-    row |= {"accuracy": problem.accuracy.value, "vendor_us": trials.vendor_us, "trials": entries}
-    return json.dumps(row) + "\n"
-
-
-def read(path: Path) -> Iterator[Trials]:
-    """All problems of a file of `measure` or `search`, or of the packed files of a folder."""
-    if path.is_dir():
-        for packed in sorted(path.glob("*.tar.xz")):
-            with tarfile.open(packed) as archive:
-                texts = {member.name: _text(archive, member) for member in archive if ".t4." not in member.name}
-            vendors = json.loads(texts.pop(VENDORS, "{}"))
-            yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
-        return
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
-        problem = Problem.parse(row["shape"], row["dtype"], row["trans"], row.get("accuracy", Grade.IEEE))
-        yield Trials(problem, entries, row.get("vendor_us"))
-
-
-def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    extracted = archive.extractfile(member)
-    assert extracted is not None
-    return extracted.read().decode()
-
-
-def _unpacked(text: str, vendor_us: float | None) -> Trials:
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(text)
-        file.flush()
-        return _trials(read_cache_file(Path(file.name)), vendor_us)
-
-
-def _trials(recording: Recording, vendor_us: float | None) -> Trials:
-    _, *kind = recording.kernel_name.split()
-    problem = Problem.parse("x".join(map(str, recording.problem_size)), *kind)
-    entries = {}
-    for point, entry in recording.entries.items():
-        values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
-        entries[config_of(values)] = entry
-    return Trials(problem, entries, vendor_us)
-
-
-def pack(paths: Sequence[Path], folder: Path) -> None:
-    """Write the archives, the same bytes for the same trials."""
-    folder.mkdir(parents=True, exist_ok=True)
-    by_problem: dict[Problem, Trials] = {}
-    for each in (each for path in paths for each in read(path)):
-        before = by_problem.get(each.problem)
-        by_problem[each.problem] = before.with_more(each) if before else each
-    found = [*by_problem.values()]
-    for kind in dict.fromkeys(name_of(each.problem.dtype, each.problem.accuracy) for each in found):
-        texts = {VENDORS: ""}
-        vendors: dict[str, float] = {}
-        of_kind = (each for each in found if name_of(each.problem.dtype, each.problem.accuracy) == kind)
-        for each in sorted(of_kind, key=lambda each: each.name):
-            if each.vendor_us is not None:
-                vendors[each.name] = each.vendor_us
-            texts |= _as_files(each)
-        texts[VENDORS] = json.dumps(vendors, indent=1) + "\n"
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w:xz", preset=9 | lzma.PRESET_EXTREME) as tar:
-            for name, text in texts.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(text.encode())
-                tar.addfile(member, io.BytesIO(text.encode()))
-        (folder / f"{kind.replace(' ', '-')}.tar.xz").write_bytes(archive.getvalue())
-
-
-def _as_files(trials: Trials) -> dict[str, str]:
-    """A Kernel Tuner cache file and a T4 file."""
-    found, problem = given(trials.entries), trials.problem
-    points: dict[Any, Entry] = {}
-    for config, entry in trials.entries.items():
-        point = found.point_of(config)
-        assert point is not None
-        points[point] = entry
-    size, kernel = (problem.m, problem.n, problem.k), f"gemm {problem.kind}"
-    recording = Recording(KNOWN["nvidia-h200"].name, kernel, size, found.space.dimensions, points)
-    texts = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
-            path = Path(folder) / f"{trials.name}{suffix}"
-            write(path, recording)
-            texts[path.name] = path.read_text()
-    return texts
 
 
 def main() -> None:

@@ -9,29 +9,24 @@ the factors, and how well the model ranks each shape with factors fitted to all 
 
 import argparse
 import math
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import optuna
 from numpy.typing import NDArray
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial
-from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import families
 from tilewright.codegen.leaf import Value
-from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.search.candidates import config_of
+from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.recording.files import Recording
+from tilewright.tuner.recording.journals import read_journal
+from tilewright.tuner.search.candidates import FAMILY, config_of
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.policies import policy_of
 
-DEVICE = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
+DEVICE = KNOWN["nvidia-h200"]
 LEAST = 30
 """Variants of a family that a shape needs to count."""
 RIDGE = 30.0
@@ -61,34 +56,33 @@ class Shape:
         return weights * (WEIGHT / weights.sum())
 
 
-def known(trials: Iterable[FrozenTrial], name: str) -> Iterator[tuple[Config, float]]:
-    """Config and time of each trial that worked. Those with what families lost since are left out, which is told."""
+def known(recording: Recording, family: str) -> Iterator[tuple[Config, float]]:
+    """Config and time of each variant of a family that worked. Those with what it lost since are left out, which is
+    told."""
     left_out = 0
-    for trial in trials:
-        if trial.value is not None and math.isfinite(trial.value):
+    for point, entry in recording.entries.items():
+        values = recording.values(point)
+        if entry.time_us is not None and values[FAMILY] == family:
             try:
-                yield config_of(trial.params), trial.value
+                yield config_of(values), entry.time_us
             except ConfigError:
                 left_out += 1
     if left_out:
-        print(f"{name}: {left_out} trials of variants that this version does not have are left out")
+        print(f"{recording.problem}: {left_out} trials of variants that this version does not have are left out")
 
 
 def shapes_of(store: Path, family: str) -> list[Shape]:
     """What a store knows about a family."""
     found = []
-    for log in sorted((store / "trials").glob("*.log")):
-        storage = JournalStorage(JournalFileBackend(os.fspath(log)))
-        for name in optuna.get_all_study_names(storage):
-            shape, dtype, trans = name.split()[0].rsplit("-", 2)
-            problem = Problem.parse(shape, dtype, trans)
-            trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
-            tried = list(known((trial for trial in trials if trial.params.get("family") == family), name))
-            if len(tried) >= LEAST:
-                configs = [config for config, _ in tried]
-                model = [math.log(estimate_us(problem, config, DEVICE)) for config in configs]
-                measured = [math.log(us) for _, us in tried]
-                found.append(Shape(f"{shape} {dtype}", configs, np.array(model), np.array(measured)))
+    for path in sorted((store / "trials").glob("*.jsonl")):
+        recording = read_journal(path)
+        problem, tried = recording.problem, list(known(recording, family))
+        if problem is not None and len(tried) >= LEAST:
+            configs = [config for config, _ in tried]
+            model = [math.log(estimate_us(problem, config, DEVICE)) for config in configs]
+            measured = [math.log(us) for _, us in tried]
+            name = f"{problem.shape} {problem.dtype.value}"
+            found.append(Shape(name, configs, np.array(model), np.array(measured)))
     return found
 
 
@@ -135,7 +129,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     stores: list[Path] = parser.parse_args().stores
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     for family in (name for name in families() if policy_of(name).factors):
         shapes = [shape for store in stores for shape in shapes_of(store, family)]
         print(f"{family}: {sum(len(shape.configs) for shape in shapes)} variants of {len(shapes)} shapes")

@@ -19,7 +19,6 @@ from typing import Any
 
 import catboost
 import numpy as np
-from dataset import Trials, read
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
@@ -40,6 +39,7 @@ from tilewright.tuner.search.ranker import (
     trees_of,
     unfitted,
 )
+from trials import Trials, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"

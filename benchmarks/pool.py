@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-from dataset import POOL, problems
+from dataset import POOL
+from shapes import problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ShapeError
 from tilewright.codegen.families import family_named

@@ -62,9 +62,9 @@ def taken_over(results: Results, first: Path, head: Row) -> None:
     document: dict[str, Any] = json.loads(first.read_text()) if first.exists() else {}
     if any(document.get(key) != head[key] for key in ("ranker", "device", "effort", "versions")):
         return
-    configs = {(r["m"], r["n"], r["k"], r["dtype"], r["trans"]): r["tuned"] for r in document["rows"] if "tuned" in r}
+    configs = {results.problem_of(row): row["tuned"] for row in document["rows"] if "tuned" in row}
     for problem, row in results.own.items():
-        found = configs.get((problem.m, problem.n, problem.k, problem.dtype.value, problem.trans))
+        found = configs.get(problem)
         if found and not row.get("winners"):
             row["winners"] = [found]
 

@@ -187,7 +187,7 @@ def load(path: Path, folder: Path) -> Case:
     name = path.name.removesuffix(".gz").removesuffix(".json")
     plain = folder / f"{name}.json"
     write_cache_file(plain, recording)
-    return Case(name, recording, recording.space(), plain, recording.best()[1])
+    return Case(name, recording, recording.space(), plain, recording.best_us)
 
 
 def versions() -> dict[str, str]:

@@ -29,9 +29,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataset import MOST_STEPS, SHARE_HELP, share_of
-from dataset import problems as training
+from dataset import SHARE_HELP, share_of
 from filelock import FileLock
+from shapes import MOST_STEPS
+from shapes import problems as training
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
@@ -117,19 +118,20 @@ class Results:
             write_whole(self.path, (json.dumps(self.document, indent=1) + "\n").encode())
         return found
 
+    @staticmethod
+    def problem_of(row: Row) -> Problem:
+        """What a row is of."""
+        return Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
+
     def _read(self) -> dict[Problem, Row]:
         document = json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
-        rows = {_key(row): row for row in document["rows"]}
-        return {problem: rows.get(str(problem), _sizes(problem)) for problem in self.problems}
+        rows = {self.problem_of(row): row for row in document["rows"]}
+        return {problem: rows.get(problem, _sizes(problem)) for problem in self.problems}
 
 
 def _sizes(problem: Problem) -> Row:
     names: Row = {"m": problem.m, "n": problem.n, "k": problem.k}
     return names | {"dtype": problem.dtype.value, "trans": problem.trans}
-
-
-def _key(row: Row) -> str:
-    return str(Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"]))
 
 
 def head_of(device: Device, **more: Any) -> Row:

@@ -14,7 +14,6 @@ import click
 from ..codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LayoutError, ShapeError, TilewrightError
 from ..runtime.files import OutputWarning
 from ..tuner.ending import UNSEEN
-from . import options
 from .bench import bench_command
 from .devices import devices_command
 from .emit import emit_command
@@ -39,7 +38,7 @@ class _Commands(click.Group):
             raise click.exceptions.Abort from error
 
 
-@click.group(cls=_Commands, context_settings=options.CONTEXT)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="tilewright")
 def commands() -> None:
     """Generate, tune and run tiled CUDA matrix-multiplication kernels.

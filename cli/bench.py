@@ -80,11 +80,10 @@ def bench_command(
     with progress.drawn():
         limits = {"seconds": seconds, "turn_seconds": turns}
         result = bench(problems, progress, device=info.selector, store=store, config=config, **limits)
-    writers = [(json_file, save, bench_json(result)), (markdown, save, bench_markdown(result))]
-    for file, write, text in writers:
+    for file, text in ((json_file, bench_json(result)), (markdown, bench_markdown(result))):
         if file:
             with spared(file):
-                write(file, text)
+                save(file, text)
     show_bench(console, result)
     if plot_file and any(row.ok for row in result.rows):
         with spared(plot_file):

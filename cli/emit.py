@@ -31,7 +31,7 @@ _NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHE
 @options.keys
 @options.device
 @click.option("--config", "config_text", help="Emit this variant, family:tile,name=value, instead of the tuned one.")
-@click.option("--name", default="gemm", show_default=True, help="Name of the functions and of the files.")
+@click.option("--name", default="gemm", help="Name of the functions and of the files.")
 @click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
 @click.option("--split", is_flag=True, help="One file for each kernel.")
 @click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")

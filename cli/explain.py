@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,8 +45,9 @@ def explain_command(
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
+    spaces: Path | None,
     as_json: bool,
-    **folders: Any,
+    store: Path | None,
 ) -> None:
     """Say what a search would try and leave out, and which record a look-up takes.
 
@@ -59,13 +61,13 @@ def explain_command(
     if not shapes:
         raise click.UsageError("explain needs --shape")
     problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
-    store, spaces = Store(folders["store"]), folders["spaces"]
-    devices, notes = targets(arches, keys, device, store)
+    shelf = Store(store)
+    devices, notes = targets(arches, keys, device, shelf)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     for problem, info in itertools.product(problems, devices):
         check_tunable(problem, info)
-    told = [explain(problem, info, store, spaces) for info in devices for problem in problems]
+    told = [explain(problem, info, shelf, spaces) for info in devices for problem in problems]
     if as_json:
         click.echo(json.dumps([_json(each) for each in told], indent=1))
         return

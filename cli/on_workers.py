@@ -160,9 +160,7 @@ def tuned_on_workers(
         for problem in problems:
             check_tunable(problem, info, given["configs"])
         if skip_tuned:
-            left = options.untuned(problems, info, store.root)
-            say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
-            problems = left
+            problems = options.left_of(console, problems, info, store.root)
         if not problems:
             return 0
         store.make()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from ..codegen import arch
 from ..codegen.errors import ConfigError, check_path
@@ -20,6 +21,7 @@ from ..runtime.store.store import Store
 from ..tuner.bench.suites import MAX_PROBLEMS, suite_problems
 from ..tuner.result import EFFORTS
 from ..tuner.search.nearest import nearest
+from .tables import say
 
 
 class _Path(click.Path):
@@ -56,8 +58,6 @@ def _sizes(text: str) -> range:
     return range(start, stop + 1, step)
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
-"""Settings of every command."""
 FILE = _NewFile(path_type=Path)
 ARCHES = ", ".join(name for name in arch.ARCHES if name != "host")
 _EFFORT = click.Choice(list(EFFORTS))
@@ -146,6 +146,13 @@ def chosen(selector: str) -> DeviceInfo:
     if choice.notice:
         click.echo(f"note: {choice.notice}", err=True)
     return choice.info
+
+
+def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
+    """The untuned ones, and a line that tells how many are not."""
+    left = untuned(problems, info, store)
+    say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
+    return left
 
 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:

@@ -41,6 +41,7 @@ class Shown:
         self.console = console
         self.begun_s = time.monotonic()
         self.done = self.total = 0
+        self._said_s = 0.0
 
     def texts(self) -> list[str]:
         """The figures in words, a line each."""
@@ -50,6 +51,12 @@ class Shown:
         """Print the figures where nothing is drawn."""
         if not self.console.is_interactive:
             say(self.console, "; ".join(self.texts()))
+
+    def line_in_time(self) -> None:
+        """The same every few seconds."""
+        if time.monotonic() - self._said_s >= LINE_EVERY_S:
+            self._said_s = time.monotonic()
+            self.line()
 
     def drawn(self) -> AbstractContextManager[object]:
         """On a terminal the figures are drawn in place as long as this context lasts."""
@@ -73,7 +80,6 @@ class TuneShown(Shown, Progress):
         self._causes: Counter[str] = Counter()
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
-        self._said_s = 0.0
 
     def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
         """The opening line."""
@@ -99,9 +105,7 @@ class TuneShown(Shown, Progress):
         self._best = best
         if tried.record.status is not Status.OK:
             self._causes[tried.record.status.value] += 1
-        if time.monotonic() - self._said_s >= LINE_EVERY_S:
-            self._said_s = time.monotonic()
-            self.line()
+        self.line_in_time()
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
         """The closing line."""
@@ -193,7 +197,7 @@ class WorkersShown(Shown, Told):
         """On stderr: what is found is on stdout."""
         click.echo(f"note: {plain(text)}", err=True)
 
-    def begun(self, problem: Problem, worker: str, trials: int, resumed: int) -> None:
+    def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         """Among those that run."""
         self._running[problem] = [resumed, trials, None, ""]
         if resumed:
@@ -208,9 +212,7 @@ class WorkersShown(Shown, Told):
         time_us = told.entry.time_us
         if time_us is not None and (running[2] is None or time_us < running[2]):
             running[2:] = time_us, told.variant
-        if time.monotonic() - self._said_s >= LINE_EVERY_S:
-            self._said_s = time.monotonic()
-            self.line()
+        self.line_in_time()
 
     def ended(self, result: Result) -> None:
         """A line, and the results so far as JSON: whatever comes, they are not lost."""

@@ -17,10 +17,8 @@ if TYPE_CHECKING:  # only then: what a page is made of is slow to import
     from ..tuner.report.counters import Counter
     from ..tuner.report.tuning import Tuning
 
-_READ = options.NAMED
 
-
-@click.command("report", context_settings=options.CONTEXT)
+@click.command("report")
 @click.option("--shape", help="Of this tuning: MxNxK, or one number for a cube.")
 @options.dtype
 @options.trans
@@ -28,9 +26,13 @@ _READ = options.NAMED
 @click.option(
     "--device-key", help="Device of the tuning, such as nvidia-h200 [default: this machine's, else the only]."
 )
-@click.option("--recording", type=_READ, help="Take the trials from a file of tune --record, which tells the shape.")
-@click.option("--results", type=_READ, help="Take winner and duel from a file of tune --json.")
-@click.option("--bench", "benches", multiple=True, type=_READ, help="Report a file of bench --json. Repeatable.")
+@click.option(
+    "--recording", type=options.NAMED, help="Take the trials from a file of tune --record, which tells the shape."
+)
+@click.option("--results", type=options.NAMED, help="Take winner and duel from a file of tune --json.")
+@click.option(
+    "--bench", "benches", multiple=True, type=options.NAMED, help="Report a file of bench --json. Repeatable."
+)
 @click.option("--ncu", is_flag=True, help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
 @click.option("-o", "--output", type=options.FILE, default=Path("report.html"), help="The page.")
 @options.store

@@ -20,7 +20,7 @@ from ..tuner.bench.report import Column, figure
 from ..tuner.bench.rows import TITLES
 from ..tuner.measure.decide import NAIVE, Contender
 from ..tuner.recording.replay import Replayed
-from ..tuner.result import Result
+from ..tuner.result import Result, load_command
 from ..tuner.search.candidates import ABSENT
 from .tables import say, table
 
@@ -123,7 +123,7 @@ def summary(result: Result) -> list[str]:
         f"seconds: compile {phases.compile_s:.1f}, verify {phases.verify_s:.1f}, time {phases.time_s:.1f}, "
         f"sampler {result.sampler_s:.1f}{idle}; {result.compilers} compile processes{busy}",
     ]
-    if math.isfinite(result.guessed_us) and not result.named:
+    if result.guessed_us is not None and not result.named:
         lines.append(f"the best of the first 16 guesses took {figure(result.guessed_us)} us")
     end_to_end = result.best.measurement.end_to_end_us if result.best.measurement else None
     if end_to_end is not None and not result.device.arch.is_host:
@@ -135,16 +135,12 @@ def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int
     """A command in the shell and one in Python that use the winner; on the processor, no file for a GPU."""
     dtype, trans, kept = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
     turned = f" --trans {trans}" if trans != "nn" else ""
-    coarser = problem.accuracy is not Grade.IEEE
-    accuracy = f" --accuracy {problem.accuracy}" if coarser else ""
+    accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
     emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
     emit += f"{kept} -o out"
     show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{kept}"
-    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{dtype}"'
-    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if turned else ""
-    arguments += f', accuracy="{problem.accuracy}"' if coarser else ""
-    arguments += f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
-    python = f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}"
+    where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
+    python = load_command(problem, where)
     broken = python.replace("; ", "\n", 1)  # which the shell and Python take as well
     return show if info.arch.is_host else emit, python if len(python) + 2 <= width else broken
 
@@ -154,7 +150,7 @@ def show_replay(console: Console, found: Replayed) -> None:
     recording = found.recording
     size = "x".join(map(str, recording.problem_size))
     say(console, f"{recording.kernel_name} {size}, recorded on {recording.device_name}", style="bold")
-    optimum_us = recording.best()[1]
+    optimum_us = recording.best_us
     space = recording.space()
     varied = {dimension.name for dimension in space.dimensions if len(dimension.choices) > 1}
     best_us = math.inf
@@ -186,7 +182,7 @@ def result_json(result: Result) -> dict[str, Any]:
         **asdict(result.phases),
         "compile_processes": result.compilers,
         "variants_per_second": (result.trials - result.resumed) / result.seconds,
-        "best_of_first_16_us": result.guessed_us if math.isfinite(result.guessed_us) else None,
+        "best_of_first_16_us": result.guessed_us,
     }
 
 

@@ -1,5 +1,6 @@
 """Which devices a command is about that needs none of them here: by architecture, by key, or the one of the machine."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,9 +19,7 @@ def targets(
     Raises ConfigError, DeviceError."""
     if not arches and not keys:
         return [options.chosen(device)], []
-    recorded: dict[str, int] = {}
-    for record in store.records():
-        recorded[record.device] = recorded.get(record.device, 0) + 1
+    recorded = Counter(record.device for record in store.records())
     rows = [arch_named(arch) for arch in arches]
     check(all(not row.is_host for row in rows), "--arch names a GPU's architecture, got 'host'")
     found = [_keyed(key, tuple(recorded), [row.name for row in rows]) for key in keys]

@@ -14,7 +14,7 @@ from ..codegen.problem import Problem
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
-from ..tuner.recording.replay import replay
+from ..tuner.recording.replay import TRIALS, replay
 from ..tuner.result import EFFORTS, Result
 from ..tuner.tune import tune
 from . import options
@@ -26,12 +26,10 @@ from .tables import new_console, plain, say
 from .trials import TrialsFile
 
 _SAMPLER_HELP = "gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS."
-REPLAY_TRIALS = 200
-"""Trials of a search in a recording where --trials does not say."""
 _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 
 
-@click.command("tune", context_settings=options.CONTEXT)
+@click.command("tune")
 @options.problems
 @click.option("--skip-tuned", is_flag=True, help="Leave out what has a record of this device: goes on with a suite.")
 @click.option("--device", default="auto", help="auto, cuda, cuda:N, host, or replay:FILE for a recorded run.")
@@ -39,7 +37,7 @@ _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 @options.effort
 @click.option("--trials", type=click.IntRange(1), help="Most variants tried; overrides --effort.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Most seconds a shape; overrides --effort.")
-@click.option("--sampler", default="gp", show_default=True, help=_SAMPLER_HELP)
+@click.option("--sampler", default="gp", help=_SAMPLER_HELP)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the sampler's random numbers.")
 @options.spaces
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
@@ -89,9 +87,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         check_tunable(problem, info, given["configs"])
     console = new_console()
     if skip_tuned:
-        left = options.untuned(problems, info, given["store"])
-        say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
-        problems = left
+        problems = options.left_of(console, problems, info, given["store"])
     if len(problems) > 1:
         seconds = given["seconds"] or EFFORTS[given["effort"]].seconds
         say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
@@ -156,6 +152,5 @@ def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, 
     file = check_path("replay:", name)
     assert file is not None
     recording = read_cache_file(file)
-    trials = trials or REPLAY_TRIALS
-    found = replay(recording, sampler=sampler, trials=trials, seconds=seconds or math.inf, seed=seed)
+    found = replay(recording, sampler=sampler, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
     show_replay(new_console(), found)

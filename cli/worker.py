@@ -11,7 +11,7 @@ from .on_workers import KEYS, MISSING, SCHEDULER, Workers, devices_here, install
 from .tables import plain
 
 
-@click.command("worker", context_settings=options.CONTEXT)
+@click.command("worker")
 @click.option("--scheduler", required=True, help=SCHEDULER)
 @click.option("--workers", type=Workers(), default="auto", help="So many devices; auto: every GPU of this machine.")
 @options.device

@@ -1,9 +1,10 @@
 """A run's limits, what it found, and who is told while it goes on."""
 
+import shlex
 from dataclasses import dataclass
 
 from ..codegen.config import Config
-from ..codegen.problem import Problem
+from ..codegen.problem import Grade, Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record
 from .measure.decide import Contender
@@ -24,6 +25,14 @@ class Budget:
 
 EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(600, 45.0), "full": Budget(100_000, 900.0)}
 """What `--effort` means."""
+
+
+def load_command(problem: Problem, more: str = "") -> str:
+    """A command of the shell that loads what runs for a problem; `more` is further arguments of `load`."""
+    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{problem.dtype.value}"'
+    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
+    arguments += "" if problem.accuracy is Grade.IEEE else f', accuracy="{problem.accuracy}"'
+    return f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}{more}))')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +67,8 @@ class Result:
     """Seconds in which it had nothing in hand. None without a worker."""
     compilers: int
     """Processes that compiled, 0 without isolation."""
-    guessed_us: float
-    """Best time among the first 16 guesses, infinity where none worked."""
+    guessed_us: float | None
+    """Best time among the first 16 guesses, None where none worked."""
     stopped: str
     """What ended the search: trials, seconds, space, interrupt or crashes."""
     sampler: str = ""

@@ -26,7 +26,6 @@ from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan, check_tunable, named, searched
 from .recording.entry import Entry
 from .recording.files import Recording, t4_path, write_both
-from .recording.replay import entry_of
 from .result import EFFORTS, Budget, Progress, Result
 from .search.space import Point
 
@@ -130,9 +129,8 @@ def tune(
                     raise KeyboardInterrupt
                 raise TuningError(run.why_nothing(problem, info, stopped, shelf.root / "trials"))
             duelled = time.monotonic()
-            duel = run.duel(evaluator, info, run.ranking(plan.keep, plan.stored), started + budget.seconds - duelled)
-        busy_share, idle_s = _use(evaluator, time.monotonic() - duelled)
-        compilers = len(evaluator.compilers) if isinstance(evaluator, Isolated) else 0
+            duel = run.duel(evaluator, info, run.ranking(), started + budget.seconds - duelled)
+        busy_share, idle_s = evaluator.use(time.monotonic() - duelled)
         contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
         best = decided(problem, info, contenders, versions, _told(effort, budget))
         if not configs or best.config in configs:
@@ -151,8 +149,8 @@ def tune(
         seconds=time.monotonic() - started,
         busy_share=busy_share,
         idle_s=idle_s,
-        compilers=compilers,
-        guessed_us=min((entry.time_us or math.inf for entry in [*run.outcomes.values()][:16]), default=math.inf),
+        compilers=len(evaluator.compilers),
+        guessed_us=min((each.time_us for each in [*run.outcomes.values()][:16] if each.time_us), default=None),
         stopped=stopped,
         sampler="" if configs else sampler,
         seed=seed,
@@ -255,7 +253,7 @@ class _Run:
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.plan.found.point_of(tried.record.config)
         assert point is not None
-        self.entries[point] = entry = entry_of(tried)
+        self.entries[point] = entry = Entry.of(tried)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us
@@ -287,14 +285,12 @@ class _Run:
 
     def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
         """All trials, those of earlier runs first."""
-        kernel, size = f"gemm {problem.kind}", (problem.m, problem.n, problem.k)
-        dimensions = self.plan.found.space.dimensions
-        return Recording(info.name, kernel, size, dimensions, self.outcomes)
+        return Recording.of(problem, info.name, self.plan.found.space.dimensions, self.outcomes)
 
-    def ranking(self, keep: int, stored: Sequence[Config]) -> list[Config]:
+    def ranking(self) -> list[Config]:
         """The fastest so far, and what the store had."""
-        ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[:keep]
-        return ranked + [config for config in stored if config in self.times and config not in ranked]
+        ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[: self.plan.keep]
+        return ranked + [config for config in self.plan.stored if config in self.times and config not in ranked]
 
     def duel(self, evaluator: Evaluator, info: DeviceInfo, ranking: list[Config], left_s: float) -> Duel:
         """The best side by side, with the simplest config and the vendor's library."""
@@ -326,15 +322,3 @@ class _Run:
 def _counted(outcomes: Mapping[Point, Entry]) -> list[tuple[str, int]]:
     """How many ended in which status, most first."""
     return Counter(entry.status for entry in outcomes.values()).most_common()
-
-
-def _use(evaluator: Evaluator, duel_s: float) -> tuple[float | None, float | None]:
-    """The share of the time after ten seconds in which the worker was busy, and the seconds in which it was idle."""
-    if not isinstance(evaluator, Isolated):
-        return None, None
-    whole_s, late = time.monotonic() - evaluator.started, evaluator.started + 10.0
-    busy_s = sum(end - begin for begin, end in evaluator.spans)
-    busy_late_s = sum(max(0.0, end - max(begin, late)) for begin, end in evaluator.spans)
-    # The duel waits for the variants under way, which are counted already: hence the limits.
-    share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
-    return share, max(0.0, whole_s - busy_s - duel_s)

@@ -20,8 +20,6 @@ _PLAN = TimingPlan(0.0, 0.0, 100.0, 0.0, 1, 1, 0.0, 1)
 _ROUNDS = 5
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
-
-
 _MOST_BYTES = 1 << 30
 """Of random operands: memory that was allocated for them stays with the array library."""
 

@@ -31,6 +31,7 @@ from tilewright.runtime.device.protocol import Device, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.store.versions import versions_of
 from tilewright.tuner.bench.concatenated import Concatenated
+from tilewright.tuner.bench.rows import finite
 from tilewright.tuner.measure.decide import paired
 
 VARIANTS = {
@@ -189,7 +190,7 @@ def race(
         rows.append({
             "size": size, "accuracy": str(grade), "contender": name, "config": words or None, "us": us,
             "tflops": problem.flops / us / 1e6, "time_over_ours": ratio, "interval": within,
-            "error_elementwise": number(elementwise), "error_normwise": number(normwise),
+            "error_elementwise": finite(elementwise), "error_normwise": finite(normwise),
             "rounds": len(samples[name]), "clock_mhz": clock_mhz,
         })  # fmt: skip
         over = "" if ratio is None else f", {ratio:.3f} x our time"
@@ -206,11 +207,6 @@ def errors_of(device: Device, data: Data, name: str, grade: Grade, lined_up: dic
             return np.nan, np.nan
         lined_up[LONG](*data.operands, 1.0, 0.0)  # the limbs that it multiplies are of other data by now
     return data.errors(device, lined_up[name])
-
-
-def number(value: float) -> float | None:
-    """None for what JSON has no word for."""
-    return value if np.isfinite(value) else None
 
 
 def versions(device: Device) -> dict[str, str]:

@@ -26,7 +26,7 @@ BEST = Record(PROBLEM, INFO.key, NAIVE, Status.OK, measurement=TIMES, accuracy=R
 CONTENDERS = (Contender(NAIVE, TIMES, RIGHT, 1.1, (1.0, 1.2)), Contender(None, TIMES, RIGHT, 1.0, (1.0, 1.0)))
 RESULT = Result(
     PROBLEM, INFO, BEST, CONTENDERS, 7, 3, (("ok", 4),), (("too large", 9),), Phases(1.0, 2.0, 3.0), 0.5, 9.0, None,
-    0.1, 2, math.inf, "trials", "gp",
+    0.1, 2, None, "trials", "gp",
 )  # fmt: skip
 SAID: list[Message] = [
     Asks("a", 3, "tcp://127.0.0.1:1", INFO, (("driver", "x"), ("generator", "y"))),

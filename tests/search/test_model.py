@@ -4,6 +4,7 @@ import math
 import random
 import runpy
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.leaf import Edge, Value
 from tilewright.codegen.problem import Problem
+from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.search.candidates import candidates, config_of, read_spaces
+from tilewright.tuner.search.candidates import candidates, config_of, given, read_spaces
+from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.policies import policy_of
 
@@ -157,6 +160,22 @@ def test_they_order_what_they_were_not_fitted_to(family: str, shape: str, dtype:
     assert after[0] > before[0]  # the rank correlation
     assert after[1] <= before[1] + 0.01  # the best of the first 16
     assert after[1] < 1.04
+
+
+def test_the_fit_reads_what_searches_wrote(tmp_path: Path) -> None:
+    configs = tuple(parse(f"simt:64x128x{k},slices={s},stages=2") for k in (8, 16) for s in (1, 2))
+    problem, found = Problem.parse("1000"), given((*configs, parse("tiled")))
+    kept = Journal.of(tmp_path / "trials", problem, "nvidia-h200", (), found.space)
+    for place, config in enumerate(found.configs):
+        point = found.point_of(config)
+        assert point is not None
+        kept.add(point, Entry("ok", 10.0 + place) if place else Entry("timeout"), datetime.now())
+    shapes_of = script()["shapes_of"]
+    assert shapes_of(tmp_path, "simt") == []  # too few
+    shapes_of.__globals__["LEAST"] = 3
+    (shape,) = shapes_of(tmp_path, "simt")
+    assert (shape.name, shape.configs) == ("1000x1000x1000 float", [*configs[1:]])
+    assert list(np.exp(shape.measured)) == pytest.approx([11.0, 12.0, 13.0])
 
 
 def test_the_fit_finds_factors_that_were_planted() -> None:

@@ -1,6 +1,5 @@
 """One shape, timed as the library would run it against the vendor's libraries. Runs in the process of the device."""
 
-import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from ..search.nearest import nearest
 from ..vendor import faster
 from .errors import broken_promise, error_kinds
 from .rivals import meets, rival
-from .rows import GIVEN, TITLES, BenchRow, KindError, Rival
+from .rows import GIVEN, TITLES, BenchRow, KindError, Rival, finite
 
 ROUNDS = 7
 """Rounds at least."""
@@ -84,7 +83,7 @@ class _Contest:
         verifier = Verifier(self.device, self.problem, seed=101)
         reason = self._checked(verifier, _OURS, self._contenders[_OURS])
         if reason:
-            worst = _finite(self._errors[_OURS])
+            worst = finite(self._errors[_OURS])
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_over_bound=worst)
         plan = TimingPlan.side_by_side(self.device)
         timer = Timer(self.device, self.problem, seed=103, plan=plan)
@@ -191,7 +190,7 @@ class _Contest:
             us=statistics.median(samples[key]),
             ratio=ratio,
             interval=interval,
-            error_over_bound=_finite(self._errors[key]),
+            error_over_bound=finite(self._errors[key]),
             eager_us=statistics.median(eager[key]),
             fixed_us=fixed.get(key),
             between_us=median(between[key]),
@@ -199,7 +198,3 @@ class _Contest:
             between_interval=between_interval,
             eager_ratio=paired(eager[key], eager[_OURS])[0],
         )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

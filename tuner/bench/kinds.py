@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from ...codegen.problem import Grade
-from .rows import TITLES, BenchResult, BenchRow, KindError
+from .rows import TITLES, BenchResult, BenchRow, KindError, finite
 
 _OURS = "ours"
 
@@ -14,7 +14,7 @@ def error_kinds_json(row: BenchRow) -> dict[str, Any] | None:
     was measured; an error that is no finite number is null."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for each in row.error_kinds:
-        errors = {"elementwise": _finite(each.elementwise), "normwise": _finite(each.normwise)}
+        errors = {"elementwise": finite(each.elementwise), "normwise": finite(each.normwise)}
         found.setdefault(each.kind, {})[each.contender] = errors
     return found or None
 
@@ -68,7 +68,3 @@ def kinds_table(result: BenchResult) -> list[list[str]]:
             pairs = ((f"{each.elementwise:.3g}", f"{each.normwise:.3g}") if each else ("", "") for each in found)
             rows.append([shape, kind, *(cell for pair in pairs for cell in pair)])
     return [["M x N x K", "data", *head], *rows]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

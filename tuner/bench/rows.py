@@ -1,5 +1,6 @@
 """What timing a list of shapes against other libraries found."""
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ halves or bfloat16s by cuBLAS, three or six times as long along k, with all that
 cuBLAS with TF32, which no grade of accuracy allows."""
 COARSER = ("tf32",)
 """Those that keep no grade: their speed is no measure of ours."""
+
+
+def finite(value: float) -> float | None:
+    """None for what JSON has no word for."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

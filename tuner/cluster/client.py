@@ -57,7 +57,9 @@ class Tuning:
         """Of those that are done."""
         self.interrupted: list[int] = []
         """Signals that asked for the end."""
-        self._client, self._options, self._told = client, options, told
+        self.client = client
+        """The one in use by now."""
+        self._options, self._told = options, told
         self._seat, self._key = seat_of(device_key), device_key
         self._jobs = [Job(*each) for each in enumerate(problems)]
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
@@ -82,7 +84,7 @@ class Tuning:
         # A name that nobody guesses; events of an earlier connection are not ours any longer.
         self._topic = f"tilewright-{secrets.token_hex(8)}"
         heard, topic = self._heard, self._topic
-        self._client.subscribe_topic(topic, lambda event: heard.put((topic, event[1])))
+        self.client.subscribe_topic(topic, lambda event: heard.put((topic, event[1])))
 
     def run(self, back: Callable[[], Client | None] | None = None) -> None:
         """Until every problem is done or has failed. `back` gives a new client where the scheduler went away; without
@@ -95,7 +97,7 @@ class Tuning:
                     stopped = True
                     self._stop()
                 with self._watched():
-                    if self._lost or self._client.status != "running":
+                    if self._lost or self.client.status != "running":
                         self._reconnect(back)
                     self._look(back is None)
                     self._hand_out()
@@ -112,11 +114,6 @@ class Tuning:
             self._told = Told()
             self.interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
-    @property
-    def client(self) -> Client:
-        """The client in use by now."""
-        return self._client
-
     def _look(self, own: bool) -> None:
         """How many devices there are, every few seconds."""
         now = time.monotonic()
@@ -124,7 +121,7 @@ class Tuning:
             return
         self._looked_s = now
         with contextlib.suppress(OSError, RuntimeError):  # the scheduler is gone: seen by the client's status
-            seats = sum(each.get(self._seat, 0) > 0 for each in resources(self._client).values())
+            seats = sum(each.get(self._seat, 0) > 0 for each in resources(self.client).values())
             if seats != self._seats:
                 self._told.workers(seats)
             self._seats = seats
@@ -140,7 +137,7 @@ class Tuning:
             job = self._jobs[number]
             task = Task(self._topic, number, job.problem, tuple(self._options.items()), self._spaces)
             key = f"{self._topic}-{number}-{secrets.token_hex(4)}"
-            job.future = self._client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
+            job.future = self.client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
             job.future.add_done_callback(partial(self._done, number))
 
     def _done(self, number: int, future: Future) -> None:
@@ -220,13 +217,13 @@ class Tuning:
         job.begun = True
         told = json.dumps(self._known.of(job.problem, message.versions))
         # Not waited for: where it died meanwhile, Dask gives the problem to another.
-        self._answering.submit(self._client.run, answer, message.attempt, told, workers=[message.worker])
+        self._answering.submit(self.client.run, answer, message.attempt, told, workers=[message.worker])
 
     def _begun(self, attempt: Attempt, message: Begins) -> None:
         if not self._options.get("configs"):  # variants that a user names are in no journal
             with self._spared():
                 attempt.journal = self._known.journal(attempt.job.problem, attempt.versions, message.dimensions)
-        self._told.begun(attempt.job.problem, attempt.worker, message.trials, message.resumed)
+        self._told.begun(attempt.job.problem, message.trials, message.resumed)
 
     def _tried(self, attempt: Attempt, message: Tells) -> None:
         if attempt.journal is not None:
@@ -302,19 +299,19 @@ class Tuning:
         """The searches that run end with their duels; no other begins."""
         self._waiting.clear()
         with contextlib.suppress(OSError, ValueError):
-            self._client.run(end_searches, self._topic, on_error="ignore")
+            self.client.run(end_searches, self._topic, on_error="ignore")
 
     def _reconnect(self, back: Callable[[], Client | None] | None) -> None:
         """Begin again with another connection: what was told is in the journals."""
         self._told.note(f"the scheduler is gone: waiting {RETURN_S:.0f} s for it; what was measured is kept")
         with contextlib.suppress(OSError, RuntimeError):
-            self._client.close(timeout=1)
+            self.client.close(timeout=1)
         self._hear(0.01)  # the last words of the old one
         client = back() if back else None
         if client is None:
             raise TuningError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
         self._told.note("the scheduler is back: going on")
-        self._client, self._attempts, self._seats, self._looked_s, self._lost = client, {}, 0, -1e9, False
+        self.client, self._attempts, self._seats, self._looked_s, self._lost = client, {}, 0, -1e9, False
         self._subscribe()
         for number in sorted(self._under_way, key=lambda n: self._jobs[n].problem.flops):
             self._jobs[number].future = None

@@ -13,7 +13,7 @@ from ...runtime.store.record import Record
 from ...runtime.store.store import Store
 from ..recording.entry import Entry
 from ..recording.journals import studies
-from ..search.journal import Journal, digest_of, study_of
+from ..search.journal import Journal, digest_of, listed, study_of
 from ..search.nearest import distance
 from ..search.space import Box, Dimension, Point
 
@@ -87,10 +87,9 @@ class Known:
         self, problem: Problem, versions: tuple[tuple[str, str], ...], dimensions: tuple[Dimension, ...]
     ) -> Journal:
         """Where its trials go. Raises StoreError."""
-        listed = [[d.name, list(d.choices)] for d in dimensions]
-        path = self._folder / f"{digest_of(problem, self._key, versions, listed)}.jsonl"
-        self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[path] = listed
-        return Journal.of(self._folder, problem, self._key, versions, Box(dimensions))
+        journal = Journal.of(self._folder, problem, self._key, versions, Box(dimensions))
+        self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[journal.path] = listed(dimensions)
+        return journal
 
     def keep(self, record: Record) -> None:
         """In the store, too. Raises StoreError."""

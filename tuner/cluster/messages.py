@@ -6,9 +6,8 @@ with a StoreError and changes nothing.
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias, cast, get_type_hints
 
@@ -22,6 +21,7 @@ from ...runtime.store.codec import decode, encode
 from ...runtime.store.record import Status
 from ..recording.entry import Entry
 from ..result import Result
+from ..search.journal import listed
 from ..search.space import Dimension, Point
 
 MOST_CHARACTERS = 4 << 20
@@ -134,7 +134,7 @@ class Told:
     def note(self, text: str) -> None:
         """Something to know, in a line."""
 
-    def begun(self, problem: Problem, worker: str, trials: int, resumed: int) -> None:
+    def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         """A worker has it in hand."""
 
     def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
@@ -153,7 +153,7 @@ def written(message: Message) -> str:
     if isinstance(message, Tells):
         fields["entry"] = message.entry.packed()
     elif isinstance(message, Begins):
-        fields["dimensions"] = [[d.name, list(d.choices)] for d in message.dimensions]
+        fields["dimensions"] = listed(message.dimensions)
     elif isinstance(message, Ends):
         fields["result"] = _packed(message.result)
     elif isinstance(message, Asks):
@@ -221,7 +221,6 @@ def device_of(facts: Any) -> DeviceInfo:
 
 def _packed(result: Result) -> dict[str, Any]:
     values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    values["guessed_us"] = result.guessed_us if math.isfinite(result.guessed_us) else 0.0  # JSON has no infinity
     return {name: value.packed() if name == "device" else encode(value) for name, value in values.items()}
 
 
@@ -235,7 +234,7 @@ def _unpacked(told: dict[str, Any]) -> Result:
     good &= first is not None and first.config == best.config and any(c.config is None for c in result.contenders)
     good &= result.seconds > 0 and result.trials >= result.resumed >= 0
     check(good, "a result that does not agree with itself", ConfigError)
-    return replace(result, guessed_us=result.guessed_us or math.inf)
+    return result
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Message]] = {

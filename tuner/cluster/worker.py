@@ -34,8 +34,8 @@ from ..measure.child import Child, ChildDiedError
 from ..measure.decide import NAIVE
 from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
-from ..recording.replay import entry_of
-from ..result import Budget, Progress
+from ..recording.entry import Entry
+from ..result import Budget, Progress, Result
 from ..search.candidates import Candidates
 from ..tune import tune
 from .link import quiet
@@ -165,7 +165,7 @@ class Streamed(Progress):
         """One more. Ends the run, once it is sent, where nobody listens any longer."""
         point = self._found.point_of(tried.record.config)
         assert point is not None
-        entry, phases = entry_of(tried), tried.phases
+        entry, phases = Entry.of(tried), tried.phases
         started = datetime.now() - timedelta(seconds=phases.verify_s + phases.time_s)
         variant = str(tried.record.config)
         self._attempt.say(Tells(self._attempt.name, point, entry, started.isoformat(timespec="seconds"), variant))
@@ -208,7 +208,7 @@ def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
     return Fails(attempt.name, reason)
 
 
-def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Path) -> Any:
+def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Path) -> Result:
     """By `tune` itself, whose store is a folder with what the client knows."""
     task = attempt.task
     options = {name: value for name, value in task.options if name != "configs"}

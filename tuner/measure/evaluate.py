@@ -209,6 +209,7 @@ class InProcess:
     """`Isolated` without processes: everything here, one after the other, for debugging."""
 
     given_up = ""  # a crash would have ended this process
+    compilers = ()
 
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._bench = Bench(open_device(info), problem)
@@ -233,6 +234,10 @@ class InProcess:
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side."""
         return self._bench.duel(configs, rounds, seconds)
+
+    def use(self, duel_s: float) -> tuple[float | None, float | None]:
+        """Unknown."""
+        return None, None
 
     def close(self) -> None:
         """Nothing to end."""

@@ -49,7 +49,7 @@ class Isolated:
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._info, self._problem = info, problem
         self._versions = (("driver", info.driver), ("generator", generator_version()))
-        count = max(1, min(16, (len(os.sched_getaffinity(0)) or 1) - 1))
+        count = max(1, min(16, len(os.sched_getaffinity(0)) - 1))
         self.compilers = [child_for(_COMPILING) for _ in range(count)]
         """Compile processes."""
         self._worker = child_for(_MEASURING)
@@ -65,8 +65,8 @@ class Isolated:
         """The crashes that ended the run."""
         self._begun = 0.0
         self._incumbent: Record | None = None
-        self.started = time.monotonic()
-        self.spans: list[tuple[float, float]] = []
+        self._started = time.monotonic()
+        self._spans: list[tuple[float, float]] = []
         """When the worker had a variant in hand: begin and end of each, by time.monotonic()."""
         self._open_worker()
 
@@ -207,7 +207,7 @@ class Isolated:
 
     def _count_busy(self) -> None:
         now = time.monotonic()
-        self.spans.append((self._begun, now))
+        self._spans.append((self._begun, now))
         self._begun = now  # of the job behind it, if there is one
 
     def _worker_died(self, status: Status, reason: str) -> None:
@@ -264,6 +264,16 @@ class Isolated:
                 kind = ConfigError if isinstance(error, ConfigError) else TuningError
                 raise kind(f"the final comparison failed: {one_line(error)}") from error
         raise TuningError("the final comparison ended its process every time")
+
+    def use(self, duel_s: float) -> tuple[float | None, float | None]:
+        """The share of the time after ten seconds in which the worker was busy, and the seconds in which it was
+        idle."""
+        whole_s, late = time.monotonic() - self._started, self._started + 10.0
+        busy_s = sum(end - begin for begin, end in self._spans)
+        busy_late_s = sum(max(0.0, end - max(begin, late)) for begin, end in self._spans)
+        # The duel waits for the variants under way, which are counted already: hence the limits.
+        share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
+        return share, max(0.0, whole_s - busy_s - duel_s)
 
     def close(self) -> None:
         """End every process, or leave it to the next run."""

@@ -8,7 +8,6 @@ on.
 import contextlib
 import ctypes
 import signal
-import sys
 import warnings
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -83,9 +82,8 @@ class Worker:
 
 
 def _die_with_parent() -> None:
-    # On Linux the kernel ends this process when its parent dies, even in the middle of a variant.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The kernel ends this process when its parent dies, even in the middle of a variant.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main(descriptor: int, mark: str) -> None:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.store.record import Status
+
+if TYPE_CHECKING:  # only then: who reads a journal measures nothing
+    from ..measure.evaluate import Tried
 
 LEAST_US, MOST_US = 1e-6, 1e15
 """Times below and above, a picosecond and some thirty years, were never measured."""
@@ -37,6 +40,22 @@ class Entry:
             raise ValueError("times that cannot be")
         if self.error is not None and not self.error >= 0:
             raise ValueError("an error that cannot be")
+
+    @classmethod
+    def of(cls, tried: "Tried") -> "Entry":
+        """That of a variant that this process or its workers tried."""
+        record, phases, measured = tried.record, tried.phases, tried.record.measurement
+        accuracy = record.accuracy
+        return cls(
+            status=record.status.value,
+            time_us=measured.median_us if measured else None,
+            times_us=measured.samples_us if measured else (),
+            compile_s=phases.compile_s,
+            verify_s=phases.verify_s,
+            bench_s=phases.time_s,
+            reason=record.reason,
+            error=accuracy.worst if accuracy and math.isfinite(accuracy.worst) else None,
+        )
 
     @property
     def charged_s(self) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
+from ...codegen.problem import Grade, Problem
 from ...runtime.files import in_lines, read_named, spared, write_output
 from ..search.space import MOST_CHOICES, Dimension, Point, Space
 from .entry import Entry, number
@@ -26,6 +27,7 @@ MOST_VALUES = 8_000_000
 """So is one that holds more values: each takes some hundred bytes of memory, however short its text is."""
 
 _CACHE = re.compile(r'^[ \t]*"cache"[ \t]*:[ \t]*\{', re.MULTILINE)
+_KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
 _KEY = re.compile(r'\s*\{?\s*("(?:[^"\\]|\\.)*")\s*:')
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _FAILURES = {
@@ -55,17 +57,35 @@ class Recording:
     entries: Mapping[Point, Entry]
     """The outcome at each point tried, in the order recorded."""
 
+    @classmethod
+    def of(
+        cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
+    ) -> "Recording":
+        """One of ours: `problem` gives it back."""
+        return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
+
+    @property
+    def problem(self) -> Problem | None:
+        """What was multiplied; None where another program recorded something else."""
+        match = _KERNEL.fullmatch(self.kernel_name)
+        if match is None or len(self.problem_size) != 3:
+            return None
+        return Problem.parse("x".join(map(str, self.problem_size)), match[1], match[2], match[3] or Grade.IEEE)
+
+    def values(self, point: Point) -> dict[str, Value]:
+        """Names and values of all parameters at a point."""
+        return {d.name: d.choices[place] for d, place in zip(self.dimensions, point, strict=True)}
+
     def space(self) -> Space:
         """All points that are not known to break a constraint, failed ones included."""
         return Space(self.dimensions, tuple(p for p, entry in self.entries.items() if entry.status != "pruned"))
 
-    def best(self) -> tuple[Point, float]:
-        """The fastest point and its time in microseconds; raises ConfigError if none worked."""
-        times = [(e.time_us, point) for point, e in self.entries.items() if e.time_us is not None]
-        if not times:
-            raise ConfigError("nothing in the recording worked")
-        time_us, point = min(times)
-        return point, time_us
+    @property
+    def best_us(self) -> float:
+        """The least time; raises ConfigError if nothing worked."""
+        times = [entry.time_us for entry in self.entries.values() if entry.time_us is not None]
+        check(bool(times), "nothing in the recording worked")
+        return min(times)
 
 
 def read_cache_file(path: Path) -> Recording:
@@ -223,7 +243,7 @@ def write_cache_file(path: Path, recording: Recording) -> None:
     }
     lines = []
     for point, entry in recording.entries.items():
-        values = {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)}
+        values = recording.values(point)
         key = ",".join(str(value) for value in values.values())
         lines.append(f"{json.dumps(key)}: {json.dumps(values | _element(entry))}")
     # Kernel Tuner appends to such a file line by line and takes the last three characters off for it.
@@ -239,7 +259,7 @@ def _element(entry: Entry) -> dict[str, Any]:
     } | ({} if entry.error is None else {"error_over_bound": entry.error})
     if entry.time_us is not None:
         return {"time": _ms(entry.time_us), "times": [_ms(time) for time in entry.times_us], **costs}
-    names = {status: name for name, status in reversed(_FAILURES.items()) if name != "ErrorConfig"}
+    names = {status: name for name, status in _FAILURES.items() if name != "ErrorConfig"}
     # The format knows three failures; ours are kept beside them.
     return {
         "time": names.get(entry.status, "RuntimeFailedConfig"),
@@ -256,7 +276,7 @@ def write_t4(path: Path, recording: Recording) -> None:
         time_ms = [] if entry.time_us is None else [{"name": "time", "value": _ms(entry.time_us), "unit": "ms"}]
         results.append(
             {
-                "configuration": {d.name: d.choices[i] for d, i in zip(recording.dimensions, point, strict=True)},
+                "configuration": recording.values(point),
                 "objectives": ["time"],
                 "times": {
                     "compilation_time": _ms(entry.compile_s * 1e6),

@@ -2,15 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...codegen.errors import StoreError, check
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, read_plain
-from ..search.journal import FORMAT, digest_of, study_of
-from ..search.space import Dimension, Point
+from ..search.journal import FORMAT, digest_of, outcome_of, study_of
+from ..search.space import Box, Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
 
@@ -21,18 +20,11 @@ Versions = tuple[tuple[str, str], ...]
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
     """Journals in `folder` of a problem on a device, and whether they are of these versions: such ones come first, and
     of equals the one that was written last."""
-    begin = f"{study_of(problem)} {device_key} "
     found = []
-    for path in sorted(folder.glob("*.jsonl")):
-        try:
-            with path.open("rb") as file:
-                header = json.loads(file.readline(_HEADER_BYTES))
-            if header["format"] != FORMAT or not str(header["study"]).startswith(begin):
-                continue
-            same = digest_of(problem, device_key, versions, header["dimensions"]) == path.stem
+    for path, dimensions in studies(folder).get(f"{study_of(problem)} {device_key}", {}).items():
+        with contextlib.suppress(OSError):
+            same = digest_of(problem, device_key, versions, dimensions) == path.stem
             found.append((same, path.stat().st_mtime, path))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
     return [(path, same) for same, _, path in sorted(found, reverse=True)]
 
 
@@ -54,32 +46,14 @@ def read_journal(path: Path) -> Recording:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
-        shape, *kind = str(header["study"]).split(" ")[0].split("-")
+        study, device_name, *_ = str(header["study"]).split(" ")
+        shape, *kind = study.split("-")
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
-        size = Problem.parse(shape)
-        entries: dict[Point, Entry] = {}
-        for point, entry in _entries(lines, dimensions):
-            entries.setdefault(point, entry)
-        return Recording(
-            device_name=str(header["study"]).split(" ")[1],
-            kernel_name=" ".join(["gemm", *kind]),
-            problem_size=(size.m, size.n, size.k),
-            dimensions=dimensions,
-            entries=entries,
-        )
+        known, entries = Box(dimensions), dict[Point, Entry]()
+        for line in lines:
+            outcome = outcome_of(line, dimensions)
+            if outcome is not None and outcome[0] in known:
+                entries.setdefault(*outcome)
+        return Recording.of(Problem.parse(shape, *kind), device_name, dimensions, entries)
     except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
-
-
-def _entries(lines: list[bytes], dimensions: tuple[Dimension, ...]) -> Iterator[tuple[Point, Entry]]:
-    varied = [place for place, dimension in enumerate(dimensions) if len(dimension.choices) > 1]
-    for line in lines:
-        try:
-            told: dict[str, Any] = json.loads(line)
-            given = dict(zip(varied, told["point"], strict=True))
-            point = tuple(given.get(place, 0) for place in range(len(dimensions)))
-            whole = all(type(place) is int and 0 <= place < len(d.choices) for place, d in zip(point, dimensions))
-            if whole:
-                yield point, Entry.unpacked(told)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue

@@ -1,29 +1,14 @@
-"""Runs recorded, and tuning from a recording without a GPU."""
+"""Tuning from a recording, without a GPU."""
 
 import math
 from dataclasses import dataclass
 
 from ...codegen.errors import TuningError, check
-from ..measure.evaluate import Tried
 from ..search.space import Point
-from .entry import Entry
 from .files import Recording
 
-
-def entry_of(tried: Tried) -> Entry:
-    """One variant, right or failed."""
-    record, phases, measured = tried.record, tried.phases, tried.record.measurement
-    accuracy = record.accuracy
-    return Entry(
-        status=record.status.value,
-        time_us=measured.median_us if measured else None,
-        times_us=measured.samples_us if measured else (),
-        compile_s=phases.compile_s,
-        verify_s=phases.verify_s,
-        bench_s=phases.time_s,
-        reason=record.reason,
-        error=accuracy.worst if accuracy and math.isfinite(accuracy.worst) else None,
-    )
+TRIALS = 200
+"""Of a search where nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +26,14 @@ class Replayed:
     @property
     def share(self) -> float:
         """The recording's optimum over the best found: 1 where the search found it."""
-        return self.recording.best()[1] / min(time_us for _, time_us in self.trials if time_us is not None)
+        return self.recording.best_us / min(time_us for _, time_us in self.trials if time_us is not None)
 
 
 def replay(
     recording: Recording,
     *,
     sampler: str = "gp",
-    trials: int = 200,
+    trials: int = TRIALS,
     seconds: float = math.inf,
     seed: int = 0,
 ) -> Replayed:

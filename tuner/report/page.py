@@ -1,7 +1,7 @@
 """The page: what is known, put into its template. One file without scripts, styles or pictures from elsewhere."""
 
-import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -12,12 +12,11 @@ from markupsafe import Markup
 from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
-from ...codegen.problem import Grade
 from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
-from ..result import EFFORTS
+from ..result import EFFORTS, load_command
 from .benched import benched
 from .charts import Chart, check_charts
 from .drawn import roofline, search
@@ -116,14 +115,10 @@ def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str
 
 def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
     """How the trials ended: status, how many, and the reason that is given most."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Counter[str]] = {}
     for trial in tuning.trials:
-        causes = found.setdefault(trial.entry.status, {})
-        causes[trial.entry.reason] = causes.get(trial.entry.reason, 0) + 1
-    rows = [
-        (status, sum(causes.values()), shortened(max(causes, key=lambda c: causes[c])))
-        for status, causes in found.items()
-    ]
+        found.setdefault(trial.entry.status, Counter())[trial.entry.reason] += 1
+    rows = [(status, causes.total(), shortened(causes.most_common(1)[0][0])) for status, causes in found.items()]
     return sorted(rows, key=lambda row: -row[1])
 
 
@@ -135,11 +130,7 @@ def _commands(tuning: Tuning, config: Config | None) -> list[str]:
     commands = [f"tilewright tune {asked} {effort}--trials {trials}"]
     if config and gpu:
         commands.append(f"tilewright emit {asked} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
-    arguments = f"{problem.m}, {problem.n}, {problem.k}, dtype={json.dumps(problem.dtype.value)}"
-    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
-    arguments += "" if problem.accuracy is Grade.IEEE else f", accuracy={json.dumps(problem.accuracy)}"
-    commands.append(f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}))')}")
-    return commands
+    return [*commands, load_command(problem)]
 
 
 def _code(tuning: Tuning, config: Config) -> str:

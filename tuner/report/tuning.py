@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,7 @@ from ..recording.files import MOST_BYTES, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
 from ..search.candidates import ABSENT, FAMILY, config_of
 
-_SHORTEST_US, _LONGEST_US = 1e-6, 1e12
 _LETTERS = 400
-_KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,9 @@ def tuning_of(
     sources: list[str] = []
     told = read_cache_file(recording) if recording else None
     if told is not None:
-        problem = _agreed(problem, _problem_of(told), f"--recording {recording}")
+        ours = f"--recording must be one of tilewright's, got one of the kernel {told.kernel_name!r}"
+        check(told.problem is not None, ours)
+        problem = _agreed(problem, told.problem, f"--recording {recording}")
         device_key = _agreed(device_key, DeviceInfo.key_of(told.device_name), f"--recording {recording}")
         sources.append(f"Trials: a recording of {told.device_name}, {recording and recording.name}.")
     record, contenders = _results(results, problem) if results else (None, ())
@@ -140,13 +139,6 @@ def _agreed(given: Any, found: Any, where: str) -> Any:
     return found
 
 
-def _problem_of(recording: Recording) -> Problem:
-    match, size = _KERNEL.fullmatch(recording.kernel_name), recording.problem_size
-    if match is None or len(size) != 3:
-        raise ConfigError(f"--recording must be one of tilewright's, got one of the kernel {recording.kernel_name!r}")
-    return Problem.parse("x".join(map(str, size)), match[1], match[2], match[3] or Grade.IEEE)
-
-
 def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
     data = read_named("results", path, MOST_BYTES)
     try:
@@ -184,9 +176,7 @@ def _info_of(key: str) -> DeviceInfo | None:
 def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
     found = []
     for number, (point, entry) in enumerate(recording.entries.items(), 1):
-        if entry.time_us is not None and not _SHORTEST_US < entry.time_us < _LONGEST_US:
-            continue  # nobody measured that
-        values = {d.name: d.choices[place] for d, place in zip(recording.dimensions, point, strict=True)}
+        values = recording.values(point)
         try:
             config = config_of(values, sm_count)
             text = str(config)

@@ -23,11 +23,16 @@ from ...codegen.errors import StoreError
 from ...codegen.problem import Problem
 from ...runtime.files import NotPlainError, in_lines, read_plain, set_aside
 from ..recording.entry import Entry
-from .space import Box, Point, Space, Trials
+from .space import Box, Dimension, Point, Space, Trials
 
 FORMAT = "tilewright trials 1"
 _MOST_BYTES = 256 << 20
 _LOCK_SECONDS = 30.0
+
+
+def listed(dimensions: Sequence[Dimension]) -> list[list[Any]]:
+    """Names and values as JSON has them."""
+    return [[dimension.name, list(dimension.choices)] for dimension in dimensions]
 
 
 def digest_of(
@@ -47,7 +52,7 @@ class Journal:
     ) -> "Journal":
         """The journal of a problem on a device. Its name holds all that a time depends on, so that a run resumes only
         what is comparable. Raises StoreError."""
-        digest = digest_of(problem, device_key, versions, [[d.name, list(d.choices)] for d in space.dimensions])
+        digest = digest_of(problem, device_key, versions, listed(space.dimensions))
         return cls(folder / f"{digest}.jsonl", space, f"{study_of(problem)} {device_key} {digest}")
 
     def __init__(self, path: Path, space: Space | Box, study: str) -> None:
@@ -57,11 +62,11 @@ class Journal:
         Raises StoreError if the file cannot be written.
         """
         self.space = space
-        self._path = path
+        self.path = path
+        """Its file."""
         self._lock = FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)  # the system frees it when its holder is killed
-        dimensions = [[d.name, list(d.choices)] for d in space.dimensions]
-        self._header = _line({"format": FORMAT, "study": study, "dimensions": dimensions})
-        self._varied = [place for place, d in enumerate(space.dimensions) if len(d.choices) > 1]
+        self._header = _line({"format": FORMAT, "study": study, "dimensions": listed(space.dimensions)})
+        self._varied = _varied(space.dimensions)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock:
@@ -91,12 +96,12 @@ class Journal:
             with self._lock:
                 self._append(b"".join(lines))
         except OSError as error:
-            raise StoreError(f"cannot write the study {self._path}: {error.strerror or error}") from error
+            raise StoreError(f"cannot write the study {self.path}: {error.strerror or error}") from error
 
     def _read(self) -> bytes:
         """The text of the file; nothing where it was set aside, with a warning."""
         try:
-            text = read_plain(self._path, _MOST_BYTES)
+            text = read_plain(self.path, _MOST_BYTES)
             if text.startswith(self._header) or self._header.startswith(text):
                 return text
             reason = "is no journal of this search"
@@ -106,42 +111,47 @@ class Journal:
             reason = f"cannot be read ({error})"
         except OSError as error:
             reason = f"cannot be read ({error.strerror})"
-        warnings.warn(f"{self._path} {reason}: moved to {set_aside(self._path, 'corrupt')}", stacklevel=4)
+        warnings.warn(f"{self.path} {reason}: moved to {set_aside(self.path, 'corrupt')}", stacklevel=4)
         return b""
 
     def _entries(self, text: bytes) -> dict[Point, Entry]:
         found: dict[Point, Entry] = {}
         broken = []
         for number, line in enumerate(text.split(b"\n")[1:-1], 2):  # after the last line break: nothing, or a torn line
-            outcome = self._outcome(line)
+            outcome = outcome_of(line, self.space.dimensions)
             if outcome is None:
                 broken.append(number)
             elif outcome[0] in self.space:
                 found.setdefault(*outcome)
         if broken:
-            what = f"{self._path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
+            what = f"{self.path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
             warnings.warn(what, stacklevel=4)
         return found
 
     def _append(self, line: bytes) -> None:
-        with self._path.open("a+b") as file:
+        with self.path.open("a+b") as file:
             _drop_torn_line(file)
             file.write(line if file.tell() else self._header + line)
             file.flush()
             os.fsync(file.fileno())
 
-    def _outcome(self, line: bytes) -> tuple[Point, Entry] | None:
-        """What a line holds; None where something broke it: that point is tried again."""
-        try:
-            told = json.loads(line)
-            places = told["point"]
-            if not all(type(place) is int for place in places):
-                return None
-            given = dict(zip(self._varied, places, strict=True))
-            point = tuple(given.get(place, 0) for place in range(len(self.space.dimensions)))
-            return point, Entry.unpacked(told)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+
+def outcome_of(line: bytes, dimensions: Sequence[Dimension]) -> tuple[Point, Entry] | None:
+    """What a line holds, wherever its point is; None where something broke it: that point is tried again."""
+    try:
+        told = json.loads(line)
+        places = told["point"]
+        if not all(type(place) is int for place in places):
             return None
+        given = dict(zip(_varied(dimensions), places, strict=True))
+        return tuple(given.get(place, 0) for place in range(len(dimensions))), Entry.unpacked(told)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _varied(dimensions: Sequence[Dimension]) -> list[int]:
+    """The places of the parameters that a line tells."""
+    return [place for place, dimension in enumerate(dimensions) if len(dimension.choices) > 1]
 
 
 def study_of(problem: Problem) -> str:

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -36,35 +36,21 @@ LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
 
 
-@dataclass(frozen=True, slots=True)
 class Trees:
     """Gradient-boosted trees whose every level asks one question: a leaf's number is the answers as bits."""
 
-    questions: NDArray[np.intp]
-    """A row for each tree: the features asked for, lowest bit first."""
-    borders: Floats
-    """A row for each tree: the answer is yes above the border."""
-    leaves: Floats
-    """A row for each tree: what it adds in each leaf."""
-    _asked: NDArray[np.intp] = field(init=False, repr=False, compare=False)
-    """Features that are asked for: each question once, of which trees have half in common."""
-    _borders: NDArray[np.float32] = field(init=False, repr=False, compare=False)
-    _levels: NDArray[np.intp] = field(init=False, repr=False, compare=False)
-    """The questions of all trees, a row for each level, the highest bit first."""
-    _first: NDArray[np.intp] = field(init=False, repr=False, compare=False)
-    """The place of each tree's first leaf."""
-
-    def __post_init__(self) -> None:
-        asked = np.stack([self.questions.ravel(), self.borders.ravel().astype(np.float32)])
+    def __init__(self, questions: NDArray[np.intp], borders: Floats, leaves: Floats) -> None:
+        """A row for each tree: the features asked for, lowest bit first; the borders above which the answers are yes;
+        what it adds in each leaf."""
+        # Each question once: trees have half of them in common.
+        asked = np.stack([questions.ravel(), borders.ravel().astype(np.float32)])
         each, which = np.unique(asked, axis=1, return_inverse=True)
-        values = {
-            "_asked": each[0].astype(np.intp),
-            "_borders": each[1].astype(np.float32)[:, None],
-            "_levels": which.reshape(self.questions.shape).T[::-1].copy(),
-            "_first": np.arange(self.leaves.size).reshape(self.leaves.shape)[:, :1],
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self._asked, self._borders = each[0].astype(np.intp), each[1].astype(np.float32)[:, None]
+        self._levels = which.reshape(questions.shape).T[::-1].copy()
+        """The questions of all trees, a row for each level, the highest bit first."""
+        self.leaves = leaves
+        self._first = np.arange(leaves.size).reshape(leaves.shape)[:, :1]
+        """The place of each tree's first leaf."""
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""

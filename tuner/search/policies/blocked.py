@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from ....codegen.arch import Arch
 from ....codegen.leaf import Edge, Mode
-from ....codegen.legality import Rule
+from ....codegen.legality import Rule, whole
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, widest
 from ....codegen.mechanisms.split import LONG_SPLITS
 from ....codegen.problem import DType, Problem
@@ -271,8 +271,5 @@ RASTER_PAYS: Rule[Any] = Rule(
 )
 EDGES_PAY: Rule[Any] = Rule(
     "edges are exact where the tiles fit",
-    lambda problem, config, arch: (
-        (config.edge is Edge.EXACT)
-        == all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
-    ),
+    lambda problem, config, arch: (config.edge is Edge.EXACT) == whole(problem, config),
 )

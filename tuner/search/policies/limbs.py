@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....codegen.leaf import Edge
-from ....codegen.legality import Rule
+from ....codegen.legality import Rule, whole
 from ....codegen.mechanisms.operands import widest
 
 ADVICE: tuple[Rule[Any], ...] = (
@@ -13,10 +13,7 @@ ADVICE: tuple[Rule[Any], ...] = (
     ),
     Rule(
         "edges are exact where the tiles divide C, and guarded elsewhere",
-        lambda problem, config, arch: (
-            (config.edge is Edge.EXACT)
-            is all(size % side == 0 for size, side in zip((problem.m, problem.n, problem.k), config.multiples))
-        ),
+        lambda problem, config, arch: (config.edge is Edge.EXACT) == whole(problem, config),
     ),
     Rule(
         "block tiles are not much larger than C",

@@ -1,0 +1,76 @@
+"""The problems of the data set: shapes of DeepBench, and shapes that are drawn by a seed."""
+
+import math
+import random
+from collections.abc import Iterator
+
+from tilewright.codegen.problem import Grade, Problem
+
+SEED = 20261123
+MOST_STEPS = 4e10
+"""Multiply-adds of a drawn shape at most."""
+FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
+"""And at least of one that is to be large, or of middle size."""
+DEEPBENCH = (
+    "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
+    "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
+    "7680x16x2560 7680x64x2560 7680x128x2560 3072x16x1024 3072x64x1024 3072x128x1024 3072x7435x1024 7680x5481x2560 "
+    "5124x700x2560 35x700x2560 35x1500x2048 5124x1500x2560 7680x1x2560 7680x2x2560 7680x4x2560 3072x1x1024 3072x4x1024 "
+    "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
+).split()
+"""Of the list of products that DeepBench publishes for training and inference."""
+
+
+def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
+    """All problems, in an order that is fair at every length: both types of a shape follow each other. In
+    float alone where they need not be `ieee`."""
+    dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
+    shapes = (*_at_first(random.Random(SEED)), *_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4)))
+    return [Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes]
+
+
+def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Shapes and transposes of all kinds."""
+    everything = (1, 16384)
+    shapes = [*DEEPBENCH]
+    shapes += _drawn(rng, 72, everything, everything, everything)
+    shapes += _drawn(rng, 28, (64, 4096), (64, 4096), (64, 4096))
+    shapes += ("x".join(str(2 * _size(rng, 16, 2048) + 1) for _ in range(3)) for _ in range(16))
+    shapes += _drawn(rng, 12, (8, 256), (8, 256), (8192, 200_000))  # long k, small C
+    shapes += _drawn(rng, 6, (8192, 100_000), (2, 128), (16, 2048))  # long and narrow C
+    shapes += _drawn(rng, 6, (2, 128), (8192, 100_000), (16, 2048))
+    shapes += _drawn(rng, 8, (1024, 12288), (1024, 12288), (8, 96))  # short k, large C
+    rng.shuffle(shapes)
+    return ((shape, rng.choices(("nn", "nt", "tn", "tt"), (46, 18, 18, 18))[0]) for shape in shapes)
+
+
+def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Kinds that look-ups were worst at: large with rows that are not aligned, and hardly any k. None is near a shape
+    that `untuned.py` times."""
+    for shape in _drawn(rng, 24, (192, 8192), (192, 8192), (192, 16384), FEWEST_STEPS):
+        yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+    for shape in _drawn(rng, 8, (512, 8192), (512, 8192), (1, 8)):
+        yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+
+
+def _last(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """And again: narrow ones, and more with hardly any k or of middle and large sizes. None is near a shape
+    that `untuned.py` times."""
+    narrow, wide = (1, 16), (64, 16384)
+    shapes = [*_drawn(rng, 12, narrow, wide, wide), *_drawn(rng, 12, wide, narrow, wide)]
+    shapes += [*_drawn(rng, 8, (256, 8192), (256, 8192), (1, 8)), *_drawn(rng, 16, *[(64, 8192)] * 3, MIDDLE_STEPS)]
+    return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
+
+
+def _size(rng: random.Random, low: float, high: float) -> int:
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def _drawn(
+    rng: random.Random, count: int, m: tuple[int, int], n: tuple[int, int], k: tuple[int, int], fewest: float = 0
+) -> Iterator[str]:
+    while count:
+        sizes = _size(rng, *m), _size(rng, *n), _size(rng, *k)
+        if fewest <= math.prod(sizes) <= MOST_STEPS:
+            count -= 1
+            yield "x".join(map(str, sizes))

@@ -1,0 +1,152 @@
+"""What was measured of the problems of the data set, as files: lines of JSON, and archives of recordings."""
+
+import io
+import json
+import lzma
+import math
+import statistics
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
+from tilewright.tuner.search.candidates import config_of, given
+from tilewright.tuner.search.ranker import name_of
+
+VENDORS = "vendor.json"
+"""The member of an archive that has the times of the vendor's library by problem."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """What was measured of one problem."""
+
+    problem: Problem
+    entries: Mapping[Config, Entry]
+    vendor_us: float | None
+    """Microseconds of the vendor's library, where it was timed."""
+
+    @property
+    def fastest(self) -> tuple[Config, ...]:
+        """All variants, the fastest first."""
+        times = {config: math.inf if entry.time_us is None else entry.time_us for config, entry in self.entries.items()}
+        return tuple(sorted(times, key=times.__getitem__))
+
+    def with_more(self, more: "Trials") -> "Trials":
+        """The same with what was measured later, whose times are scaled by those of the variants measured both times:
+        GPUs of one kind differ."""
+        both = [config for config in self.entries if config in more.entries]
+        pairs = ((self.entries[config].time_us, more.entries[config].time_us) for config in both)
+        ratios = [before / after for before, after in pairs if before and after]
+        scale = statistics.median(ratios) if ratios else 1.0
+        scaled = {
+            config: entry
+            if entry.time_us is None
+            else replace(entry, time_us=entry.time_us * scale, times_us=tuple(us * scale for us in entry.times_us))
+            for config, entry in more.entries.items()
+        }
+        vendor_us = self.vendor_us
+        if vendor_us is None and more.vendor_us is not None:
+            vendor_us = more.vendor_us * scale
+        return Trials(self.problem, scaled | dict(self.entries), vendor_us)
+
+    @property
+    def name(self) -> str:
+        """Of its files, without what they end in."""
+        return f"{self.problem.shape}-{self.problem.trans}"
+
+
+def line_of(trials: Trials) -> str:
+    """As `read` takes it."""
+    problem, entries = trials.problem, [[str(config), entry.packed()] for config, entry in trials.entries.items()]
+    row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
+    row |= {"accuracy": problem.accuracy.value, "vendor_us": trials.vendor_us, "trials": entries}
+    return json.dumps(row) + "\n"
+
+
+def read(path: Path) -> Iterator[Trials]:
+    """All problems of a file of `measure` or `search`, or of the packed files of a folder."""
+    if path.is_dir():
+        for packed in sorted(path.glob("*.tar.xz")):
+            with tarfile.open(packed) as archive:
+                texts = {member.name: _text(archive, member) for member in archive if ".t4." not in member.name}
+            vendors = json.loads(texts.pop(VENDORS, "{}"))
+            yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
+        return
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
+        problem = Problem.parse(row["shape"], row["dtype"], row["trans"], row.get("accuracy", Grade.IEEE))
+        yield Trials(problem, entries, row.get("vendor_us"))
+
+
+def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    extracted = archive.extractfile(member)
+    assert extracted is not None
+    return extracted.read().decode()
+
+
+def _unpacked(text: str, vendor_us: float | None) -> Trials:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        return trials_of(read_cache_file(Path(file.name)), vendor_us)
+
+
+def trials_of(recording: Recording, vendor_us: float | None) -> Trials:
+    """What a recording of ours tells."""
+    assert recording.problem is not None
+    entries = {config_of(recording.values(point)): entry for point, entry in recording.entries.items()}
+    return Trials(recording.problem, entries, vendor_us)
+
+
+def pack(paths: Sequence[Path], folder: Path) -> None:
+    """Write the archives, the same bytes for the same trials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    by_problem: dict[Problem, Trials] = {}
+    for each in (each for path in paths for each in read(path)):
+        before = by_problem.get(each.problem)
+        by_problem[each.problem] = before.with_more(each) if before else each
+    found = [*by_problem.values()]
+    for kind in dict.fromkeys(name_of(each.problem.dtype, each.problem.accuracy) for each in found):
+        texts = {VENDORS: ""}
+        vendors: dict[str, float] = {}
+        of_kind = (each for each in found if name_of(each.problem.dtype, each.problem.accuracy) == kind)
+        for each in sorted(of_kind, key=lambda each: each.name):
+            if each.vendor_us is not None:
+                vendors[each.name] = each.vendor_us
+            texts |= _as_files(each)
+        texts[VENDORS] = json.dumps(vendors, indent=1) + "\n"
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:xz", preset=9 | lzma.PRESET_EXTREME) as tar:
+            for name, text in texts.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text.encode())
+                tar.addfile(member, io.BytesIO(text.encode()))
+        (folder / f"{kind.replace(' ', '-')}.tar.xz").write_bytes(archive.getvalue())
+
+
+def _as_files(trials: Trials) -> dict[str, str]:
+    """A Kernel Tuner cache file and a T4 file."""
+    found = given(trials.entries)
+    points: dict[Any, Entry] = {}
+    for config, entry in trials.entries.items():
+        point = found.point_of(config)
+        assert point is not None
+        points[point] = entry
+    recording = Recording.of(trials.problem, KNOWN["nvidia-h200"].name, found.space.dimensions, points)
+    texts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
+            path = Path(folder) / f"{trials.name}{suffix}"
+            write(path, recording)
+            texts[path.name] = path.read_text()
+    return texts
