@@ -79,11 +79,10 @@ class NvrtcCompiler:
             image = nvrtc.getCUBIN(program)
         finally:
             nvrtc.destroyProgram(program)
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(image)
+        Path(folder, "kernel.cubin").write_bytes(image)
         # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
         resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
-        return Binary(image, str(path), *resources, seconds=time.perf_counter() - start)
+        return Binary(image, *resources, seconds=time.perf_counter() - start)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a device is, and which ones this machine has."""
+"""What a device is, and what makes kernels and memory for it."""
 
 import dataclasses
 import enum
@@ -71,8 +71,6 @@ class Binary:
 
     image: bytes
     """Machine code: a cubin, or a shared library."""
-    path: str
-    """File that holds it."""
     registers: int | None = None
     """Registers of a thread, where the compiler tells."""
     frame_bytes: int | None = None
