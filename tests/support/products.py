@@ -37,6 +37,11 @@ class QuickDevice(HostDevice):
         return self._loaded[key]
 
 
+def in_the_norm(product: NDArray[Any], c: NDArray[Any]) -> float:
+    """The Frobenius norm of the error over that of the product."""
+    return float(np.linalg.norm(c - product) / np.linalg.norm(product))
+
+
 def numpy_dtype(problem: Problem) -> Any:
     return np.float32 if problem.dtype is DType.FLOAT else np.float64
 
