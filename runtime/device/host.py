@@ -227,17 +227,11 @@ def _multiplied(operand: Operand, dtype: np.dtype[Any], multiplied: Multiplied) 
 
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:
-    stored = _strided(operand.pointer, dtype, (operand.rows, operand.cols), operand.ld * dtype.itemsize)
+    rows, cols, size = operand.rows, operand.cols, dtype.itemsize
+    span = ((rows - 1) * operand.ld + cols) * size if rows and cols else 0
+    memory: Any = (ctypes.c_char * span).from_address(operand.pointer)
+    stored = np.ndarray((rows, cols), dtype, memory, strides=(operand.ld * size, size))
     return stored.T if operand.trans else stored
-
-
-def _strided(pointer: int, dtype: Any, shape: tuple[int, int], pitch: int) -> NDArray[Any]:
-    dtype = np.dtype(dtype)
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    span = (shape[0] - 1) * pitch + shape[1] * dtype.itemsize
-    memory = (ctypes.c_char * span).from_address(pointer)
-    return np.ndarray(shape, dtype, memory, strides=(pitch, dtype.itemsize))
 
 
 def _path(file: int) -> str:
