@@ -26,7 +26,7 @@ from . import nvml
 from .cublas import Cublas, cublas_product
 from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Launcher, Multiplied, Operand
+from .protocol import Binary, DeviceInfo, Launch, Launcher, Multiplied
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
@@ -270,9 +270,7 @@ class CudaDevice:
 
         return replay
 
-    def vendor(
-        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
         return cublas_product(self, problem, multiplied)
 

@@ -166,6 +166,10 @@ class Operand:
     """Keeps the memory alive."""
 
 
+Launch = Callable[[Operand, Operand, Operand, float, float], None]
+"""What launches one product: (a, b, c, alpha, beta)."""
+
+
 class Device(Protocol):
     """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
 
@@ -234,11 +238,9 @@ class Device(Protocol):
         `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
         """
 
-    def vendor(
-        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta). Of other operands than
-        the problem's `dtype`, leading dimensions count elements of theirs.
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
+        """The vendor's library for a problem. Of other operands than the problem's `dtype`, leading dimensions count
+        elements of theirs.
 
         Raises DeviceError where it is missing.
         """
