@@ -22,7 +22,6 @@ from .source import (
     PACKED_BYTES,
     PAD_THREADS,
     SMEM_STEP,
-    identifier,
 )
 
 COUNTER_BYTES = 16384
@@ -88,7 +87,6 @@ def emit(
     check_comment("options", options)
     beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
     check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
-    identifier(name)
     refuse(name)
     bundle = bundled(served, layout.split)
     if layout.header_only:

@@ -1,4 +1,5 @@
-"""Names that an emitted function cannot have: it would clash at link, or its header would hide another."""
+"""Names that an emitted function cannot have: C++ has no such, it would clash at link, or its header would hide
+another."""
 
 import re
 
@@ -16,6 +17,17 @@ _PATTERNS = re.compile(
     r"|fm(?:ax|in)(?:imum)?(?:_?mag)?(?:_?num)?|(?:be|le)(?:16|32|64)toh|hto(?:be|le)(?:16|32|64)"
 )
 """Names that come in families."""
+
+_KEYWORDS = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
+    "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+    "int long main mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast "
+    "struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual "
+    "void volatile wchar_t while xor xor_eq".split()
+)
+"""Words of C++."""
 
 _MATH = (
     "acos acosh asin asinh atan atan2 atanh cabs cacos cacosh carg casin casinh catan catanh cbrt ccos "
@@ -91,7 +103,11 @@ _RESERVED: frozenset[str] = frozenset(
 
 
 def refuse(name: str) -> None:
-    """Raise ConfigError for a name that C, the C library, CUDA, CMake or an operating system has."""
+    """Raise ConfigError for a name that is no identifier of at most 64 letters in C, C++ and CUDA, or that C, the C
+    library, CUDA, CMake or an operating system has."""
+    word = name.isascii() and name.isidentifier() and len(name) <= 64
+    check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
+    check(name not in _KEYWORDS, f"name must not be a word of C++, got {name!r}")
     lower = name.lower()
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
     taken = (

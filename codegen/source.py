@@ -1,10 +1,9 @@
-"""Rendered CUDA text, how it is launched, and the kernel name that can be read back."""
+"""Rendered CUDA text, and how it is launched."""
 
 import hashlib
 from dataclasses import dataclass, replace
 
 from .arch import Arch
-from .errors import check
 
 PACKED_BYTES = 128
 """Rows of a packed operand begin at multiples of so many bytes."""
@@ -113,21 +112,3 @@ def packed_ld(extent: int, size_bytes: int) -> int:
     """Leading dimension, in elements of `size_bytes` bytes, of a packed operand whose rows hold `extent` of them: rows
     begin at multiples of PACKED_BYTES."""
     return -(-extent * size_bytes // PACKED_BYTES) * PACKED_BYTES // size_bytes
-
-
-def identifier(text: str) -> None:
-    """Raise ConfigError unless the text is an identifier of at most 64 letters that C, C++ and CUDA all accept."""
-    word = text.isascii() and text.isidentifier() and len(text) <= 64
-    check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {text!r}")
-    check(text not in _KEYWORDS, f"name must not be a word of C++, got {text!r}")
-
-
-_KEYWORDS = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
-    "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
-    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
-    "int long main mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
-    "register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast "
-    "struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual "
-    "void volatile wchar_t while xor xor_eq".split()
-)

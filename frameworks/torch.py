@@ -90,7 +90,7 @@ def _is_tracked(a: Any, b: Any) -> bool:
     return bool(wants or torch.autograd.forward_ad._current_level >= 0)
 
 
-def _product(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
+def _product(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
     """What the op does for tensors of the processor and of CUDA."""
     return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
 

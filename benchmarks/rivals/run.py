@@ -25,9 +25,8 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.kinds import Exact
 from tilewright.runtime.check.timing import Timer, TimingPlan
-from tilewright.runtime.check.verify import Launch
 from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.device.protocol import Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.store.versions import versions_of
 from tilewright.tuner.bench.concatenated import Concatenated

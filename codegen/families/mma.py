@@ -2,18 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..config import Config
 from ..leaf import Edge, option
 from ..legality import Rule
 from ..mechanisms.blocked import CTAS_FIT, registers_for
-from ..mechanisms.limbs import LIMB_RULES, MMA_K, Scheme
-from ..mechanisms.operands import aligned
-from ..problem import DType, Grade
+from ..mechanisms.limbs import LIMB_RULES, MMA_K, UNPADDED_RULES, LimbConfig, Scheme
+from ..problem import DType
 
 MOST_ACCUMULATORS = 64
 """Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
-_LEAST_INTERVALS = 4
-"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 _CHUNK = 8
 """Elements of a limb that one copy moves."""
 
@@ -90,11 +86,7 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
         lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
     ),
     Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, arch: _even(config)),
-    Rule(
-        "operands are padded as they are split, not before",
-        lambda problem, config, arch: config.edge is not Edge.PAD,
-    ),
-    aligned("c", lambda config: config.epilogue.vec_c),
+    *UNPADDED_RULES,
     CTAS_FIT,
     Rule(
         "registers of {c.min_ctas} CTAs fit on an SM",
@@ -104,7 +96,7 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class MmaConfig(Config):
+class MmaConfig(LimbConfig):
     """A variant of the family."""
 
     family = "mma"
@@ -112,9 +104,7 @@ class MmaConfig(Config):
     template = "mma.cu.jinja"
     order = 5
     rules = _RULES
-    tensor_cores = True
-    vectors = ("vec_c",)
-    pdl = True
+    least_intervals = 4
     joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
     tile: MmaTile = MmaTile()
@@ -124,33 +114,8 @@ class MmaConfig(Config):
     edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
-    def accuracy(self) -> Grade:
-        return self.pipeline.scheme.accuracy
-
-    @property
-    def limbs(self) -> int:
-        return self.pipeline.scheme.limbs
-
-    @property
-    def least_k(self) -> int:
-        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
-        return _LEAST_INTERVALS * self.pipeline.promote if self.accuracy is Grade.ELEMENTWISE else 0
-
-    @property
-    def products(self) -> int:
-        return self.pipeline.scheme.products
-
-    @property
     def block(self) -> tuple[int, int, int]:
         return 32 * self.tile.warps, 1, 1
-
-    @property
-    def cta_tile(self) -> tuple[int, int, int]:
-        return self.tile.block_m, self.tile.block_n, self.tile.block_k
-
-    @property
-    def alignment(self) -> tuple[int, int, int]:
-        return 1, 1, self.epilogue.vec_c
 
     def smem_bytes(self, dtype: DType) -> int:
         """The limbs of both operands' tiles in each stage."""

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from ..config import Config
 from ..leaf import Edge, option
 from ..legality import Rule
-from ..mechanisms.limbs import LIMB_RULES, Scheme
-from ..mechanisms.operands import aligned
-from ..problem import DType, Grade
+from ..mechanisms.limbs import LIMB_RULES, UNPADDED_RULES, LimbConfig, Scheme
+from ..problem import DType
 
 WARPGROUP = 128
 """Threads that execute an instruction together."""
@@ -15,8 +13,6 @@ ROWS = 64
 """Rows of C of an instruction."""
 _LIMB_CTAS = 8
 """CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
-_LEAST_INTERVALS = 2
-"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
 """By warpgroups that multiply: registers that a thread of the producer keeps, and that one of the others takes; 0 where
 all have as many as they can use."""
@@ -83,16 +79,12 @@ _RULES: tuple[Rule["WgmmaConfig"], ...] = (
         "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
         lambda problem, config, arch: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],
     ),
-    Rule(
-        "operands are padded as they are split, not before",
-        lambda problem, config, arch: config.edge is not Edge.PAD,
-    ),
-    aligned("c", lambda config: config.epilogue.vec_c),
+    *UNPADDED_RULES,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaConfig(Config):
+class WgmmaConfig(LimbConfig):
     """A variant of the family."""
 
     family = "wgmma"
@@ -100,9 +92,7 @@ class WgmmaConfig(Config):
     template = "wgmma.cu.jinja"
     order = 6
     rules = _RULES
-    tensor_cores = True
-    vectors = ("vec_c",)
-    pdl = True
+    least_intervals = 2
     joined = (("", ("block_m", "block_n", "block_k")),)
 
     tile: WgmmaTile = WgmmaTile()
@@ -112,29 +102,12 @@ class WgmmaConfig(Config):
     edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
-    def accuracy(self) -> Grade:
-        return self.pipeline.scheme.accuracy
-
-    @property
-    def limbs(self) -> int:
-        return self.pipeline.scheme.limbs
-
-    @property
     def limb_k(self) -> int:
         return max(self.tile.block_k, self.pipeline.promote)
 
     @property
     def limb_ctas(self) -> int:
         return _LIMB_CTAS
-
-    @property
-    def least_k(self) -> int:
-        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
-        return _LEAST_INTERVALS * self.pipeline.promote if self.accuracy is Grade.ELEMENTWISE else 0
-
-    @property
-    def products(self) -> int:
-        return self.pipeline.scheme.products
 
     @property
     def producer_threads(self) -> int:
@@ -148,14 +121,6 @@ class WgmmaConfig(Config):
     @property
     def block(self) -> tuple[int, int, int]:
         return WARPGROUP * (self.tile.warpgroups + 1), 1, 1
-
-    @property
-    def cta_tile(self) -> tuple[int, int, int]:
-        return self.tile.block_m, self.tile.block_n, self.tile.block_k
-
-    @property
-    def alignment(self) -> tuple[int, int, int]:
-        return 1, 1, self.epilogue.vec_c
 
     def smem_bytes(self, dtype: DType) -> int:
         """The limbs of both operands' tiles in each stage, and two barriers for each."""

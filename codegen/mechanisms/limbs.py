@@ -1,11 +1,14 @@
 """Operands that are split first: each float into limbs of half the bits, which the tensor cores multiply."""
 
 import enum
-from typing import Any
+from typing import Any, ClassVar
 
+from ..config import Config
+from ..leaf import Edge
 from ..legality import Rule
 from ..problem import DType, Grade, Problem
 from ..source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS
+from .operands import aligned
 
 MMA_K = 16
 """Steps of k of one instruction."""
@@ -88,3 +91,53 @@ LIMB_RULES: tuple[Rule[Any], ...] = (
     ),
 )
 """The rules for a family of products of limbs."""
+UNPADDED_RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        "operands are padded as they are split, not before",
+        lambda problem, config, arch: config.edge is not Edge.PAD,
+    ),
+    aligned("c", lambda config: config.epilogue.vec_c),
+)
+"""The rules on how limbs come and C goes."""
+
+
+class LimbConfig(Config):
+    """A config of such a family."""
+
+    __slots__ = ()
+
+    tensor_cores = True
+    vectors = ("vec_c",)
+    pdl = True
+    least_intervals: ClassVar[int]
+    """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+
+    tile: Any
+    pipeline: Any
+    epilogue: Any
+
+    @property
+    def accuracy(self) -> Grade:
+        accuracy: Grade = self.pipeline.scheme.accuracy
+        return accuracy
+
+    @property
+    def limbs(self) -> int:
+        return int(self.pipeline.scheme.limbs)
+
+    @property
+    def least_k(self) -> int:
+        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
+        return self.least_intervals * int(self.pipeline.promote) if self.accuracy is Grade.ELEMENTWISE else 0
+
+    @property
+    def products(self) -> int:
+        return int(self.pipeline.scheme.products)
+
+    @property
+    def cta_tile(self) -> tuple[int, int, int]:
+        return self.tile.block_m, self.tile.block_n, self.tile.block_k
+
+    @property
+    def alignment(self) -> tuple[int, int, int]:
+        return 1, 1, self.epilogue.vec_c

@@ -73,8 +73,3 @@ class Exact:
         part = tuple(map(slice, c.shape))
         off = abs(c.astype("float64") - self.product[part]) / _U
         return float((off / self._magnitudes[part]).max()), float((off / self._norms[part]).max())
-
-    def in_the_norm(self, c: Any) -> float:
-        """The Frobenius norm of the error over that of the product."""
-        off = c.astype("float64") - self.product
-        return float((off * off).sum() ** 0.5 / (self.product * self.product).sum() ** 0.5)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
-from ..device.protocol import Device, Operand
+from ..device.protocol import Device, Launch, Operand
 from ..product.arguments import operand_of
 from ..store.record import Measurement
-from .verify import Launch, place
+from .verify import place
 
 Name = TypeVar("Name", bound=Hashable)
 Inputs: TypeAlias = tuple[Operand, Operand, Operand]

@@ -2,7 +2,6 @@
 reference on whatever array library the device has."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...codegen.problem import NORMWISE_ROUNDINGS, DType, Grade, Problem
-from ..device.protocol import Device, Operand
+from ..device.protocol import Device, Launch, Operand
 from ..store.record import Accuracy
-
-Launch = Callable[[Operand, Operand, Operand, float, float], None]
-"""What launches one product: (a, b, c, alpha, beta)."""
 
 _CANARY = 0xA5
 _CANARY_BYTES = 4096

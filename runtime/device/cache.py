@@ -13,7 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ class _Place:
             return None
         except NotPlainError as error:
             raise _BadEntryError(str(error)) from error
-        binary = replace(_binary(info, self.key, image), path=str(self.image))
+        binary = _binary(info, self.key, image)
         with contextlib.suppress(OSError):
             os.utime(self.folder)  # what is used is pruned last
         return binary
@@ -147,7 +147,7 @@ class _Place:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         _prune_now_and_then(self.root)
-        return installed or replace(binary, path=str(self.image))
+        return installed or binary
 
     def _install(self, aside: Path) -> Binary | None:
         """The binary that another builder of the key put here meanwhile, None if `aside` is now in place."""
@@ -191,7 +191,7 @@ def _binary(data: bytes, key: str, image: bytes) -> Binary:
     if not all(count is None or (type(count) is int and count >= 0) for count in counts):
         raise _BadEntryError("info.json has wrong types")
     registers, frame_bytes, smem_bytes = counts
-    return Binary(image, "", registers, frame_bytes, smem_bytes)
+    return Binary(image, registers, frame_bytes, smem_bytes)
 
 
 def _make_private(folder: Path) -> None:

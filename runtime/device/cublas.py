@@ -1,12 +1,11 @@
 """cuBLAS by its C interface, in memory that the caller gives, so that it may be captured."""
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType, Problem
-from .protocol import Device, Launcher, Multiplied, Operand
+from .protocol import Device, Launch, Launcher, Multiplied, Operand
 
 WORKSPACE_BYTES = 64 << 20
 """What it may use on a stream; more than its own default for this generation."""
@@ -78,10 +77,8 @@ class Cublas:
         self._place = stream, workspace
 
 
-def cublas_product(
-    device: Device, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-) -> Callable[[Operand, Operand, Operand, float, float], None]:
-    """What launches one product of (a, b, c, alpha, beta) with any leading dimensions, with a handle and a workspace of
+def cublas_product(device: Device, problem: Problem, multiplied: Multiplied) -> Launch:
+    """What launches one product with any leading dimensions, with a handle and a workspace of
     its own. Raises DeviceError where the library is missing."""
     blas, laid = device.blas(), dict[tuple[int, int, int], Launcher]()
     workspace = device.allocate(blas.workspace_bytes)

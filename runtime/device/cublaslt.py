@@ -9,8 +9,7 @@ import numpy as np
 
 from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
-from ..check.verify import Launch
-from .protocol import Device, Operand
+from .protocol import Device, Launch, Operand
 
 WORKSPACE_BYTES = 32 << 20
 """What a kernel may use, allocated once."""

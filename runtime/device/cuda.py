@@ -17,6 +17,7 @@ from cupy_backends.cuda.api.runtime import CUDARuntimeError
 from numpy.typing import NDArray
 
 from ...codegen.arch import ARCHES, Arch
+from ...codegen.config import MAX_STATIC_SMEM_BYTES
 from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
@@ -25,13 +26,12 @@ from .cache import compile_cached
 from .cublas import Cublas, cublas_product
 from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Launcher, Multiplied, Operand
+from .protocol import Binary, DeviceInfo, Launch, Launcher, Multiplied
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
 _RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
 _DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_DEFAULT_SMEM_BYTES = 49152
 
 
 @contextmanager
@@ -56,7 +56,7 @@ class NvrtcCompiler:
 
     arch: str
     """`sm_90a` and so on."""
-    suffix: str = "cubin"
+    suffix = "cubin"
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -79,11 +79,10 @@ class NvrtcCompiler:
             image = nvrtc.getCUBIN(program)
         finally:
             nvrtc.destroyProgram(program)
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(image)
+        Path(folder, "kernel.cubin").write_bytes(image)
         # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
         resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
-        return Binary(image, str(path), *resources, seconds=time.perf_counter() - start)
+        return Binary(image, *resources, seconds=time.perf_counter() - start)
 
 
 @cache
@@ -157,7 +156,7 @@ class CudaFunction:
     def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
         smem = launch.dynamic_smem_bytes
         with _translated(f"preparing {self.name}"):
-            if smem + launch.static_smem_bytes > _DEFAULT_SMEM_BYTES and smem > self._smem_allowed:
+            if smem + launch.static_smem_bytes > MAX_STATIC_SMEM_BYTES and smem > self._smem_allowed:
                 driver.funcSetAttribute(self._function.ptr, _DYNAMIC_SMEM, smem)
                 self._smem_allowed = smem
         return driver_launch(self._function.ptr, launch, codes, self._pdl, self._enter, self._failed)
@@ -281,9 +280,7 @@ class CudaDevice:
 
         return replay
 
-    def vendor(
-        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
         return cublas_product(self, problem, multiplied)
 

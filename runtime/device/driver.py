@@ -1,7 +1,6 @@
 """Launches through CUDA's driver, with what CuPy's own launches lack: PDL and tensor maps."""
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -46,7 +45,7 @@ class _Config(ctypes.Structure):
 
 @cache
 def _driver() -> Any:
-    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def driver_launches() -> bool:

@@ -22,7 +22,7 @@ from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .parameters import ParameterBlock
-from .protocol import Binary, Blas, DeviceInfo, Multiplied, Operand
+from .protocol import Binary, Blas, DeviceInfo, Launch, Multiplied, Operand
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -183,9 +183,7 @@ class HostDevice:
     def vendor_name(self) -> str:
         return f"NumPy {np.__version__}"
 
-    def vendor(
-        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """NumPy's BLAS, on as many cores as it takes; halves and bfloat16s become floats first. It has no TF32."""
         check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
         dtype = np.dtype(problem.dtype.numpy_name)
@@ -227,17 +225,11 @@ def _multiplied(operand: Operand, dtype: np.dtype[Any], multiplied: Multiplied) 
 
 
 def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:
-    stored = _strided(operand.pointer, dtype, (operand.rows, operand.cols), operand.ld * dtype.itemsize)
+    rows, cols, size = operand.rows, operand.cols, dtype.itemsize
+    span = ((rows - 1) * operand.ld + cols) * size if rows and cols else 0
+    memory: Any = (ctypes.c_char * span).from_address(operand.pointer)
+    stored = np.ndarray((rows, cols), dtype, memory, strides=(operand.ld * size, size))
     return stored.T if operand.trans else stored
-
-
-def _strided(pointer: int, dtype: Any, shape: tuple[int, int], pitch: int) -> NDArray[Any]:
-    dtype = np.dtype(dtype)
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    span = (shape[0] - 1) * pitch + shape[1] * dtype.itemsize
-    memory = (ctypes.c_char * span).from_address(pointer)
-    return np.ndarray(shape, dtype, memory, strides=(pitch, dtype.itemsize))
 
 
 def _path(file: int) -> str:

@@ -77,7 +77,7 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
         raise CompileError(f"{name} does not compile for the processor: {first}", done.stderr)
-    return Binary(Path(path).read_bytes(), path, seconds=time.perf_counter() - start)
+    return Binary(Path(path).read_bytes(), seconds=time.perf_counter() - start)
 
 
 def translation_unit(source: KernelSource) -> str:

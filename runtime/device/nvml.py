@@ -30,29 +30,26 @@ def gpu_count() -> int:
 def clock_mhz(pci_bus_id: str) -> float | None:
     """Clock of the SMs now in MHz, None where it cannot be read."""
     clock = ctypes.c_uint()
-    return float(clock.value) if _answered(pci_bus_id, "nvmlDeviceGetClockInfo", _CLOCK_SM, clock) else None
+    answered = _answered(pci_bus_id, "nvmlDeviceGetClockInfo", _CLOCK_SM, ctypes.byref(clock))
+    return float(clock.value) if answered else None
 
 
 def uuid(pci_bus_id: str) -> str:
     """Which GPU it is, as CUDA_VISIBLE_DEVICES takes it; empty where it cannot be read."""
-    library, handle = _library(), ctypes.c_void_p()
     text = ctypes.create_string_buffer(96)
-    if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
-        return ""
-    return text.value.decode() if library.nvmlDeviceGetUUID(handle, text, len(text)) == 0 else ""
+    return text.value.decode() if _answered(pci_bus_id, "nvmlDeviceGetUUID", text, len(text)) else ""
 
 
 def held_back(pci_bus_id: str) -> bool:
     """Whether the driver holds the clocks down now for power or heat; False where that cannot be read."""
     reasons = ctypes.c_ulonglong()
-    asked = _answered(pci_bus_id, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons)
+    asked = _answered(pci_bus_id, "nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.byref(reasons))
     return asked and bool(reasons.value & _HELD_BACK)
 
 
 def _answered(pci_bus_id: str, question: str, *arguments: Any) -> bool:
-    """Whether the driver wrote the answer to a question about a GPU into the last of the arguments."""
+    """Whether the driver answered a question about a GPU, into one of the arguments."""
     library, handle = _library(), ctypes.c_void_p()
     if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle)) != 0:
         return False
-    *rest, answer = arguments
-    return bool(getattr(library, question)(handle, *rest, ctypes.byref(answer)) == 0)
+    return bool(getattr(library, question)(handle, *arguments) == 0)

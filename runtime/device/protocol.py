@@ -1,4 +1,4 @@
-"""What a device is, and which ones this machine has."""
+"""What a device is, and what makes kernels and memory for it."""
 
 import dataclasses
 import enum
@@ -71,8 +71,6 @@ class Binary:
 
     image: bytes
     """Machine code: a cubin, or a shared library."""
-    path: str
-    """File that holds it."""
     registers: int | None = None
     """Registers of a thread, where the compiler tells."""
     frame_bytes: int | None = None
@@ -168,6 +166,10 @@ class Operand:
     """Keeps the memory alive."""
 
 
+Launch = Callable[[Operand, Operand, Operand, float, float], None]
+"""What launches one product: (a, b, c, alpha, beta)."""
+
+
 class Device(Protocol):
     """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
 
@@ -236,11 +238,9 @@ class Device(Protocol):
         `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
         """
 
-    def vendor(
-        self, problem: Problem, multiplied: Multiplied = Multiplied.OWN
-    ) -> Callable[[Operand, Operand, Operand, float, float], None]:
-        """The vendor's library for a problem: launches one product of (a, b, c, alpha, beta). Of other operands than
-        the problem's `dtype`, leading dimensions count elements of theirs.
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
+        """The vendor's library for a problem. Of other operands than the problem's `dtype`, leading dimensions count
+        elements of theirs.
 
         Raises DeviceError where it is missing.
         """

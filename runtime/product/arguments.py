@@ -55,12 +55,9 @@ def lds_of(problem: Problem, a: View, b: View, out: View | None) -> tuple[int, i
     if out is None:
         return lds[0], lds[1], max(1, problem.n)
     check_written(out)
-    c = Operand(out.pointer, problem.m, problem.n, lds[2], False, None)
-    for name, view, ld in (("a", a, lds[0]), ("b", b, lds[1])):
-        rows, cols = view.shape
-        meets = overlap(Operand(view.pointer, rows, cols, ld, False, None), c, problem.dtype.size_bytes)
-        check(not meets, f"out overlaps {name}: give it memory of its own", LayoutError)
-    return lds[0], lds[1], lds[2]
+    checked = lds[0], lds[1], lds[2]
+    check_apart(problem, (a.pointer, b.pointer, out.pointer), checked)
+    return checked
 
 
 def check_written(out: View) -> None:
@@ -125,13 +122,16 @@ def operand_of(name: str, array: Any, trans: bool) -> Operand:
     return Operand(view.pointer, rows, cols, leading(name, view), trans, array)
 
 
-def overlap(one: Operand, other: Operand, size: int) -> bool:
-    """Whether two matrices share bytes; rows that only interleave do not."""
+def check_apart(problem: Problem, pointers: tuple[int, int, int], lds: tuple[int, int, int]) -> None:
+    """Raise LayoutError where C shares bytes with A or B, by their addresses; rows that only interleave do not."""
+    size = problem.dtype.size_bytes
 
-    def seen(operand: Operand) -> Any:
+    def seen(pointer: int, shape: tuple[int, int], ld: int) -> Any:
         # NumPy goes by addresses and reads nothing, so they may be a GPU's.
-        shape, strides = (operand.rows, operand.cols * size), (operand.ld * size, 1)
-        facts = {"data": (operand.pointer, False), "shape": shape, "strides": strides, "typestr": "|u1", "version": 3}
-        return np.asarray(SimpleNamespace(__array_interface__=facts))
+        rows, cols = shape
+        facts = {"data": (pointer, False), "shape": (rows, cols * size), "strides": (ld * size, 1), "typestr": "|u1"}
+        return np.asarray(SimpleNamespace(__array_interface__={**facts, "version": 3}))
 
-    return np.shares_memory(seen(one), seen(other))
+    a, b, c = map(seen, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds)
+    for name, operand in (("a", a), ("b", b)):
+        check(not np.shares_memory(operand, c), f"out overlaps {name}: give it memory of its own", LayoutError)

@@ -15,9 +15,9 @@ from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
 from ..check.timing import Timer
-from ..check.verify import Launch, Verifier
+from ..check.verify import Verifier
 from ..device.detect import choose, open_device
-from ..device.protocol import Device, DeviceInfo
+from ..device.protocol import Device, DeviceInfo, Launch
 from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store

@@ -21,18 +21,46 @@ Run = Callable[[int, bool, int, int, int, float, float], None]
 """A launch by stream, whether it is captured, addresses of A, B and C, alpha and beta."""
 
 
-class Kernel:
-    """One variant, compiled and loaded, for one problem. Safe between threads."""
+class Product:
+    """What makes the product of one problem on a device, in one way. Safe between threads."""
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        self.device, self.problem = device, problem
+        self._laid: dict[tuple[int, int, int], Run] = {}
+
+    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Put C = alpha op(A) op(B) + beta C on the caller's current stream; everything it needs included.
+
+        The operands are as the problem says; nothing is checked here. Raises LaunchError.
+        """
+        key = a.ld, b.ld, c.ld
+        run = self._laid.get(key)
+        if run is None:
+            run = self._laid[key] = self.laid(*key)
+        stream = self.device.stream()
+        run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
+
+    def laid(self, lda: int, ldb: int, ldc: int) -> Run:
+        """The product of matrices with these leading dimensions: called with a stream, whether that is captured into a
+        graph, addresses of A, B and C, alpha and beta.
+
+        The device must be the current one. Calling raises LaunchError, and CaptureError where a graph would need
+        memory or a kernel that is not there.
+        """
+        raise NotImplementedError
+
+
+class Kernel(Product):
+    """One variant, compiled and loaded."""
 
     def __init__(self, device: Device, problem: Problem, config: Config, source: KernelSource, binary: Binary) -> None:
-        self.device = device
-        self.problem = problem
+        super().__init__(device, problem)
         self.config = config
         self.source = source
         self.binary = binary
         self._lock = threading.Lock()  # the launches of a product go together
         self._twin: Kernel | None = None
-        self._laid: dict[tuple[int, int, int], Run] = {}
+        self._scratch: Scratch | None = None
         self._empty = not (problem.m and problem.n)
         sm_count = device.info.sm_count
         self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in config.alignment)
@@ -54,7 +82,8 @@ class Kernel:
             at, last = buffers[0].pointer, buffers[-1].pointer
             return ((at, at + counters_at) if workspace else ()) + (copies.addresses(last) if copies else ())
 
-        self._scratch = Scratch(device, sizes, workspace, addresses) if sizes else None
+        if sizes:
+            self._scratch = Scratch(device, sizes, workspace, addresses)
         own = ("workspace", "counters") if workspace else ()
         self._names = (*own, *(copies.names if copies else ()))
         self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
@@ -65,38 +94,20 @@ class Kernel:
             launch.limited(device.info.arch, sm_count) if config.pdl else launch, "QiQiQiiii" + scalars + more
         )
 
-    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Put C = alpha op(A) op(B) + beta C on the caller's current stream; everything it needs included.
-
-        The operands are as the problem says; nothing is checked here. Raises LaunchError.
-        """
-        key = a.ld, b.ld, c.ld
-        run = self._laid.get(key)
-        if run is None:
-            run = self._laid[key] = self.laid(*key)
-        stream = self.device.stream()
-        run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
-
     def laid(self, lda: int, ldb: int, ldc: int) -> Run:
-        """The product of matrices with these leading dimensions: called with a stream, whether that is captured into a
-        graph, addresses of A, B and C, alpha and beta.
-
-        The device must be the current one. Calling raises LaunchError, and CaptureError where a graph would need
-        memory or a kernel that is not there.
-        """
         if self._empty:
             return lambda *given: None
         return self._padded((lda, ldb, ldc)) if self._padding else Laid(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
         """Have memory ready for so many graphs that this kernel is captured in. Raises LaunchError."""
-        if not self._empty and self._scratch:
+        if self._scratch:
             with self._lock:
                 self._scratch.set_aside(count)
 
     def release(self) -> None:
         """Free the memory that launches work in; graphs that it was captured in must not run any more."""
-        if not self._empty and self._scratch:
+        if self._scratch:
             with self._lock:
                 self._scratch.release()
         if self._twin:
@@ -106,7 +117,7 @@ class Kernel:
     def nbytes(self) -> int:
         """Device memory held: the machine code and what launches work in."""
         twin = self._twin.nbytes if self._twin else 0
-        scratch = self._scratch.nbytes if not self._empty and self._scratch else 0
+        scratch = self._scratch.nbytes if self._scratch else 0
         return len(self.binary.image) + scratch + twin
 
     def scalar(self, capturing: bool) -> "Kernel":
@@ -165,7 +176,7 @@ class Kernel:
 
 
 class Laid:
-    """A kernel for matrices with certain leading dimensions. Called as `Kernel.laid` says."""
+    """A kernel for matrices with certain leading dimensions. Called as `Product.laid` says."""
 
     __slots__ = ("_askew", "_idle", "_kernel", "_lds", "masks", "program")
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ..device import launcher
-from ..device.protocol import Operand
-from .arguments import check_written, leading, number, overlap, transposed, turned
+from .arguments import check_apart, check_written, leading, number, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
@@ -106,7 +105,7 @@ class Plan:
         at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
-            self._check_apart(at_a, at_b, at_c)
+            check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds)
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
@@ -120,10 +119,10 @@ class Plan:
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
-        pointer = self._kind.pointer
+        pointer, problem = self._kind.pointer, self._kept.kernel.problem
         if out is not None:
-            self._check_apart(pointer(a), pointer(b), pointer(out))
-        xp, problem = self._device.xp, self._kept.kernel.problem
+            check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds)
+        xp = self._device.xp
         seen_a, seen_b = (
             self._kind.numpy(array).T if turned else self._kind.numpy(array)
             for array, turned in zip((a, b), self._turned)
@@ -149,14 +148,6 @@ class Plan:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
         problem = self._kept.kernel.problem
         return self._kind.empty(like, problem.m, problem.n)
-
-    def _check_apart(self, at_a: int, at_b: int, at_c: int) -> None:
-        problem = self._kept.kernel.problem
-        c = Operand(at_c, problem.m, problem.n, self._lds[2], False, None)
-        stored = ("a", at_a, problem.stored_a, self._lds[0]), ("b", at_b, problem.stored_b, self._lds[1])
-        for name, pointer, (rows, cols), ld in stored:
-            if overlap(Operand(pointer, rows, cols, ld, False, None), c, self._size):
-                raise LayoutError(f"out overlaps {name}: give it memory of its own")
 
     def _check_elements(self, *pointers: int) -> None:
         for name, pointer, span in zip(("a", "b", "out"), pointers, (self._span_a, self._span_b, self._span_c)):

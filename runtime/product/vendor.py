@@ -8,7 +8,7 @@ from typing import Any
 from ...codegen.errors import CaptureError
 from ..device.protocol import Device, Operand
 from ..store.found import Found
-from .kernel import Kernel, Run
+from .kernel import Kernel, Product, Run
 from .program import Program
 from .scratch import Scratch
 
@@ -88,29 +88,17 @@ def started() -> tuple[Vendor, ...]:
     return tuple(_started.values())
 
 
-class VendorProduct:
-    """One problem by the vendor's library, used as a Kernel is. A kernel of ours stands by for what the library may do
+class VendorProduct(Product):
+    """One problem by the vendor's library. A kernel of ours stands by for what the library may do
     otherwise than we promise: a product with alpha = 0, which must not read A and B, and one that is captured before
-    one like it was launched, so that the library might have to load something, or with no memory aside for the graph.
-    Safe between threads."""
+    one like it was launched, so that the library might have to load something, or with no memory aside for the
+    graph."""
 
     def __init__(self, kernel: Kernel, vendor: Vendor) -> None:
+        super().__init__(kernel.device, kernel.problem)
         self.kernel, self.vendor = kernel, vendor
-        self.device, self.problem = kernel.device, kernel.problem
-        self.config, self.source = kernel.config, kernel.source
-        self._laid: dict[tuple[int, int, int], LaidVendor] = {}
-
-    def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """As `Kernel.launch`."""
-        key = a.ld, b.ld, c.ld
-        run = self._laid.get(key)
-        if run is None:
-            run = self._laid[key] = self.laid(*key)
-        stream = self.device.stream()
-        run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
 
     def laid(self, lda: int, ldb: int, ldc: int) -> "LaidVendor":
-        """As `Kernel.laid`."""
         return LaidVendor(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
@@ -129,7 +117,7 @@ class VendorProduct:
 
 
 class LaidVendor:
-    """A product by the vendor's library of matrices with certain leading dimensions. Called as `Kernel.laid` says."""
+    """A product by the vendor's library of matrices with certain leading dimensions. Called as `Product.laid` says."""
 
     __slots__ = ("_lds", "_product", "_seen", "_standing_by", "masks", "program")
 

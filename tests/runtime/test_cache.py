@@ -35,7 +35,7 @@ def test_a_second_time_it_is_not_compiled(root: Path, compiler: FakeCompiler) ->
     assert len(compiler.builds) == 1
     assert (first.seconds, second.seconds) == (1.5, 0.0)
     assert replace(first, seconds=0.0) == second
-    assert Path(second.path).read_bytes() == second.image == IMAGE
+    assert (entry(root, compiler) / "kernel.bin").read_bytes() == second.image == IMAGE
     assert (second.registers, second.frame_bytes, second.smem_bytes) == (40, 8, None)
 
 
@@ -166,7 +166,8 @@ def test_another_users_cache_is_not_used(root: Path, compiler: FakeCompiler) -> 
     os.chown(root, 4242, 4242)
     with pytest.warns(CacheWarning, match="not this user's folder"):
         binary = compile_cached(compiler, replace(SOURCE, code="// mine"))
-    assert root not in Path(binary.path).parents
+    assert root not in Path(compiler.builds[-1]).parents
+    assert binary.image == IMAGE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -14,9 +14,9 @@ from tilewright.codegen.errors import ConfigError, DeviceError
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
-from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.device.protocol import Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import field, variant
 

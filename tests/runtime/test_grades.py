@@ -16,8 +16,9 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.kinds import KINDS
-from tilewright.runtime.check.verify import Launch, Verifier
+from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import Launch
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.store import Store

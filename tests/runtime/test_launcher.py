@@ -265,7 +265,7 @@ class Product:
         self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
         config = variant(text)
         source = render(self.problem, config, self.gpu.info.arch)
-        kept = Kept(Kernel(self.gpu, self.problem, config, source, Binary(b"", "")))
+        kept = Kept(Kernel(self.gpu, self.problem, config, source, Binary(b"")))
         self.kept = kept
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         self.plan = Plan(kept, self.kind, "cuda:0", (*lds, self.problem.n))  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ class Product:
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the fake GPU are never compiled."""
-    monkeypatch.setattr(kernel_module, "compile_cached", lambda compiler, source: Binary(b"", ""))
+    monkeypatch.setattr(kernel_module, "compile_cached", lambda compiler, source: Binary(b""))
 
 
 class Told(Product):

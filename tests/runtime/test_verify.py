@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.check.verify import Launch, Verifier, product
+from tilewright.runtime.check.verify import Verifier, product
 from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.device.protocol import Device, Operand
+from tilewright.runtime.device.protocol import Device, Launch, Operand
 
 Array = NDArray[Any]
 PROBLEM = Problem(40, 36, 257)

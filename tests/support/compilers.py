@@ -24,9 +24,8 @@ class FakeCompiler:
         self.builds.append(folder)
         if self.error is not None:
             raise self.error
-        path = Path(folder, f"kernel.{self.suffix}")
-        path.write_bytes(IMAGE)
-        return Binary(IMAGE, str(path), registers=40, frame_bytes=8, smem_bytes=None, seconds=1.5)
+        Path(folder, f"kernel.{self.suffix}").write_bytes(IMAGE)
+        return Binary(IMAGE, registers=40, frame_bytes=8, smem_bytes=None, seconds=1.5)
 
 
 def entry(root: Path, compiler: FakeCompiler, source: KernelSource = SOURCE) -> Path:

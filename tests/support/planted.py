@@ -126,7 +126,8 @@ def built(sources: Sequence[KernelSource], folder: Path) -> list[str]:
         place = folder / str(begin)
         place.mkdir()
         some = [numbered(source, begin + each) for each, source in enumerate(sources[begin : begin + TOGETHER])]
-        paths += [COMPILER.build(together(some), str(place)).path] * len(some)
+        COMPILER.build(together(some), str(place))
+        paths += [str(place / "kernel.so")] * len(some)
     return paths
 
 
@@ -195,7 +196,7 @@ def _check(
     step = 1 if max(config.alignment) == 1 else 4
     device = _device(size if step == 1 else 16, sm_count)
     source = numbered(_source(text, dtype, trans), number)
-    binary = Binary(Path(path).read_bytes(), path)
+    binary = Binary(Path(path).read_bytes())
     for sizes in shapes:
         m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans, config.accuracy)

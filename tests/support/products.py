@@ -23,7 +23,7 @@ class QuickDevice(HostDevice):
 
     def __init__(self, sanitize: bool = False, alignment: int = 16, sm_count: int = 1) -> None:
         super().__init__(sanitize, alignment)
-        self._loaded: dict[tuple[str, str], HostFunction] = {}
+        self._loaded: dict[tuple[bytes, str], HostFunction] = {}
         self._sm_count = sm_count
 
     @cached_property
@@ -31,10 +31,15 @@ class QuickDevice(HostDevice):
         return replace(host_info(), sm_count=self._sm_count)
 
     def load(self, binary: Binary, name: str) -> HostFunction:
-        key = (binary.path, name)
+        key = (binary.image, name)
         if key not in self._loaded:
             self._loaded[key] = super().load(binary, name)
         return self._loaded[key]
+
+
+def in_the_norm(product: NDArray[Any], c: NDArray[Any]) -> float:
+    """The Frobenius norm of the error over that of the product."""
+    return float(np.linalg.norm(c - product) / np.linalg.norm(product))
 
 
 def numpy_dtype(problem: Problem) -> Any:

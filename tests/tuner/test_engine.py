@@ -14,11 +14,11 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from tilewright.runtime.check.verify import Launch, Verdict, Verifier
+from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.elf import code_digest
-from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo
+from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Bench, Duel, Side, Tried

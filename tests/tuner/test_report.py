@@ -34,7 +34,7 @@ WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,vec=1x4x4,l2_pref
 
 
 def test_resources_of_a_compiled_kernel() -> None:
-    taken = resources(PROBLEM, WINNER, H200, Binary(b"", "", registers=122, frame_bytes=8))
+    taken = resources(PROBLEM, WINNER, H200, Binary(b"", registers=122, frame_bytes=8))
     assert (taken.tiles, taken.ctas, taken.threads, taken.smem_bytes) == (16 * 8, 128, 384, 98304)
     assert dict(taken.limits) == {"CTA slots": 32, "warps": 5, "registers": 1, "shared memory": 2}
     assert (taken.registers, taken.spill_bytes, taken.concurrent) == (122, 8, 1)

@@ -11,9 +11,9 @@ from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, Launc
 from ...codegen.problem import Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.check.timing import Timer, TimingPlan, added_us
-from ...runtime.check.verify import Launch, Verifier
+from ...runtime.check.verify import Verifier
 from ...runtime.device.cublaslt import CublasLt
-from ...runtime.device.protocol import Device
+from ...runtime.device.protocol import Device, Launch
 from ...runtime.product.gemm import load_on
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Status

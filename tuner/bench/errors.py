@@ -7,8 +7,7 @@ import numpy as np
 
 from ...codegen.problem import NORMWISE_ROUNDINGS, Grade, Problem
 from ...runtime.check.kinds import KINDS, Exact
-from ...runtime.check.verify import Launch
-from ...runtime.device.protocol import Device, Operand
+from ...runtime.device.protocol import Device, Launch, Operand
 from .rows import KindError
 
 BLOCK = 256

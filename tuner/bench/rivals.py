@@ -6,9 +6,8 @@ from importlib import metadata
 
 from ...codegen.errors import DeviceError
 from ...codegen.problem import Grade, Problem
-from ...runtime.check.verify import Launch
 from ...runtime.device.cublaslt import cublaslt_name
-from ...runtime.device.protocol import Device, Multiplied
+from ...runtime.device.protocol import Device, Launch, Multiplied
 from ...runtime.store.versions import versions_of
 from .concatenated import Concatenated
 from .rows import TITLES, Setting

@@ -14,9 +14,9 @@ from ...codegen.config import Config
 from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
 from ...runtime.check.timing import Timer, TimingPlan, added_us, summarise
-from ...runtime.check.verify import Launch, Verifier
+from ...runtime.check.verify import Verifier
 from ...runtime.device.detect import open_device
-from ...runtime.device.protocol import Device, DeviceInfo
+from ...runtime.device.protocol import Device, DeviceInfo, Launch
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of

@@ -17,12 +17,11 @@
 #include "launch.h"
 #include "tensor_cores.h"
 
-// ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host.py rewrites that line. -----
+// ---- The words CUDA adds to C++. `extern __shared__` is no C++ in any spelling: host_compiler.py rewrites that line.
 
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
@@ -31,28 +30,10 @@
 // In one section, to be filled with NaN before every block; `used`, or the compiler would trust it to be zero there.
 #define __shared__ static __attribute__((used, section("tilewright_shared")))
 
-// ---- Types -----------------------------------------------------------------------------------------------------
-
-struct dim3 {
-    unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-};
-
-#define TILEWRIGHT_VECTOR(T, name)                                                                      \
-    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                                  \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; };                  \
-    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }                                       \
-    constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-TILEWRIGHT_VECTOR(float, float)
-TILEWRIGHT_VECTOR(double, double)
-TILEWRIGHT_VECTOR(int, int)
-TILEWRIGHT_VECTOR(unsigned, uint)
-TILEWRIGHT_VECTOR(long long, longlong)
-#undef TILEWRIGHT_VECTOR
+struct alignas(16) float4 { float x, y, z, w; };
+constexpr float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // ---- Functions -------------------------------------------------------------------------------------------------
-
-constexpr int warpSize = 32;
 
 inline void __syncthreads(int line = __builtin_LINE()) { tilewright_host::sync_block(line); }
 inline int __syncthreads_or(int mine, int line = __builtin_LINE())
@@ -68,7 +49,6 @@ inline int __syncthreads_or(int mine, int line = __builtin_LINE())
 }
 inline void __syncwarp(unsigned mask = ~0u) { tilewright_host::sync_warp(mask); }
 inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 // Shuffles inside groups of `width` lanes; a lane that reaches outside its group gets its own value, as on a GPU.
 template <class V, class Source>
@@ -86,14 +66,6 @@ template <class V> V __shfl_xor_sync(unsigned mask, V value, int bits, int width
 {
     return tilewright_shuffle(mask, value, width, [=](int own) { return own ^ bits; });
 }
-template <class V> V __shfl_down_sync(unsigned mask, V value, unsigned by, int width = 32)
-{
-    return tilewright_shuffle(mask, value, width, [=](int own) { return own + int(by); });
-}
-template <class V> V __shfl_up_sync(unsigned mask, V value, unsigned by, int width = 32)
-{
-    return tilewright_shuffle(mask, value, width, [=](int own) { return own - int(by); });
-}
 
 inline int __any_sync(unsigned mask, int mine)
 {
@@ -104,18 +76,12 @@ inline int __any_sync(unsigned mask, int mine)
     });
 }
 
-template <class V> V __ldg(const V* p) { return *p; }
-template <class V> V __ldcg(const V* p) { return *p; }
-template <class V> void __stcs(V* p, V value) { *p = value; }
 template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs meanwhile
 {
     const P old = *p;
     *p = old + value;
     return old;
 }
-inline size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<size_t>(p); }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline double __fma_rn(double a, double b, double c) { return ::fma(a, b, c); }
 template <class A, class B> using tilewright_common = std::decay_t<decltype(true ? A() : B())>;
 template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }
