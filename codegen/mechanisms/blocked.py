@@ -46,7 +46,7 @@ REGISTERS_FIT: Rule[Any] = Rule(
     lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),
 )
 
-TILE_RULES: tuple[Rule[Any], ...] = (
+WARP_RULES: tuple[Rule[Any], ...] = (
     Rule(
         "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
         lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
@@ -55,6 +55,11 @@ TILE_RULES: tuple[Rule[Any], ...] = (
         "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
         lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
     ),
+)
+"""The rules on warp tiles."""
+
+TILE_RULES: tuple[Rule[Any], ...] = (
+    *WARP_RULES,
     Rule(
         "the accumulators of a thread, {c.tile.accumulators}, are whole vectors for each of {c.tile.slices} slices",
         lambda problem, config, arch: config.tile.accumulators % (config.tile.slices * config.epilogue.vec_c) == 0,
