@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..leaf import Edge, option
 from ..legality import Rule
-from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, registers_held_to
+from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
 from ..mechanisms.limbs import LIMB_RULES, MMA_K, UNPADDED_RULES, LimbConfig, Scheme
 from ..problem import DType
 
@@ -15,7 +15,7 @@ _CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True)
-class MmaTile:
+class MmaTile(WarpTile):
     """Sizes of the block tile and the warp tile."""
 
     block_m: int = option(128, 32, 64, 256, meaning="rows of C a CTA computes")
@@ -23,16 +23,6 @@ class MmaTile:
     block_k: int = option(32, 16, 64, meaning="steps of k that a tile covers")
     warp_m: int = option(64, 16, 32, meaning="rows of C a warp computes")
     warp_n: int = option(32, 16, 64, meaning="columns of C a warp computes")
-
-    @property
-    def warps(self) -> int:
-        """Warps of a CTA, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread holds."""
-        return self.warp_m * self.warp_n // 32
 
 
 @dataclass(frozen=True, slots=True)
