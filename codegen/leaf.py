@@ -65,7 +65,7 @@ class Leaf:
         return str(value) if isinstance(value, enum.Enum) else int(value)
 
     def typed(self, value: object) -> Any:
-        """The choice that `value` (as `plain` gives it, or as text) means. Raises ConfigError listing the choices."""
+        """The choice that `value`, as `plain` gives it, means. Raises ConfigError listing the choices."""
         for choice in self.choices:
             plain = self.plain(choice)
             if type(value) is type(plain) and value == plain:

@@ -5,7 +5,7 @@ import hashlib
 from .arch import Arch
 from .config import Config
 from .environment import environment, tidy
-from .errors import ConfigError, check
+from .errors import check
 from .leaf import Edge
 from .legality import require
 from .problem import DType, Problem
@@ -46,7 +46,7 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
             LIMB_HELD=LIMB_HELD,
         )
     )
-    check(_DIGEST in text, f"{config.template} has no digest in its banner", ConfigError)
+    check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
     pad = f"{name}_pad" if config.edge is Edge.PAD else None
     pack = f"{name}_pack" if any(config.packs) else None

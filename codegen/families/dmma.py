@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ..leaf import Edge, Value, option
 from ..legality import Rule
-from ..mechanisms.blocked import Epilogue, registers_held_to
+from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.operands import Fragments
 from ..mechanisms.split import Split
@@ -19,7 +19,7 @@ FITTED_N = (24, 40, 48, 56, 72, 80, 104, 112, 144, 160)
 
 
 @dataclass(frozen=True, slots=True)
-class DmmaTile:
+class DmmaTile(WarpTile):
     """Sizes of the block tile, the warp tile and the instruction."""
 
     block_m: int = option(64, 16, 32, 48, 96, 128, 192, 256, *FITTED_M, meaning="rows of C a CTA computes")
@@ -34,16 +34,6 @@ class DmmaTile:
     def mma_m(self) -> int:
         """Rows of C of one instruction."""
         return 8 if self.mma_k == 4 else 16
-
-    @property
-    def warps(self) -> int:
-        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread holds."""
-        return self.warp_m * self.warp_n // 32
 
     @property
     def fitted(self) -> bool:

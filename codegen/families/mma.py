@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..leaf import Edge, option
 from ..legality import Rule
-from ..mechanisms.blocked import CTAS_FIT, registers_for
+from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
 from ..mechanisms.limbs import LIMB_RULES, MMA_K, UNPADDED_RULES, LimbConfig, Scheme
 from ..problem import DType
 
@@ -15,7 +15,7 @@ _CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True)
-class MmaTile:
+class MmaTile(WarpTile):
     """Sizes of the block tile and the warp tile."""
 
     block_m: int = option(128, 32, 64, 256, meaning="rows of C a CTA computes")
@@ -23,16 +23,6 @@ class MmaTile:
     block_k: int = option(32, 16, 64, meaning="steps of k that a tile covers")
     warp_m: int = option(64, 16, 32, meaning="rows of C a warp computes")
     warp_n: int = option(32, 16, 64, meaning="columns of C a warp computes")
-
-    @property
-    def warps(self) -> int:
-        """Warps of a CTA, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread holds."""
-        return self.warp_m * self.warp_n // 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +63,7 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
         "the device multiplies halves and bfloat16s by mma.m16n8k16",
         lambda problem, config, arch: "mma.m16n8k16" in arch.instructions,
     ),
-    Rule(
-        "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
-        lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
-    ),
-    Rule(
-        "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
-        lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
-    ),
+    *WARP_RULES,
     Rule(
         f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
         lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
@@ -88,10 +71,7 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
     Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, arch: _even(config)),
     *UNPADDED_RULES,
     CTAS_FIT,
-    Rule(
-        "registers of {c.min_ctas} CTAs fit on an SM",
-        lambda problem, config, arch: config.least_registers <= registers_for(config.threads, config.min_ctas),
-    ),
+    REGISTERS_FIT,
 )
 
 
@@ -130,11 +110,9 @@ class MmaConfig(LimbConfig):
     def min_ctas(self) -> int:
         return self.launch.min_ctas
 
-    @property
-    def least_registers(self) -> int:
+    def least_registers(self, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""
         return 2 * self.tile.accumulators + self._fragment_registers + 32
 
     def registers(self, dtype: DType) -> int:
-        bound = registers_for(self.threads, self.min_ctas)
-        return min(bound, self.least_registers + self._fragment_registers + 16)
+        return min(registers_held_to(self), self.least_registers(dtype) + self._fragment_registers + 16)

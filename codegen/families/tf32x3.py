@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..leaf import Edge, option
 from ..legality import Rule
-from ..mechanisms.blocked import Epilogue, registers_held_to
+from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.limbs import LEAST_K
 from ..mechanisms.operands import Fragments
@@ -16,7 +16,7 @@ _LEAST_INTERVALS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Tf32x3Tile:
+class Tf32x3Tile(WarpTile):
     """Sizes of the block tile and the warp tile."""
 
     block_m: int = option(64, 16, 32, 96, 128, 192, 256, meaning="rows of C a CTA computes")
@@ -32,19 +32,9 @@ class Tf32x3Tile:
         return 16
 
     @property
-    def warps(self) -> int:
-        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
     def lane_n(self) -> int:
         """Columns of C that a thread holds elements of."""
         return self.warp_n // 4
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread holds, each twice: what an interval of k adds, and the sum."""
-        return self.warp_m * self.warp_n // 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,27 @@ class Epilogue:
     vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
 
 
+class WarpTile:
+    """A block tile that tensor cores compute as warp tiles."""
+
+    __slots__ = ()
+
+    block_m: int
+    block_n: int
+    warp_m: int
+    warp_n: int
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA, or of a slice of it, rounded down where the block tile is no multiple of a warp tile."""
+        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread holds."""
+        return self.warp_m * self.warp_n // 32
+
+
 def registers_for(threads: int, ctas: int) -> int:
     """Registers of a thread with which so many CTAs of so many threads fit, on every device of the table."""
     # Each of the four schedulers has a quarter of the registers and takes whole warps.
@@ -46,7 +67,7 @@ REGISTERS_FIT: Rule[Any] = Rule(
     lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),
 )
 
-TILE_RULES: tuple[Rule[Any], ...] = (
+WARP_RULES: tuple[Rule[Any], ...] = (
     Rule(
         "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
         lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
@@ -55,6 +76,11 @@ TILE_RULES: tuple[Rule[Any], ...] = (
         "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
         lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
     ),
+)
+"""The rules on warp tiles."""
+
+TILE_RULES: tuple[Rule[Any], ...] = (
+    *WARP_RULES,
     Rule(
         "the accumulators of a thread, {c.tile.accumulators}, are whole vectors for each of {c.tile.slices} slices",
         lambda problem, config, arch: config.tile.accumulators % (config.tile.slices * config.epilogue.vec_c) == 0,

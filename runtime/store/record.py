@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, check
+from ...codegen.errors import check
 from ...codegen.problem import Problem
 
 REMOVED = "removed"
@@ -69,7 +69,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         good = math.isfinite(self.median_us) and self.median_us > 0 and self.spread_us >= 0
-        check(good, f"median_us must be positive and finite, got {self.median_us}", ConfigError)
+        check(good, f"median_us must be positive and finite, got {self.median_us}")
 
 
 FIRST_USE = "first use"
@@ -111,9 +111,9 @@ class Record:
 
     def __post_init__(self) -> None:
         done = self.status is Status.OK
-        check((self.measurement is not None) == done, f"{self.status.value} and measurement disagree", ConfigError)
-        check(done or bool(self.reason), f"a record that is {self.status.value} needs a reason", ConfigError)
-        check(not done or (self.accuracy is not None and self.accuracy.ok), "ok needs a passed accuracy", ConfigError)
+        check((self.measurement is not None) == done, f"{self.status.value} and measurement disagree")
+        check(done or bool(self.reason), f"a record that is {self.status.value} needs a reason")
+        check(not done or (self.accuracy is not None and self.accuracy.ok), "ok needs a passed accuracy")
 
     @property
     def median_us(self) -> float:
