@@ -45,6 +45,10 @@ struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
     struct { int programmaticStreamSerializationAllowed; } val;
 };
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
