@@ -33,7 +33,8 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
     for start, part in enumerate(parts):
         for (text, dtype, trans, target), (registers, smem_bytes, local_bytes) in zip(rows[start::workers], part):
             config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
-            predicted = (config.registers(problem.dtype), config.launch_config(problem, 132).static_smem_bytes)
+            more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0  # by NVRTC 13.5; none by 13.0
+            predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
             most_bytes = most_spilled_bytes(config, target, dtype)
             if registers > predicted[0] or smem_bytes != predicted[1] or local_bytes > most_bytes:
                 wrong.append((text, target, (registers, smem_bytes, local_bytes), (*predicted, most_bytes)))

@@ -123,14 +123,16 @@ def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
         return (
             8  # of a thread that takes all registers one pair, where k is not innermost in B and limbs cannot hold it
         )
+    full = config.registers(DType.parse(dtype)) == registers_held_to(config)
+    if config.family == "tf32x3":
+        return 8 if full and target == "sm_120" else 0  # by NVRTC 13.5; nothing by 13.0
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":
         return 8  # no register: the argument of what the compiler calls for sm_120 to check a TMA copy's target
-    full = config.registers(DType.parse(dtype)) == registers_held_to(config)
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
         if full and config.stream_ctas_per_sm:  # and which parts a CTA has, outside of the main loop too
-            return 64
+            return 168  # by NVRTC 13.5; 64 by 13.0
         if config.persistent_tiles > 1:
             return (40 if target == "sm_100" else 16) if full else 0
         return 8 if full and target == "sm_100" else 0
