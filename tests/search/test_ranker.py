@@ -116,6 +116,26 @@ def test_k_stays_innermost_only_where_it_is_innermost_in_memory() -> None:
     assert shared_out(parse("simt:64x64x16,k_inner_b"), DType.FLOAT, H200.arch)
 
 
+def test_what_is_streamed_from_memory_is_read_side_by_side() -> None:
+    parse = tilewright.codegen.families.parse
+    texts = (f"skinny:short=n,1x2x8,lanes_k={lanes},warps=2,resident_k=512" for lanes in (1, 8, 32))
+    table = Table([parse(text) for text in texts], DType.FLOAT, H200)
+    for shape, trans, sensible, row_bytes, refills in (
+        ("12000x1x1000", "nn", (0, 1, 1), (16, 128, 512), 2),  # 16 bytes a lane along k
+        ("12000x1x993", "nn", (0, 0, 1), (4, 32, 128), 2),  # rows of an odd length: 4 bytes
+        ("12000x1x1000", "tn", (1, 1, 0), (512, 64, 16), 2),  # rows run along C
+        ("12000x1x2", "nn", (1, 1, 1), (8, 8, 8), 1),  # whole rows
+    ):
+        problem = Problem.parse(shape, "float", trans)
+        assert tuple(table.sensible(problem)) == sensible, (shape, trans)
+        columns = dict(zip(FEATURES, table.features(problem).T))
+        assert tuple(2 ** columns["row_a"]) == pytest.approx(row_bytes), (shape, trans)
+        assert tuple(columns["refills"]) == (refills,) * 3
+        assert tuple(columns["lanes_k"]) == (1, 8, 32)
+    tiles = Table([parse("simt:64x64x16")], DType.FLOAT, H200).features(Problem.parse("640"))
+    assert dict(zip(FEATURES, tiles[0]))["refills"] == 0
+
+
 @DTYPES
 @pytest.mark.parametrize("shape", ["1x1x1", "1x16384x1", "200000x2x16", "8x8x500000"])
 def test_extreme_shapes_get_nothing_absurd(dtype: DType, shape: str) -> None:

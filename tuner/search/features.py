@@ -33,7 +33,7 @@ from .model import (
     fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, sliced
+from .policies.ranked import LIMBS, RANKED, k_innermost, sliced, streamed
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -41,11 +41,13 @@ Columns = dict[str, Floats]
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
 _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
+_LINE_BYTES, _SECTORS_BYTES = 128, 64
+"""What a warp has to read side by side at least of an operand that it streams: along k, and across it."""
 _PHYSICAL = (
     "family tile_m tile_n tile_k threads work occupancy warps mode parts clustered cooperative smem_loads overhead "
     "adding ahead deep m n k trans_a trans_b tiles waves even resident used_mn used_k depth arithmetic cached traffic "
     "memory launch summed modelled issue waiting passed used_m used_n rows_of_tiles columns_of_tiles latency "
-    "rounds k_of_cta copied_a copied_b row_a row_b row_c copies copying c_share sides intensity ctas"
+    "rounds k_of_cta copied_a copied_b row_a row_b row_c copies copying c_share sides intensity ctas refills"
 ).split()
 IEEE_FEATURES = len(_PHYSICAL) + len(RANKED)
 """So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
@@ -57,7 +59,7 @@ _LOGARITHMS = (
     "latency rounds k_of_cta row_a row_b copying ctas splitting"
 ).split()
 """Those of what changes with config and problem that are logarithms."""
-_PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b copies".split()
+_PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b copies refills".split()
 """Those that are not."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Those that are the same for every config."""
@@ -66,7 +68,10 @@ _MODELLED = tuple(
     "passing in_flight ahead waits filling packs_a packs_b limbs".split()
 )
 """What the times of the device's limits need of a config."""
-_DESCRIBED = tuple("tile_m tile_n tile_k split elements steps summing sliced packs_a packs_b flies_a flies_b".split())
+_DESCRIBED = tuple(
+    "tile_m tile_n tile_k split elements steps summing sliced packs_a packs_b flies_a flies_b streamed_a streamed_b "
+    "held".split()
+)
 """What the other features need of it."""
 
 
@@ -161,20 +166,27 @@ class Table:
             "sliced": max(1, sliced(config)),
             "limbs": config.limbs,
             "products": config.products,
+            **streamed(config),
         } | {name: _number(*values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
 
     def _taken(self, names: tuple[str, ...], rows: Any) -> Columns:
         return self._columns if rows is None else dict(zip(names, self._stacked[names].take(rows, axis=1)))
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which rows share out the work in a way that can pay, and keep k innermost only where it is innermost in
-        memory."""
+        """Which rows share out the work in a way that can pay, keep k innermost only where it is innermost in memory,
+        and read what they stream from memory side by side."""
         c = self._columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
         found: NDArray[np.bool_] = self._kept[problem.trans_a, problem.trans_b] & (tiles <= self._most_tiles)
         found &= self._least_k <= problem.k
         found &= tiles * problem.k >= self._least_work
         found &= tiles >= self._least_tiles
+        if self._skinny:
+            for x, (row, vector, along) in _stored(problem).items():
+                lanes = c[f"streamed_{x}"]
+                beside = vector * (lanes if along else 32 / np.maximum(1, lanes))
+                needed = min(row, _LINE_BYTES if along else _SECTORS_BYTES)
+                found &= (lanes == 0) | (beside >= needed)
         return found
 
     def _physics(self, problem: Problem, rows: Any) -> Columns:
@@ -290,6 +302,7 @@ class Table:
             "rounds": p["rounds"],
             "k_of_cta": k / c["split"],
             "ctas": p["ctas"],
+            "refills": np.where(c["held"] > 0, np.ceil(k / (c["split"] * np.maximum(1, c["held"]))), 0.0),
             "splitting": 1e-9 + p["splitting"] / cycles if self._limbed else np.full_like(p["tiles"], 1e-9),
         }
         columns["copying"] = columns["arithmetic"] * columns["copies"]
@@ -298,19 +311,20 @@ class Table:
         return found.T
 
     def _copies(self, problem: Problem, c: Columns) -> Columns:
-        """Bytes that a copy of an operand moves at a time, bytes of a tile's row in memory, and copies for each
-        multiply-add."""
+        """Bytes that a copy of an operand moves at a time, those of a row of a tile in memory or of what a warp streams
+        of one at a time, and copies for each multiply-add."""
         size, found, copies = self.dtype.size_bytes, dict[str, Floats](), np.zeros_like(c["tile_m"])
-        for x, row, along, side, other in (
-            ("a", problem.stored_a[1], not problem.trans_a, "tile_m", "tile_n"),
-            ("b", problem.stored_b[1], problem.trans_b, "tile_n", "tile_m"),
+        for (x, (row, widest, along)), side, other in zip(
+            _stored(problem).items(), ("tile_m", "tile_n"), ("tile_n", "tile_m")
         ):
-            vector = np.full_like(copies, math.gcd(row * size, 16))
+            vector = np.full_like(copies, widest)
             vector[c[f"packs_{x}"] > 0] = 16
             if along:  # where the family keeps k innermost or transposes in flight, that takes copies of one element
                 vector[c[f"flies_{x}"] > 0] = size
             found[f"copied_{x}"] = vector
-            found[f"row_{x}"] = np.minimum(c["tile_k" if along else side], row) * size
+            lanes = c[f"streamed_{x}"]
+            beside = vector * (lanes if along else 32 / np.maximum(1, lanes))
+            found[f"row_{x}"] = np.minimum(np.where(lanes > 0, beside, c["tile_k" if along else side] * size), row)
             copies += size / (vector * c[other])
         return {**found, "copies": copies}
 
@@ -318,6 +332,14 @@ class Table:
 _PROBLEM_PLACES = np.array([_PLACES[name] for name in _PROBLEM])
 _PLAIN_PLACES = np.array([_PLACES[name] for name in _PLAIN])
 _LOGARITHM_PLACES = np.array([_PLACES[name] for name in _LOGARITHMS])
+
+
+def _stored(problem: Problem) -> dict[str, tuple[int, int, bool]]:
+    """Of A and B as they are stored: bytes of a row, of the widest copies that rows of any number allow, and whether
+    rows run along k."""
+    size = problem.dtype.size_bytes
+    rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
+    return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
 
 
 def _fourth(values: Any) -> Any:

@@ -6,7 +6,7 @@ from ....codegen.mechanisms.operands import Load
 RANKED = (
     "shared", "evict_first", "raster", "l2_prefetch", "interleave", "fragments", "slices", "slice_barriers",
     "k_inner_a", "k_inner_b", "stages", "order", "lanes_m", "thread_m", "thread_n", "warp_m", "warp_n", "load",
-    "pack_a", "pack_b", "min_ctas",
+    "pack_a", "pack_b", "min_ctas", "lanes_k", "warps_k", "thread_k",
 )  # fmt: skip
 """Parameters that are features as they are; -1 for a family without one."""
 LIMBS = "promote", "ordered"
@@ -27,3 +27,13 @@ def k_innermost(config: Config) -> tuple[int, int]:
 def sliced(config: Config) -> int:
     """Groups of warps that share out the k of a tile."""
     return int(config.get("slices")) if "slices" in {leaf.name for leaf in config.leaves()} else 1
+
+
+def streamed(config: Config) -> dict[str, int]:
+    """Lanes of a warp that share out k of an operand that is read straight from memory, where it is A and where it is
+    B, else 0: they read side by side where k is innermost, as the other lanes do where it is not. And steps of k of the
+    other operand that are held at a time."""
+    if "lanes_k" not in {leaf.name for leaf in config.leaves()}:
+        return {"streamed_a": 0, "streamed_b": 0, "held": 0}
+    lanes, short_n = int(config.get("lanes_k")), config.get("short") == "n"
+    return {"streamed_a": lanes * short_n, "streamed_b": lanes * (not short_n), "held": int(config.get("resident_k"))}
