@@ -3,13 +3,15 @@
     python benchmarks/emitted.py
     python benchmarks/emitted.py --output emitted.json --arch sm_90a
 
-A bundle of tuned kernels of every kind is emitted, built by nvcc and run: its self-test checks each kernel and times
-it from a graph over rotated inputs, in eager calls that follow each other, from event to event of a single call, and by
-the processor's time a call. The library times the same kernels in between. --output is
-benchmarks/results/<device>/emitted.json where it is not given. Needs CuPy and nvcc.
+A bundle of tuned kernels of every kind is emitted and built by nvcc, as a library and as a program. Each function of
+the library is timed beside the same kernel of `tilewright.load`, in rounds, on the same inputs: only launch and
+compiler differ. The program is the bundle's self-test, which checks each kernel and times it by itself: from a graph,
+in eager calls that follow each other, from event to event of a single call, and by the processor's time a call.
+--output is benchmarks/results/<device>/emitted.json where it is not given. Needs CuPy and nvcc.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import re
@@ -27,7 +29,7 @@ from tilewright.codegen.leaf import Edge, Mode
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.device.protocol import Device, DeviceInfo, Launch, Operand
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
@@ -39,11 +41,12 @@ SHAPES = (
 ).split()
 PADDED = ("300x200x100", "simt:64x64x16,edge=pad")
 """No tuned kernel pads: one that does, and its shape."""
-ROUNDS = 3
-TIMES = "run_us", "eager_us", "single_us", "host_us"
+RUNS, ROUNDS = 3, 9
+"""Of the self-test, and of a function beside the library's kernel."""
+TIMES = "self_test_us", "eager_us", "single_us", "host_us"
 AT_MOST = {"run over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
 LINE = re.compile(
-    r"^(?P<function>\w+) +(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) +(?P<right>ok|WRONG|-) +(?P<run_us>[\d.]+) "
+    r"^(?P<function>\w+) +(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) +(?P<right>ok|WRONG|-) +(?P<self_test_us>[\d.]+) "
     r"+(?P<eager_us>[\d.]+) +(?P<single_us>[\d.]+) +(?P<host_us>[\d.]+) "
     r"+(?:[\d.]+|-) +(?:[\d.]+|-)(?: SLOWER)? +(?P<config>\S+)$",
     re.MULTILINE,
@@ -51,12 +54,12 @@ LINE = re.compile(
 """A kernel's line of the self-test."""
 EMPTY = re.compile(r"a call of an empty kernel: single ([\d.]+), host ([\d.]+)$", re.MULTILINE)
 METHOD = (
-    f"Medians of {ROUNDS} runs of the self-test and of the library in turn, one after the other on one GPU. "
-    "run_us and library_us: a product within a replayed graph of products over rotated inputs, 2.5 times the L2 cache; "
-    "products over 500 us without a graph; the device begins when all is queued. eager_us: one of 200 calls that "
-    "follow each other, over the same inputs. single_us: from event to event of one call on an idle device, median. "
-    "host_us: the processor's time until a call returns, minimum of 5 batches of 200. empty: the last two of a kernel "
-    "that does nothing. The first run checks all results"
+    f"run_us and library_us: medians of {ROUNDS} rounds in one process, in shuffled orders, over the same rotated "
+    "inputs, 2.5 times the L2 cache: a product within a replayed graph of them, or by itself from 500 us on; the "
+    f"device begins when all is queued. The others: medians of {RUNS} runs of the self-test in a process of its own. "
+    "self_test_us: as run_us. eager_us: one of 200 calls that follow each other, over the same inputs. single_us: from "
+    "event to event of one call on an idle device, median. host_us: the processor's time until a call returns, minimum "
+    "of 5 batches of 200. empty: the last two of a kernel that does nothing. The first run checks all results"
 )
 
 
@@ -92,9 +95,54 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def library_us(timers: list[tuple[Timer, Any]]) -> list[float]:
-    """Microseconds of each kernel, launched by the library."""
-    return [timer.measure(launch).median_us for timer, launch in timers]
+class Built:
+    """A bundle built by nvcc: a shared library and the self-test."""
+
+    def __init__(self, served: list[Served], folder: str, arch: str) -> None:
+        files = emit(served, "gemm", Layout(main=True)).write(Path(folder))
+        sources = [str(path) for path in files if path.suffix == ".cu"]
+        self.program, shared = f"{folder}/gemm_main", f"{folder}/libgemm.so"
+        command = ["nvcc", "-O3", "-std=c++17", f"-arch={arch}"]
+        start = datetime.datetime.now()
+        subprocess.run([*command, *sources, "-o", self.program], check=True)
+        self.seconds = (datetime.datetime.now() - start).total_seconds()
+        sources = [path for path in sources if not path.endswith("_main.cu")]
+        subprocess.run([*command, "-shared", "-Xcompiler", "-fPIC", *sources, "-o", shared], check=True)
+        self._library = ctypes.CDLL(shared)
+
+    def run(self, checks: bool) -> str:
+        """What the self-test prints. Raises SystemExit where it fails."""
+        command = [self.program, *(() if checks else ("--no-checks",))]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"the self-test ends with {done.returncode}:\n{done.stdout}")
+        return done.stdout
+
+    def launch(self, function: str, device: Device, problem: Problem) -> Launch:
+        """A function of the library, with a workspace, on the current stream."""
+        real, long, pointer = getattr(ctypes, f"c_{problem.dtype.value}"), ctypes.c_int64, ctypes.c_void_p
+        sizes = [long(size) for size in (problem.m, problem.n, problem.k)]
+        needed = getattr(self._library, f"{function}_workspace_size")
+        needed.restype = ctypes.c_size_t
+        count = needed(*sizes)
+        workspace = device.allocate(max(1, count))
+        given = pointer(workspace.pointer), ctypes.c_size_t(count)
+        require(self._library.gemm_workspace_init(*given, None), "gemm_workspace_init")
+        device.synchronize()
+        call = getattr(self._library, f"{function}_run")
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            operands = [x for each in (a, b, c) for x in (pointer(each.pointer), long(each.ld))]
+            status = call(*operands, *sizes, real(alpha), real(beta), *given, pointer(device.stream()))
+            require(status, f"{function}_run of a workspace at {workspace.pointer:#x}")
+
+        return launch
+
+
+def require(status: int, what: str) -> None:
+    """End the program for a status that is not success."""
+    if status:
+        raise SystemExit(f"{what} returned {status}")
 
 
 def main() -> None:
@@ -105,49 +153,39 @@ def main() -> None:
     options = parser.parse_args()
     info = choose("cuda").info
     device, served = open_device(info), kernels(info)
-    timers = []
-    for each in served:
-        timer = Timer(device, each.problem, plan=TimingPlan.side_by_side(device))
-        timers.append((timer, prepare(device, each.problem, each.config).launch))
     with tempfile.TemporaryDirectory() as folder:
-        files = emit(served, "gemm", Layout(main=True)).write(Path(folder))
-        sources = [str(path) for path in files if path.suffix == ".cu"]
-        program = f"{folder}/gemm_main"
-        start = datetime.datetime.now()
-        command = ["nvcc", "-O3", "-std=c++17", f"-arch={options.arch}", *sources, "-o", program]
-        subprocess.run(command, check=True)
-        seconds = (datetime.datetime.now() - start).total_seconds()
-        runs, empties, times = [], [], []
-        for number in range(ROUNDS):
-            command = [program, *(["--no-checks"] if number else [])]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"the self-test ends with {done.returncode}:\n{done.stdout}")
-            runs.append(parsed(done.stdout))
-            empties.append([float(us) for us in EMPTY.findall(done.stdout)[0]])
-            times.append(library_us(timers))
-    rows = []
-    for i, each in enumerate(served):
-        problem, run = (
-            each.problem,
-            {name: median(r[i][name] for r in runs) for name in TIMES},
-        )
-        row: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
-        row |= {"config": str(each.config), "kinds": kinds_of(each.config, problem)}
-        rows.append(row | {"library_us": median(t[i] for t in times)} | run)
+        built = Built(served, folder, options.arch)
+        runs, empties = [], []
+        for number in range(RUNS):
+            told = built.run(checks=number == 0)
+            runs.append(parsed(told))
+            empties.append([float(us) for us in EMPTY.findall(told)[0]])
+        rows = []
+        for i, each in enumerate(served):
+            problem = each.problem
+            timer = Timer(device, problem, plan=TimingPlan.side_by_side(device))
+            ours = prepare(device, problem, each.config).launch
+            contenders = {"library_us": ours, "run_us": built.launch(runs[0][i]["function"], device, problem)}
+            samples, _ = timer.rounds(contenders, ROUNDS)
+            row: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
+            row |= {"config": str(each.config), "kinds": kinds_of(each.config, problem)}
+            row |= {name: median(found) for name, found in samples.items()}
+            rows.append(row | {name: median(run[i][name] for run in runs) for name in TIMES})
     ratios = [row["run_us"] / row["library_us"] for row in rows]
     empty = dict(zip(("single_us", "host_us"), map(median, zip(*empties))))
-    singles = [row["single_us"] - row["run_us"] - empty["single_us"] for row in rows]
-    over, hosts = [row["eager_us"] - row["run_us"] for row in rows], [row["host_us"] for row in rows]
+    singles = [row["single_us"] - row["self_test_us"] - empty["single_us"] for row in rows]
+    over, hosts = [row["eager_us"] - row["self_test_us"] for row in rows], [row["host_us"] for row in rows]
+    alone = [row["self_test_us"] / row["library_us"] for row in rows]
     summary = {
         "run over library": {"mean": geometric_mean(ratios), "worst": max(ratios)},
+        "self-test over library": {"mean": geometric_mean(alone), "worst": max(alone)},
         "eager over kernel, us": {"mean": fmean(over), "worst": max(over)},
         "single over kernel and an empty call, us": {"mean": fmean(singles), "worst": max(singles)},
         "host_us": {"mean": fmean(hosts), "worst": max(hosts)},
     }
     for row, ratio in zip(rows, ratios):
         shape = f"{row['m']}x{row['n']}x{row['k']}"
-        times_us = " ".join(f"{row[name]:10.2f}" for name in ("library_us", *TIMES))
+        times_us = " ".join(f"{row[name]:10.2f}" for name in ("library_us", "run_us", *TIMES))
         print(f"{shape:<18}{row['dtype']:<7}{times_us} {ratio:6.3f}  {'+'.join(row['kinds'])}")
     for name, found in summary.items():
         print(f"{name}: mean {found['mean']:.3f}, worst {found['worst']:.3f}, at most {AT_MOST.get(name, '-')}")
@@ -157,7 +195,7 @@ def main() -> None:
         "versions": dict(versions_of(info, device.compiler)),
     }
     document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
-    document |= {"empty": empty, "nvcc_s": round(seconds, 1), "summary": summary, "rows": rows}
+    document |= {"empty": empty, "nvcc_s": round(built.seconds, 1), "summary": summary, "rows": rows}
     path = options.output or Path(__file__).parent / "results" / info.key / "emitted.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
