@@ -201,7 +201,7 @@ def all_programs() -> dict[str, Program]:
 
 @pytest.fixture(scope="session")
 def functions(shared_folder: Path) -> Path:
-    return built_once(all_programs, shared_folder / "functions")
+    return built_once(all_programs, shared_folder / "functions", "-O0")
 
 
 @pytest.mark.parametrize(("recorded", "status"), [("long_time", 0), ("short_time", 1)])

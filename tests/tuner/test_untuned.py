@@ -16,7 +16,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.first_use import likely
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
-SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "8"]
+SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
