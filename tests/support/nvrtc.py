@@ -26,6 +26,7 @@ Row = tuple[str, str, str, str]
 
 def assert_as_predicted(rows: Sequence[Row]) -> None:
     """Fail where a variant takes more registers or local memory, or other shared memory, than its config predicts."""
+    version: tuple[int, ...] = pytest.importorskip("cupy").cuda.nvrtc.getVersion()  # 13.5 spills more than 13.0
     workers = min(8, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(workers) as pool:
         parts = list(pool.map(_compiled, (rows[i::workers] for i in range(workers))))
@@ -33,9 +34,9 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
     for start, part in enumerate(parts):
         for (text, dtype, trans, target), (registers, smem_bytes, local_bytes) in zip(rows[start::workers], part):
             config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
-            more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0  # by NVRTC 13.5; none by 13.0
+            more = 2 if (config.family, target) == ("tf32x3", "sm_120") and version > (13, 0) else 0
             predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
-            most_bytes = most_spilled_bytes(config, target, dtype)
+            most_bytes = most_spilled_bytes(config, target, dtype, version)
             if registers > predicted[0] or smem_bytes != predicted[1] or local_bytes > most_bytes:
                 wrong.append((text, target, (registers, smem_bytes, local_bytes), (*predicted, most_bytes)))
     assert not wrong, "\n".join(map(str, wrong))

@@ -114,8 +114,8 @@ def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Conf
     return random.Random(1).sample(configs, min(count, len(configs)))
 
 
-def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
-    """What the compiler may spill of a variant that is offered: next to nothing."""
+def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, ...]) -> int:
+    """What this version of the compiler may spill of a variant that is offered: next to nothing."""
     if config.family == "skinny" and config.tile.block_short >= 8:
         # Many short rows leave 128 registers, or take all there are: a few words wait in the main loop.
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
@@ -125,14 +125,14 @@ def most_spilled_bytes(config: Any, target: str, dtype: str) -> int:
         )
     full = config.registers(DType.parse(dtype)) == registers_held_to(config)
     if config.family == "tf32x3":
-        return 8 if full and target == "sm_120" else 0  # by NVRTC 13.5; nothing by 13.0
+        return 8 if full and target == "sm_120" and nvrtc > (13, 0) else 0
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":
         return 8  # no register: the argument of what the compiler calls for sm_120 to check a TMA copy's target
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
         if full and config.stream_ctas_per_sm:  # and which parts a CTA has, outside of the main loop too
-            return 168  # by NVRTC 13.5; 64 by 13.0
+            return 168 if nvrtc > (13, 0) else 64
         if config.persistent_tiles > 1:
             return (40 if target == "sm_100" else 16) if full else 0
         return 8 if full and target == "sm_100" else 0
