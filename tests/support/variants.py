@@ -132,7 +132,7 @@ def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, .
         return 8  # no register: the argument of what the compiler calls for sm_120 to check a TMA copy's target
     if config.family == "dmma":  # of a thread that takes all registers two pairs of words between two main loops
         if full and config.stream_ctas_per_sm:  # and which parts a CTA has, outside of the main loop too
-            return 168 if nvrtc > (13, 0) else 64
+            return 168 if config.cta_tile[0] == 80 else 64
         if config.persistent_tiles > 1:
             return (40 if target == "sm_100" else 16) if full else 0
         return 8 if full and target == "sm_100" else 0
