@@ -34,7 +34,7 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
     for start, part in enumerate(parts):
         for (text, dtype, trans, target), (registers, smem_bytes, local_bytes) in zip(rows[start::workers], part):
             config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
-            more = 2 if (config.family, target) == ("tf32x3", "sm_120") and version > (13, 0) else 0
+            more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0
             predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
             most_bytes = most_spilled_bytes(config, target, dtype, version)
             if registers > predicted[0] or smem_bytes != predicted[1] or local_bytes > most_bytes:
