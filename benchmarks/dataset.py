@@ -1,14 +1,16 @@
 """The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
-    python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices
+    python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices chosen.jsonl
     python benchmarks/dataset.py search found.jsonl --trials 200
     python benchmarks/dataset.py measure normwise.jsonl --accuracy normwise
     python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
 `measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
 sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
-look-up would take now for the problems of --have, and what a search would try first, beside the best that is known.
+look-up would take now for the problems of --have, also of each family, what a search would try first, and what is next
+to the best that is known, all beside that one. With a file of `fit_ranker.py --choices` it is what a look-up would take
+by a fit that does not know the problem: so one is judged, and learns where it is wrong.
 `search` tunes all problems, the narrowest first, and keeps every trial: of the best kernels for narrow problems
 `measure` tries few. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each
 takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and accuracy: a Kernel
@@ -25,14 +27,15 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from shapes import SEED, problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError, TuningError
-from tilewright.codegen.families import parse
+from tilewright.codegen.families import families, parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
@@ -48,12 +51,12 @@ from tilewright.tuner.recording.files import read_cache_file
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.nearest import around, fitted
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 from tilewright.tuner.tune import tune
-from trials import Trials, line_of, pack, read, trials_of
+from trials import Trials, line_of, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
 """Of a problem, and of one that need not be `ieee`, whose kernels take a second to compile and whose `ieee` kernels are
@@ -66,6 +69,10 @@ CHOICES = 12
 """What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
 """Of searches, which kernels that came after a problem was measured may be among."""
+OF_FAMILY = 3
+"""Of each family, those that a look-up would take first."""
+BESIDE, BESIDE_AT_RANDOM = 10, 4
+"""Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
 EDGES = Edge.EXACT, Edge.BOUNDS
@@ -79,11 +86,15 @@ STOP_OVER = 2.0
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What a look-up takes for a problem, and what it would take next."""
+    return list(itertools.islice(looked_up(problem, info), CHOICES))
+
+
+def looked_up(problem: Problem, info: DeviceInfo) -> Iterator[Config]:
+    """All that it may take, the likeliest first."""
     ranker = ranker_of(problem.dtype, problem.accuracy)
-    if ranker is None:
-        return []
-    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
-    return list(dict.fromkeys(itertools.islice((config for config in fits if config is not None), CHOICES)))
+    ranked = ranker.ranked(problem, info) if ranker else iter(())
+    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranked)
+    return iter(dict.fromkeys(config for config in fits if config is not None))
 
 
 def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
@@ -119,13 +130,22 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     return list(chosen)[:trials]
 
 
-def compiled(job: tuple[Problem, tuple[Config, ...]]) -> tuple[Problem, list[Config]]:
+Job: TypeAlias = tuple[Problem, tuple[Config, ...], tuple[Config, ...] | None]
+"""A problem, its variants that are known, the best first, and what a look-up would take, where that was told."""
+
+
+def compiled(job: Job) -> tuple[Problem, list[Config]]:
     """The variants of a problem, with their binaries in the cache as far as they can be compiled. Where some are known,
-    the best first: that one, and what a look-up takes beside them, and what a search would guess."""
-    (problem, known), info = job, KNOWN["nvidia-h200"]
+    the best first: that one, what a look-up takes beside them, what a search would guess, and what is next to it."""
+    (problem, known, told), info = job, KNOWN["nvidia-h200"]
     if known:
+        expected = list(looked_up(problem, info) if told is None else told)
+        of_family = [[config for config in expected if config.family == name][:OF_FAMILY] for name in families()]
         guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
-        found = [known[0], *(each for each in (*choices(problem, info), *guesses) if each not in known)]
+        near = [config for config in around(known[0], problem, info) if config not in known]
+        others = random.Random(f"{SEED} {problem}").sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
+        chosen = *expected[:CHOICES], *itertools.chain(*of_family), *guesses, *near[:BESIDE], *others
+        found = [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
     else:
         found = variants(problem, info)
     compiler = compiler_for(info)
@@ -172,18 +192,20 @@ def measure(
     path: Path,
     have: Path | None,
     again: bool,
+    chosen: Path | None,
     seconds: float,
     processes: int,
     accuracy: Grade = Grade.IEEE,
     share: slice = slice(None),
 ) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
-    whose choices are measured."""
+    whose choices are measured, those of the file `chosen` where it is given."""
     end, info = time.monotonic() + seconds, choose("cuda").info
     done = {each.problem for each in read(path)} if path.exists() else set()
     known = {each.problem: each.fastest for each in read(have)} if have else {}
-    left = [(problem, known.get(problem, ())) for problem in problems(accuracy)[share] if problem not in done]
-    left = [job for job in left if bool(job[1]) is again]
+    told = read_chosen(chosen) if chosen else {}
+    asked = [problem for problem in problems(accuracy)[share] if problem not in done]
+    left: list[Job] = [(each, known.get(each, ()), told.get(each)) for each in asked if (each in known) is again]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
             if again and len(configs) == 1:
@@ -234,7 +256,9 @@ def main() -> None:
     command = commands.add_parser("measure")
     command.add_argument("file", type=Path)
     command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
-    command.add_argument("--choices", action="store_true", help="measure what look-ups and searches begin with there")
+    command.add_argument(
+        "--choices", nargs="?", const=True, metavar="FILE", help="measure what is likely there by now, or says a file"
+    )
     grades = [str(grade) for grade in Grade]
     command.add_argument(
         "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
@@ -256,7 +280,9 @@ def main() -> None:
     if options.command == "measure":
         accuracy = Grade.parse(options.accuracy)
         processes, share = options.processes, options.share
-        measure(options.file, options.have, options.choices, options.seconds, processes, accuracy, share)
+        chosen = Path(options.choices) if isinstance(options.choices, str) else None
+        again = options.choices is not None
+        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share)
     elif options.command == "search":
         search(options.file, options.trials, options.seconds, options.share)
     else:

@@ -1,18 +1,20 @@
 """Fit `configs/ranker.json` to the data set of tuned shapes, without a GPU.
 
     python benchmarks/fit_ranker.py benchmarks/results/nvidia-h200/dataset
-    python benchmarks/fit_ranker.py trials.jsonl --judge
+    python benchmarks/fit_ranker.py trials.jsonl --judge --choices chosen.jsonl
 
 Trees are fitted to all trials of a type and accuracy, then a portfolio is chosen greedily. How good the choice is is
-judged on shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. What the file has of
-types and accuracies without data stays. Needs CatBoost.
+judged on shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. --choices writes what
+a look-up would take for them, for `dataset.py measure --choices`. What the file has of types and accuracies without
+data stays. Needs CatBoost.
 """
 
 import argparse
+import itertools
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from tilewright.tuner.search.ranker import (
     trees_of,
     unfitted,
 )
-from trials import Trials, read
+from trials import Trials, chosen_line, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
@@ -51,7 +53,7 @@ GOOD = 1.05
 """Of kernels that came so near the best of a problem."""
 LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
-RANKING = 300, 6, 0.2
+RANKING = 600, 6, 0.1
 """Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
 LEVEL = 200, 4, 0.1
 """The same of what says how long a choice takes."""
@@ -59,9 +61,11 @@ CHOSEN = 0.15
 """It learns from variants whose times are up to so much over the best, as logarithms."""
 HOPELESS = 2.0
 """Logarithm of a slowdown from which on it makes no difference how slow a variant is."""
-FALL = 5.0
-"""A variant that takes e times the best counts exp(-5) of it."""
+FALL = 8.0
+"""A variant that takes e times the best counts exp(-8) of it."""
 FOLDS = 9
+LEFT_OUT = 3
+"""Choices for a problem that was left out, where they are written."""
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
 
@@ -211,8 +215,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
     for each in tuned:
         times = dict(zip(each.configs, each.us / each.best_us))
         found["all"].append(each.us[np.argmin(ranker.trees(each.features))] / each.best_us)
-        ranked = (fitted(one.config, each.problem, INFO.arch, EDGES) for one in ranker.ranked(each.problem, INFO))
-        choices = [config for config in ranked if config is not None]
+        choices = list(chosen(each, ranker))
         measured = [times[config] for config in choices if config in times]
         if choices and choices[0] in times:
             found["look-up, measured"].append(times[choices[0]])
@@ -227,6 +230,12 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
             found["nearest, within three doublings"].append(times[near])
             found["look-up of the same"].append(measured[0])
     return {name: np.array(values) for name, values in found.items()}
+
+
+def chosen(tuned: Tuned, ranker: Ranker) -> Iterator[Config]:
+    """What a look-up takes for a problem, the best first."""
+    fits = (fitted(each.config, tuned.problem, INFO.arch, EDGES) for each in ranker.ranked(tuned.problem, INFO))
+    return iter(dict.fromkeys(config for config in fits if config is not None))
 
 
 def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
@@ -266,9 +275,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a folder of packed files, or a file of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
+    parser.add_argument("--choices", type=Path, help="file for what a look-up takes for problems that were left out")
     options = parser.parse_args()
     everything = [Tuned.of(each.problem, each.entries) for each in with_others(list(read(options.data)))]
     document = json.loads(RANKER.read_text())  # what there are no data of stays
+    lines = list[str]()
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
         print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
@@ -279,8 +290,10 @@ def main() -> None:
             train = [each for each in tuned if each.problem.shape not in out]
             trees = fit(train)
             ranker = Ranker(exported(trees, portfolio_of(train, trees), 1.0), dtype, accuracy)
-            for name, values in slowdowns([each for each in tuned if each.problem.shape in out], ranker).items():
+            others = [each for each in tuned if each.problem.shape in out]
+            for name, values in slowdowns(others, ranker).items():
                 left.setdefault(name, []).append(values)
+            lines += [chosen_line(each.problem, itertools.islice(chosen(each, ranker), LEFT_OUT)) for each in others]
         judged = {name: np.concatenate(values) for name, values in left.items()}
         for name, values in judged.items():
             print(told(name, values))
@@ -288,6 +301,8 @@ def main() -> None:
         regret = float(np.quantile(sure, 0.9))
         trees = fit(tuned)
         document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
+    if options.choices:
+        options.choices.write_text("".join(lines))
     if not options.judge:
         # A line for each kernel and for each list of a tree.
         text = json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]")

@@ -7,7 +7,7 @@ import math
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,22 @@ def line_of(trials: Trials) -> str:
     return json.dumps(row) + "\n"
 
 
+def chosen_line(problem: Problem, configs: Iterable[Config]) -> str:
+    """Configs for a problem, as `read_chosen` takes them."""
+    row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
+    row |= {"accuracy": problem.accuracy.value, "configs": [*map(str, configs)]}
+    return json.dumps(row) + "\n"
+
+
+def read_chosen(path: Path) -> dict[Problem, tuple[Config, ...]]:
+    """Configs by problem."""
+    rows = map(json.loads, path.read_text().splitlines())
+    return {
+        Problem.parse(row["shape"], row["dtype"], row["trans"], row["accuracy"]): tuple(map(parse, row["configs"]))
+        for row in rows
+    }
+
+
 def read(path: Path) -> Iterator[Trials]:
     """All problems of a file of `measure` or `search`, or of the packed files of a folder."""
     if path.is_dir():
@@ -108,6 +124,20 @@ def trials_of(recording: Recording, vendor_us: float | None) -> Trials:
     return Trials(recording.problem, entries, vendor_us)
 
 
+def short(entry: Entry) -> Entry:
+    """The same with five significant digits of each time, which is more than clocks tell, and three of what it took to
+    get it: digits of noise would be half of an archive."""
+
+    def digits(value: float, count: int) -> float:
+        return float(f"{value:.{count}g}")
+
+    took = {name: digits(getattr(entry, name), 3) for name in ("compile_s", "verify_s", "bench_s")}
+    error = None if entry.error is None else digits(entry.error, 3)
+    time_us = None if entry.time_us is None else digits(entry.time_us, 5)
+    times_us = tuple(digits(us, 5) for us in entry.times_us)
+    return replace(entry, time_us=time_us, times_us=times_us, error=error, **took)
+
+
 def pack(paths: Sequence[Path], folder: Path) -> None:
     """Write the archives, the same bytes for the same trials."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +171,7 @@ def _as_files(trials: Trials) -> dict[str, str]:
     for config, entry in trials.entries.items():
         point = found.point_of(config)
         assert point is not None
-        points[point] = entry
+        points[point] = short(entry)
     recording = Recording.of(trials.problem, KNOWN["nvidia-h200"].name, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:

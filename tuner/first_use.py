@@ -1,14 +1,16 @@
-"""A shape that was not tuned, at its first use: a few likely kernels are compiled side by side, verified and timed."""
+"""A shape that was not tuned, at its first use: a few likely kernels are compiled side by side, verified and timed,
+and then, while time is left, what is next to the fastest of them."""
 
 import itertools
 import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 
 from ..codegen.config import Config
 from ..codegen.errors import CaptureError, TilewrightError, check
@@ -23,13 +25,23 @@ from ..runtime.store.record import FIRST_USE, Record
 from ..runtime.store.store import Store
 from .measure.decide import median, paired_if_timed
 from .measure.evaluate import FAILURES, MEASURING, Bench
-from .search.nearest import predictions
+from .search.nearest import around, distance, predictions
 from .search.ranked import recorded
 
 MOST = 12
-"""Kernels that are tried."""
+"""Kernels that are tried at a time."""
+_NEAR_RECORDS, _NEAR = 2, 3.0
+"""Winners of other shapes are tried, so many on a GPU, where m, n and k are so many doublings away in all: what is
+predicted is better."""
+_RANKED = 100
+"""Of so many that are predicted to be fast the first of each family is tried too: those of a family may all be taken
+for slower than they are."""
+_GAIN = 0.005
+"""Where what is next to the fastest is not so much faster, the search ends."""
+_LEAST_SECONDS = 0.5
+"""Nothing more is compiled where less is left."""
 _STOP_OVER, _ROUNDS = 1.3, 7
-_BESIDE_SECONDS = 0.2
+_BESIDE_SECONDS = 0.3
 """Of the time that is given, for timing the winner beside the vendor's library."""
 
 
@@ -54,7 +66,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         bench = Bench(device, problem)
         with suppress(*FAILURES):
             bench.load_vendor()  # compilers are under way, so this takes no time of its own
-        best = _fastest(bench, building, begin + seconds - _BESIDE_SECONDS)
+        best = _searched(bench, building, begin + seconds - _BESIDE_SECONDS)
         if best is None:
             return found
         record = _beside_vendor(bench, replace(best, effort=FIRST_USE))
@@ -66,12 +78,17 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
 
 
 def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first: Config) -> list[Config]:
-    """At most MOST configs: the first, then in turn winners of near shapes and, on a GPU, what is predicted to be
-    fast."""
-    near = recorded(problem, info, records, MOST)
-    expected = [each.config for each in predictions(problem, info, MOST)]
+    """At most MOST configs: the first, on a GPU the first of each family, then in turn winners of near shapes and what
+    is predicted to be fast."""
+    if info.arch.is_host:
+        near = recorded(problem, info, records, MOST)
+    else:
+        same = [record for record in records if distance(record.problem, problem) <= _NEAR]
+        near = recorded(problem, info, same, _NEAR_RECORDS)
+    expected = [each.config for each in predictions(problem, info, _RANKED)]
+    firsts = {config.family: config for config in reversed(expected)}
     turns = itertools.chain.from_iterable(itertools.zip_longest(near, expected))
-    return list(dict.fromkeys([first, *(config for config in turns if config is not None)]))[:MOST]
+    return list(dict.fromkeys([first, *firsts.values(), *filter(None, turns)]))[:MOST]
 
 
 def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> dict[Future[None], Config]:
@@ -102,24 +119,54 @@ def _beside_vendor(bench: Bench, record: Record) -> Record:
     return replace(record, vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 
-def _fastest(bench: Bench, building: dict[Future[None], Config], deadline: float) -> Record | None:
-    """The fastest of those that are compiled by the deadline; it waits longer for the first that works alone."""
+def _searched(bench: Bench, building: dict[Future[None], Config], deadline: float) -> Record | None:
+    """The fastest of what is being compiled and, on a GPU, of what is next to it, step by step until the deadline."""
+    device, problem, tried = bench.device, bench.problem, set(building.values())
+    found = list[Record]()
+    fault = _try(bench, building, deadline, found)
+    while found and not fault and not device.info.arch.is_host and deadline - time.monotonic() > _LEAST_SECONDS:
+        beside = [config for config in _next_to(found, problem, device.info) if config not in tried][:MOST]
+        if not beside:
+            break
+        tried.update(beside)
+        before = _fastest(found).median_us
+        fault = _try(bench, _building(device, problem, beside), deadline, found)
+        if _fastest(found).median_us > (1 - _GAIN) * before:
+            break
+    return _fastest(found) if found else None
+
+
+def _next_to(found: Sequence[Record], problem: Problem, info: DeviceInfo) -> Iterator[Config]:
+    """What is next to the fastest, and in turn to the fastest of each other family that is not far behind."""
+    of_family: dict[str, Record] = {}
+    for record in sorted(found, key=attrgetter("median_us")):
+        of_family.setdefault(record.config.family, record)
+    near = (record for record in of_family.values() if record.median_us <= _STOP_OVER * _fastest(found).median_us)
+    best, *others = (around(record.config, problem, info) for record in near)
+    return filter(None, itertools.chain.from_iterable(itertools.zip_longest(best[::2], best[1::2], *others)))
+
+
+def _fastest(found: Sequence[Record]) -> Record:
+    return min(found, key=attrgetter("median_us"))
+
+
+def _try(bench: Bench, building: dict[Future[None], Config], deadline: float, found: list[Record]) -> bool:
+    """Adds those to `found` that work and are compiled by the deadline; it waits longer for the first of all alone.
+    Whether the device is in error now."""
     if bench.device.info.arch.is_host:
         wait(building)  # compilers would take the processor from what is timed
-    best: Record | None = None
-    while building:
-        left = None if best is None else max(0.0, deadline - time.monotonic())
-        done, _ = wait(building, left, FIRST_COMPLETED)
+    fault = False
+    while building and not fault and not (found and time.monotonic() > deadline):
+        done, _ = wait(building, max(0.0, deadline - time.monotonic()) if found else None, FIRST_COMPLETED)
         for config in [building.pop(future) for future in tuple(building) if future in done]:
-            if best is not None and time.monotonic() > deadline:
+            if found and time.monotonic() > deadline:
                 break
-            tried = bench.try_variant(config, _STOP_OVER * best.median_us if best else math.inf)
-            if tried.record.median_us < (best.median_us if best else math.inf):
-                best = tried.record
-            if tried.fault:
-                return best  # the device is in error: the next call tells
-        if best is not None and time.monotonic() > deadline:
-            break
+            tried = bench.try_variant(config, _STOP_OVER * _fastest(found).median_us if found else math.inf)
+            if tried.record.median_us < math.inf:
+                found.append(tried.record)
+            if tried.fault:  # the next call tells
+                fault = True
+                break
     for future in building:
         future.cancel()
-    return best
+    return fault

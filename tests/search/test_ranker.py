@@ -23,7 +23,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import nearest, predictions
+from tilewright.tuner.search.nearest import around, nearest, predictions
 from tilewright.tuner.search.ranked import beyond_advice, first_guesses
 from tilewright.tuner.search.ranker import Ranker, Trees, plain, ranker_of, shared_out
 
@@ -188,6 +188,36 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
         assert found.regret == ranker(dtype).regret
         served = found.served(far, H200)
         assert (served.origin, served.recorded_us) == ("predicted by what was measured for other shapes", 0.0)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "trans", "text"), [
+    ("1596x216x10697", "double", "nt", "dmma:96x128x16,warp=48x32,stages=4,vec=1x1x2,interleave=4,stream_k=1,raster=4"),
+    ("93x49x50", "float", "nt", "simt:16x16x32,thread=2x4,slices=4,stages=4,vec=2x1x1,k_inner_a,fragments=single"),
+    ("17x1x2161", "float", "nn", "skinny:short=n,1x1x8,lanes_k=32,warps=1x8,load=cp_async,stages=4,resident_k=4096"),
+])  # fmt: skip
+def test_what_is_next_to_a_config_differs_by_a_step_or_two(shape: str, dtype: str, trans: str, text: str) -> None:
+    problem, config = Problem.parse(shape, dtype, trans), tilewright.codegen.families.parse(text)
+    found = around(config, problem, H200)
+    assert len(set(found)) == len(found) > 12
+    for each in found:
+        assert serves(each, problem, H200.arch)
+        differ = [name for name, value in each.values if value != config.get(name)]
+        assert 1 <= len(differ) <= 2
+        assert not {"edge", "vec_a", "vec_b", "vec_c", "vec_large"} & set(differ)
+    behind = ranker(problem.dtype).behind(problem, H200, [config, *found])
+    assert list(behind[1:]) == sorted(behind[1:])
+    assert any(stages in (each.get("stages") for each in found) for stages in (2, 3, 5, 6))
+
+
+def test_a_kernel_for_a_short_side_is_ranked_for_either() -> None:
+    parse = tilewright.codegen.families.parse
+    found = shared_out(parse("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024"), DType.FLOAT, H200.arch)
+    assert {config.get("short") for config in found} == {"m", "n"}
+    assert {plain(config) for config in found} == {parse("skinny:1x2x8,lanes_k=32,resident_k=1024")}
+    table = Table(found, DType.FLOAT, H200)
+    for shape, sides in (("1x300x512", {"m"}), ("300x1x512", {"n"}), ("1x1x512", {"m", "n"})):
+        sensible = table.sensible(Problem.parse(shape, "float", "nt"))
+        assert {config.get("short") for config, ok in zip(found, sensible) if ok} == sides
 
 
 def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:

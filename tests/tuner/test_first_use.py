@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +19,12 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.store.record import FIRST_USE
+from tilewright.runtime.store.record import FIRST_USE, Record
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
 from tilewright.tuner.first_use import MOST, likely, measured
 from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
+from tilewright.tuner.search.nearest import around, distance, predictions
 
 PROBLEM = Problem(40, 24, 56)
 FAST, SLOW = parse("tiled:16"), parse("naive:")
@@ -145,15 +147,76 @@ def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
     ready.set_result(None)
     threading.Timer(0.2, lambda: late.set_result(None)).start()
     begin = time.monotonic()
-    best = first_use._fastest(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, begin + 1.0)  # type: ignore[arg-type]
-    assert best == make(10.0, config=FAST)
+    found: list[Record] = []
+    assert not first_use._try(
+        Gpu(),
+        {waiting: SLOW, late: FAST, ready: SLOW},
+        begin + 1.0,
+        found,  # type: ignore[arg-type]
+    )
+    assert found == [make(20.0, config=SLOW), make(10.0, config=FAST)]
     assert Gpu.order == [SLOW, FAST]
     assert waiting.cancelled()
     assert 1.0 <= time.monotonic() - begin < 10  # the other one never ends
     # The first that works is waited for, however long it takes.
     late = Future[None]()
     threading.Timer(0.2, lambda: late.set_result(None)).start()
-    assert first_use._fastest(Gpu(), {late: FAST}, begin) == make(10.0, config=FAST)  # type: ignore[arg-type]
+    found.clear()
+    assert not first_use._try(Gpu(), {late: FAST}, begin, found)  # type: ignore[arg-type]
+    assert found == [make(10.0, config=FAST)]
+
+
+def steps_from(first: Config, us_of: Callable[[Config], float], patch: pytest.MonkeyPatch, **more: Any) -> list[Config]:
+    """What a search on a GPU tries from a config on, where each takes so many microseconds."""
+    order: list[Config] = []
+
+    class Gpu:
+        device, problem = SimpleNamespace(info=INFO), PROBLEM
+
+        def try_variant(self, config: Config, stop_above_us: float) -> Tried:
+            order.append(config)
+            return Tried(make(us_of(config), config=config), Phases(), fault=config == more.get("faulty"))
+
+    def building(device: Any, problem: Problem, configs: Sequence[Config]) -> dict[Future[None], Config]:
+        found: dict[Future[None], Config] = {Future(): config for config in configs}
+        for future in found:
+            future.set_result(None)
+        return found
+
+    patch.setattr(first_use, "_building", building)
+    deadline = time.monotonic() + more.get("seconds", 60)
+    begin = more.get("begin", [first])
+    best = first_use._searched(Gpu(), building(None, PROBLEM, begin), deadline)  # type: ignore[arg-type]
+    assert best is not None
+    assert best.median_us == min(map(us_of, order))
+    return order
+
+
+def test_on_a_gpu_what_is_next_to_the_fastest_is_tried_until_it_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = parse("simt:16x16x16,thread=2x4")
+
+    def deeper(config: Config) -> float:
+        return 10.0 - config.cta_tile[2] / 16 - int(config.get("stages")) / 10
+
+    order = steps_from(first, deeper, monkeypatch)
+    assert len(order) == len(set(order)) > 2 * MOST
+    assert order[1 : MOST + 1] == around(first, PROBLEM, INFO)[:MOST]
+    assert min(order, key=deeper).cta_tile[2] >= 32
+    assert len(steps_from(first, lambda config: 10.0, monkeypatch)) == 1 + MOST  # not faster: one step
+    assert steps_from(first, deeper, monkeypatch, seconds=-1) == [first]
+    second = around(first, PROBLEM, INFO)[1]
+    assert steps_from(first, deeper, monkeypatch, faulty=second)[-1] == second  # the device is in error
+
+
+@pytest.mark.parametrize(("behind", "both"), [(1.2, True), (1.4, False)])
+def test_another_family_that_is_little_behind_has_a_third_of_the_steps(
+    behind: float, both: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simt, skinny = parse("simt:16x16x16,thread=2x4"), parse("skinny:1x2x4,lanes_k=8,resident_k=128")
+    times = {simt: 10.0, skinny: 10.0 * behind}
+    order = steps_from(simt, lambda config: times.get(config, 20.0), monkeypatch, begin=[skinny, simt])
+    steps = [config.family for config in order[2:]]
+    assert (len(steps), steps.count("skinny")) == (MOST, MOST // 3 if both else 0)
 
 
 def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,6 +277,16 @@ def test_on_a_gpu_a_model_adds_to_the_winners_of_near_shapes() -> None:
     assert configs[0] == SLOW
     assert len(configs) == len(set(configs)) == MOST
     assert any(config.cta_tile[0] >= 64 for config in configs)
+    predicted = [each.config for each in predictions(problem, INFO, MOST)]
+    assert len(set(configs) - {SLOW, *predicted}) <= 2  # of records
+    far = Problem(3, 70000, 5)
+    assert all(distance(record.problem, far) > 3 for record in records)
+    found = likely(far, INFO, records, SLOW)
+    expected = [each.config for each in predictions(far, INFO, 100)]
+    firsts = {config.family: config for config in reversed(expected)}
+    assert set(firsts) == {"simt", "skinny"}
+    assert {SLOW, *firsts.values()} <= set(found) <= {SLOW, *firsts.values(), *expected[:MOST]}
+    assert len(found) == MOST
 
 
 @pytest.mark.parametrize(("given", "message"), [

@@ -4,16 +4,20 @@ import json
 import os
 from argparse import ArgumentTypeError
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import tilewright
-from tilewright.codegen.families import default_config
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import default_config, parse
+from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.settings import CACHE_VARIABLE
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.first_use import likely
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search.nearest import around
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
@@ -44,6 +48,55 @@ def test_every_shape_of_the_data_set_is_known(monkeypatch: pytest.MonkeyPatch) -
     shapes = {problem.shape for problem in dataset.problems()}
     packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
     assert {next(packed).problem.shape for _ in range(3)} <= shapes
+
+
+def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dataset = script("dataset", monkeypatch)
+    built: list[str] = []
+    guess = parse("simt:64x32x16")
+    monkeypatch.setattr(dataset, "candidates", lambda *given: SimpleNamespace(configs=()))
+    monkeypatch.setattr(dataset, "ranked", lambda *given: [guess])
+    monkeypatch.setattr(dataset, "compiler_for", lambda info: None)
+    monkeypatch.setattr(dataset, "compile_cached", lambda compiler, source: built.append(source.name))
+    problem, known = Problem.parse("100x60x70", "float", "nt"), tuple(map(parse, ("simt:64x64x16", "simt:32x32x16")))
+    told = parse("simt:16x32x16,thread=2x4"), known[1]
+    file = tmp_path / "chosen.jsonl"
+    file.write_text(dataset_line(problem, told, monkeypatch))
+    assert dataset.read_chosen(file) == {problem: told}
+    for chosen in (told, None):  # without the file: what a look-up takes now
+        asked, found = dataset.compiled((problem, known, chosen))
+        assert asked == problem
+        assert found[0] == known[0]
+        assert (told[0] in found) is (chosen is not None)
+        assert known[1] not in found
+        assert guess in found
+        expected = set(around(known[0], problem, dataset.KNOWN["nvidia-h200"]))
+        assert len(expected & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
+        assert len(found) == len(set(found)) == len(set(built)) == len(built)
+        built.clear()
+
+
+def dataset_line(problem: Problem, configs: tuple[Config, ...], monkeypatch: pytest.MonkeyPatch) -> str:
+    line = script("trials", monkeypatch).chosen_line(problem, configs)
+    assert isinstance(line, str)
+    return line
+
+
+def test_packed_times_have_five_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trials = script("trials", monkeypatch)
+    entry = Entry("ok", 12.3456789, (12.3456789, 123456.789), 1.23456, 0.5, 0.25, error=1.23456e-7)
+    short = Entry("ok", 12.346, (12.346, 123460.0), 1.23, 0.5, 0.25, error=1.23e-7)
+    failed = Entry("compile_error", reason="ptxas")
+    configs = parse("simt:64x64x16"), parse("tiled:16")
+    found = trials.Trials(Problem.parse("64", "float"), dict(zip(configs, (entry, failed))), 20.0)
+    file = tmp_path / "trials.jsonl"
+    file.write_text(trials.line_of(found))
+    trials.pack([file], tmp_path / "packed")
+    (packed,) = trials.read(tmp_path / "packed")
+    assert packed.entries[configs[0]] == short
+    assert packed.entries[configs[1]].status == "compile_error"
 
 
 def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class Table:
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
         """Which rows share out the work in a way that can pay, keep k innermost only where it is innermost in memory,
-        and read what they stream from memory side by side."""
+        and stream the larger operand from memory, side by side."""
         c = self._columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
         found: NDArray[np.bool_] = self._kept[problem.trans_a, problem.trans_b] & (tiles <= self._most_tiles)
@@ -182,11 +182,12 @@ class Table:
         found &= tiles * problem.k >= self._least_work
         found &= tiles >= self._least_tiles
         if self._skinny:
+            larger = {"a": problem.m >= problem.n, "b": problem.n >= problem.m}
             for x, (row, vector, along) in _stored(problem).items():
                 lanes = c[f"streamed_{x}"]
                 beside = vector * (lanes if along else 32 / np.maximum(1, lanes))
                 needed = min(row, _LINE_BYTES if along else _SECTORS_BYTES)
-                found &= (lanes == 0) | (beside >= needed)
+                found &= (lanes == 0) | ((beside >= needed) & larger[x])
         return found
 
     def _physics(self, problem: Problem, rows: Any) -> Columns:

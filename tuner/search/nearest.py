@@ -1,5 +1,6 @@
 """What to run where nothing was tuned: the config of a near shape, or the one that was learned to be the fastest."""
 
+import enum
 import heapq
 import itertools
 import math
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
-from ...codegen.leaf import Edge
+from ...codegen.leaf import Edge, Leaf
 from ...codegen.legality import Rule, rules_of, whole
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
@@ -22,7 +23,7 @@ from ...runtime.store.found import Found
 from ...runtime.store.record import Record
 from .legal import may_hold, varied
 from .policies import policy_of
-from .ranker import Predicted, ranker_of
+from .ranker import Predicted, Ranker, ranker_of
 
 _NEAR = 0.25
 """A record up to so many doublings of m, n and k away, with rows aligned as they are here, is taken before what was
@@ -92,8 +93,7 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     who is content with less must not wait longer."""
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return []
-    grades = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
-    rankers = list(filter(None, (ranker_of(problem.dtype, grade) for grade in grades)))
+    rankers = _rankers(problem)
     regret = rankers[0].regret_of(problem, info) if rankers else None
     weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
     ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
@@ -105,6 +105,50 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
             if len(found) == count:
                 break
     return list(found.values())
+
+
+def around(config: Config, problem: Problem, info: DeviceInfo) -> list[Config]:
+    """The configs for a problem on a GPU that differ from one in a parameter or in two, a step up or down; those that
+    are expected to be the fastest come first. What is hopeless is left out, and edges and vectors stay. None where no
+    ranker knows the type."""
+    kind: Any = type(config)
+    rankers = _rankers(problem)
+    if not rankers:
+        return []
+    # What the ranker chooses may break some advice.
+    advice = [rule for rule in policy_of(kind.family).advice if rule.holds(problem, config, info.arch)]
+    rules = *rules_of(kind), *advice
+    steps = [
+        (leaf.name, value)
+        for leaf in kind.leaves()
+        if leaf.name != "edge" and leaf.name not in kind.vectors
+        for value in _beside(leaf, config.get(leaf.name))
+    ]
+    found = []
+    for one, other in itertools.combinations_with_replacement(steps, 2):
+        if one == other or one[0] != other[0]:
+            changed = config.changed(**dict((one, other)))
+            if all(rule.holds(problem, changed, info.arch) for rule in rules):
+                found.append(changed)
+    if not found:
+        return []
+    order = np.argsort(rankers[0].behind(problem, info, found), kind="stable")
+    return [found[i] for i in order]
+
+
+def _beside(leaf: Leaf, value: Any) -> list[Any]:
+    """The values of a parameter next to one: a step up and down of a number, every other value of an enumeration."""
+    if isinstance(value, enum.Enum):
+        return [choice for choice in leaf.choices if choice != value]
+    rising = sorted(leaf.choices)
+    place = rising.index(value)
+    return [*rising[max(0, place - 1) : place], *rising[place + 1 : place + 2]]
+
+
+def _rankers(problem: Problem) -> list[Ranker]:
+    """Of a problem's accuracy, as far as there is one, and of finer ones."""
+    grades = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
+    return list(filter(None, (ranker_of(problem.dtype, grade) for grade in grades)))
 
 
 def _aligned(problem: Problem) -> tuple[int, ...]:

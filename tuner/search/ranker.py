@@ -29,8 +29,9 @@ from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
 from .features import FEATURES, Floats, Table, typical
 from .policies import policy_of
+from .policies.ranked import both_sides
 
-MODELLED = 200
+MODELLED = 150
 """The trees rank so many configs: those that the model of the device puts first."""
 LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
@@ -114,6 +115,11 @@ class Ranker:
         allows kernels that are less accurate than those here may have much faster ones."""
         return self.regret if problem.accuracy is self.accuracy and info.key == self.device_key else None
 
+    def behind(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
+        """Logarithms of the times of a few configs for a problem, up to a number that is the same for all."""
+        table = Table(tuple(map(unfitted, configs)), self.dtype, info)
+        return self.trees(table.features(replace(problem, accuracy=self.accuracy)))
+
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
         what it puts far behind too little was measured for the trees to know better."""
@@ -130,8 +136,10 @@ class Ranker:
 
 
 def plain(config: Config) -> Config:
-    """A kernel as the portfolio has it: without a way to share out the work, guarded, with vectors of one element."""
-    return _changed(unfitted(config), {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE})
+    """A kernel as the portfolio has it: without a way to share out the work, guarded, with vectors of one element, and
+    one for a short side for that of which it does not matter which."""
+    found = _changed(unfitted(config), {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE})
+    return both_sides(found)[0]
 
 
 def unfitted(config: Config) -> Config:
@@ -146,17 +154,20 @@ def _changed(config: Config, values: dict[str, Any]) -> Config:
 
 @cache
 def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
-    """A kernel of the portfolio with every way to share out the work that it can have on a device."""
+    """A kernel of the portfolio with every way to share out the work that it can have on a device; one for a short side
+    for either side."""
     served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, arch)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
-        return (base,)
+        return both_sides(base)
     # Counts that no measured variant had are left to searches.
     known = {mode: [parts for parts in counts if parts not in LONG_SPLITS] for mode, counts in MODES.items()}
     ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in known.items() for parts in counts]
     ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in known[Mode.SPLIT_K]]
-    found = (base.changed(mode=mode, parts=parts, reduce=reduce) for mode, parts, reduce in ways)
+    found = (
+        side.changed(mode=mode, parts=parts, reduce=reduce) for side in both_sides(base) for mode, parts, reduce in ways
+    )
     return tuple(config for config in found if serves(config, served, arch))
 
 

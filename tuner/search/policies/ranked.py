@@ -37,3 +37,10 @@ def streamed(config: Config) -> dict[str, int]:
         return {"streamed_a": 0, "streamed_b": 0, "held": 0}
     lanes, short_n = int(config.get("lanes_k")), config.get("short") == "n"
     return {"streamed_a": lanes * short_n, "streamed_b": lanes * (not short_n), "held": int(config.get("resident_k"))}
+
+
+def both_sides(config: Config) -> tuple[Config, ...]:
+    """A kernel for a C that is short on one side, and the same for the other side; any other kernel by itself."""
+    if "short" not in {leaf.name for leaf in config.leaves()}:
+        return (config,)
+    return tuple(config.changed(short=side) for side in type(config.get("short")))
