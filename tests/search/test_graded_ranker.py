@@ -163,6 +163,7 @@ def test_kernels_of_limbs_serve_only_who_allows_them(accuracy: Grade) -> None:
     assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200.arch)
 
 
+@pytest.mark.slow
 @GRADES
 def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
     accuracy: Grade, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_packed_times_have_five_digits(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert packed.entries[configs[1]].status == "compile_error"
 
 
+@pytest.mark.slow
 def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dataset = script("dataset", monkeypatch)
     tune = dataset.tune
@@ -119,6 +120,7 @@ def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, 
     assert packed[narrow.problem].vendor_us == narrow.vendor_us > 0
 
 
+@pytest.mark.slow
 def test_parts_fill_rows_and_a_file_is_continued(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +197,7 @@ def test_ratios_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary["predicted over tuned"] == {"shapes": 0}
 
 
+@pytest.mark.slow
 def test_tunings_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     repeatability, file = script("repeatability", monkeypatch), tmp_path / "repeatability.json"
     sizes = ["--shapes", "1", "--times", "2", "--output", str(file), "--first", str(tmp_path / "none")]
