@@ -109,6 +109,7 @@ def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
     assert "Performance Loss" not in done.stderr, done.stderr  # what the assembler says of wgmma that waits
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
     rows = [Served(Problem.parse("1024x768x512", "float", t), parse(TMA[t]), ARCHES["sm_90a"]) for t in TMA]

@@ -32,7 +32,8 @@ FAST, SLOW = parse("tiled:16"), parse("naive:")
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is tried, in order."""
+    """What is tried, in order: a third of what usually is, as each is compiled."""
+    monkeypatch.setattr(first_use, "MOST", MOST // 3)
     found: list[str] = []
     original = Bench.try_variant
 
@@ -54,7 +55,7 @@ def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: li
     near(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
     kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=60)
     assert {"tiled:16", "tiled:8,edge=exact"} < set(tried)
-    assert len(tried) <= MOST
+    assert len(tried) <= MOST // 3
     record = Store().best(kernel.device.key, PROBLEM)
     assert record is not None
     assert (record.effort, record.config, kernel.origin) == (FIRST_USE, kernel.config, "exact")
