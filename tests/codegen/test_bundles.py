@@ -70,7 +70,7 @@ def test_every_kind_of_kernel_passes_its_self_test(each_alone: Path, name: str) 
     assert "WRONG" not in told
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["whole", pytest.param("split", marks=pytest.mark.slow)])
 def test_a_bundle_of_all_kinds_passes_its_self_test(shared_folder: Path, layout: str) -> None:
     def programs() -> dict[str, Program]:
         return {each: program(SEVERAL, f"{each}_bundle", chosen) for each, chosen in LAYOUTS.items()}

@@ -82,6 +82,7 @@ def one_unit(folder: Path, files: Sequence[Path]) -> Path:
     return unit
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> None:
     files = []

@@ -23,7 +23,7 @@ def script() -> dict[str, Any]:
     ("grade", "config"),
     [
         (Grade.NORMWISE, "wgmma:64x64x64,stages=2"),
-        (Grade.ELEMENTWISE, "mma:64x32x32,warp=32x16,scheme=bf16x6,promote=16"),
+        pytest.param(Grade.ELEMENTWISE, "mma:64x32x32,warp=32x16,scheme=bf16x6,promote=16", marks=pytest.mark.slow),
     ],
 )
 def test_what_runs_is_a_row_and_what_does_not_is_told(
