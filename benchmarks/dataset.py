@@ -27,7 +27,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -56,7 +56,7 @@ from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 from tilewright.tuner.tune import tune
-from trials import Trials, line_of, pack, read, read_chosen, trials_of
+from trials import EDGES, Trials, line_of, looked_up, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
 """Of a problem, and of one that need not be `ieee`, whose kernels take a second to compile and whose `ieee` kernels are
@@ -75,7 +75,6 @@ BESIDE, BESIDE_AT_RANDOM = 10, 4
 """Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
-EDGES = Edge.EXACT, Edge.BOUNDS
 NEAR = 2.5
 POOL = Path(__file__).parent / "suites" / "pool.json"
 """Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
@@ -85,16 +84,9 @@ STOP_OVER = 2.0
 
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
-    """What a look-up takes for a problem, and what it would take next."""
-    return list(itertools.islice(looked_up(problem, info), CHOICES))
-
-
-def looked_up(problem: Problem, info: DeviceInfo) -> Iterator[Config]:
-    """All that it may take, the likeliest first."""
+    """What a look-up takes for a problem, and what it would take next; nothing where there is no ranker."""
     ranker = ranker_of(problem.dtype, problem.accuracy)
-    ranked = ranker.ranked(problem, info) if ranker else iter(())
-    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranked)
-    return iter(dict.fromkeys(config for config in fits if config is not None))
+    return looked_up(ranker, problem, info) if ranker else []
 
 
 def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
@@ -120,7 +112,7 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
-    chosen = dict.fromkeys([*choices(problem, info), *sorted(pooled, key=likely)[: most_pooled - CHOICES]])
+    chosen = dict.fromkeys([*choices(problem, info)[:CHOICES], *sorted(pooled, key=likely)[: most_pooled - CHOICES]])
     chosen |= dict.fromkeys(
         itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), guessed)
     )
@@ -139,7 +131,7 @@ def compiled(job: Job) -> tuple[Problem, list[Config]]:
     the best first: that one, what a look-up takes beside them, what a search would guess, and what is next to it."""
     (problem, known, told), info = job, KNOWN["nvidia-h200"]
     if known:
-        expected = list(looked_up(problem, info) if told is None else told)
+        expected = choices(problem, info) if told is None else told
         of_family = [[config for config in expected if config.family == name][:OF_FAMILY] for name in families()]
         guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
         near = [config for config in around(known[0], problem, info) if config not in known]

@@ -10,11 +10,10 @@ data stays. Needs CatBoost.
 """
 
 import argparse
-import itertools
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import catboost
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
@@ -41,12 +39,11 @@ from tilewright.tuner.search.ranker import (
     trees_of,
     unfitted,
 )
-from trials import Trials, chosen_line, read
+from trials import EDGES, Trials, chosen_line, looked_up, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
 INFO = KNOWN["nvidia-h200"]
-EDGES = (Edge.EXACT, Edge.BOUNDS)
 PORTFOLIO = 160
 """Kernels of each type, ways to share out the work not counted."""
 GOOD = 1.05
@@ -215,7 +212,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
     for each in tuned:
         times = dict(zip(each.configs, each.us / each.best_us))
         found["all"].append(each.us[np.argmin(ranker.trees(each.features))] / each.best_us)
-        choices = list(chosen(each, ranker))
+        choices = looked_up(ranker, each.problem, INFO)
         measured = [times[config] for config in choices if config in times]
         if choices and choices[0] in times:
             found["look-up, measured"].append(times[choices[0]])
@@ -230,12 +227,6 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
             found["nearest, within three doublings"].append(times[near])
             found["look-up of the same"].append(measured[0])
     return {name: np.array(values) for name, values in found.items()}
-
-
-def chosen(tuned: Tuned, ranker: Ranker) -> Iterator[Config]:
-    """What a look-up takes for a problem, the best first."""
-    fits = (fitted(each.config, tuned.problem, INFO.arch, EDGES) for each in ranker.ranked(tuned.problem, INFO))
-    return iter(dict.fromkeys(config for config in fits if config is not None))
 
 
 def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
@@ -293,7 +284,7 @@ def main() -> None:
             others = [each for each in tuned if each.problem.shape in out]
             for name, values in slowdowns(others, ranker).items():
                 left.setdefault(name, []).append(values)
-            lines += [chosen_line(each.problem, itertools.islice(chosen(each, ranker), LEFT_OUT)) for each in others]
+            lines += [chosen_line(each.problem, looked_up(ranker, each.problem, INFO)[:LEFT_OUT]) for each in others]
         judged = {name: np.concatenate(values) for name, values in left.items()}
         for name, values in judged.items():
             print(told(name, values))

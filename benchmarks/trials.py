@@ -14,13 +14,18 @@ from typing import Any
 
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.search.candidates import config_of, given
-from tilewright.tuner.search.ranker import name_of
+from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.ranker import Ranker, name_of
 
+EDGES = Edge.EXACT, Edge.BOUNDS
+"""In the order in which a look-up tries them."""
 VENDORS = "vendor.json"
 """The member of an archive that has the times of the vendor's library by problem."""
 
@@ -70,6 +75,12 @@ def line_of(trials: Trials) -> str:
     row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
     row |= {"accuracy": problem.accuracy.value, "vendor_us": trials.vendor_us, "trials": entries}
     return json.dumps(row) + "\n"
+
+
+def looked_up(ranker: Ranker, problem: Problem, info: DeviceInfo) -> list[Config]:
+    """All that a look-up by a ranker may take for a problem, the likeliest first."""
+    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
+    return list(dict.fromkeys(config for config in fits if config is not None))
 
 
 def chosen_line(problem: Problem, configs: Iterable[Config]) -> str:
