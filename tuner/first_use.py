@@ -4,12 +4,13 @@ and then, while time is left, what is next to the fastest of them."""
 import itertools
 import math
 import os
+import statistics
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from ..codegen.config import Config
@@ -41,8 +42,11 @@ _GAIN = 0.005
 _LEAST_SECONDS = 0.5
 """Nothing more is compiled where less is left."""
 _STOP_OVER, _ROUNDS = 1.3, 7
-_BESIDE_SECONDS = 0.3
-"""Of the time that is given, for timing the winner beside the vendor's library."""
+_CONTENDERS, _NEARLY = 3, 1.03
+"""The fastest are timed side by side at the end, at most so many, and those that were at most so much slower; for these
+and the vendor's library as much time is kept as trying as many takes."""
+_TRY_SECONDS = 0.03
+"""What one try takes, until that is known."""
 
 
 def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
@@ -62,14 +66,16 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         if kept is not None and serves(kept.config, problem, info.arch):
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
-        building = _building(device, problem, configs)
-        bench = Bench(device, problem)
-        with suppress(*FAILURES):
-            bench.load_vendor()  # compilers are under way, so this takes no time of its own
-        best = _searched(bench, building, begin + seconds - _BESIDE_SECONDS)
-        if best is None:
+        with ThreadPoolExecutor(1) as aside:  # on a bare machine both have much to compile
+            building = aside.submit(_building, device, problem, configs)
+            bench = Bench(device, problem)
+        if not info.arch.is_host:
+            with suppress(*FAILURES):
+                bench.warm()  # compilers are under way, so this takes no time of its own
+        tries = _searched(bench, building.result(), begin + seconds)
+        if not tries.found:
             return found
-        record = _beside_vendor(bench, replace(best, effort=FIRST_USE))
+        record = replace(_decided(bench, tries.found), effort=FIRST_USE)
         try:
             store.keep(record, replace=kept is not None)  # that one cannot serve, however fast
         except TilewrightError as error:
@@ -107,61 +113,87 @@ def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> di
     return started
 
 
-def _beside_vendor(bench: Bench, record: Record) -> Record:
-    """The record with how the vendor's library does beside it, on a GPU where it can be had."""
+@dataclass(slots=True)
+class _Tries:
+    """What was tried, and how long it took."""
+
+    end: float
+    """When the time is up, by the monotonic clock."""
+    found: list[Record] = field(default_factory=list)
+    """What works."""
+    seconds: list[float] = field(default_factory=list)
+    """Of each try."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has to be decided."""
+        each = statistics.median(self.seconds) if self.seconds else _TRY_SECONDS
+        return self.end - (_CONTENDERS + 1) * each - time.monotonic()
+
+    @property
+    def fastest(self) -> Record:
+        """Of what works."""
+        return min(self.found, key=attrgetter("median_us"))
+
+
+def _decided(bench: Bench, found: Sequence[Record]) -> Record:
+    """The fastest; on a GPU of those that were nearly as fast the one that is when they are timed side by side, with
+    how the vendor's library does beside it where it can be had."""
+    first, *others = sorted(found, key=attrgetter("median_us"))[:_CONTENDERS]
     if bench.device.info.arch.is_host:
-        return record
+        return first
+    near = {r.config: r for r in (first, *(r for r in others if r.median_us <= _NEARLY * first.median_us))}
     try:
-        theirs, ours = bench.beside_vendor(record.config, _ROUNDS)
+        theirs, ours = bench.beside_vendor(tuple(near), _ROUNDS)
     except FAILURES:
-        return record
-    ratio, within = paired_if_timed(theirs, ours)
-    return replace(record, vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
+        return first
+    best = min(near, key=lambda config: statistics.median(ours[config]))
+    ratio, within = paired_if_timed(theirs, ours[best])
+    return replace(near[best], vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 
-def _searched(bench: Bench, building: dict[Future[None], Config], deadline: float) -> Record | None:
-    """The fastest of what is being compiled and, on a GPU, of what is next to it, step by step until the deadline."""
-    device, problem, tried = bench.device, bench.problem, set(building.values())
-    found = list[Record]()
-    fault = _try(bench, building, deadline, found)
-    while found and not fault and not device.info.arch.is_host and deadline - time.monotonic() > _LEAST_SECONDS:
-        beside = [config for config in _next_to(found, problem, device.info) if config not in tried][:MOST]
+def _searched(bench: Bench, building: dict[Future[None], Config], end: float) -> _Tries:
+    """What is being compiled is tried and, on a GPU, what is next to the fastest, step by step until it has to be
+    decided."""
+    device, problem, asked = bench.device, bench.problem, set(building.values())
+    tries = _Tries(end)
+    fault = _try(bench, building, tries)
+    while tries.found and not fault and not device.info.arch.is_host and tries.left > _LEAST_SECONDS:
+        beside = [config for config in _next_to(tries, problem, device.info) if config not in asked][:MOST]
         if not beside:
             break
-        tried.update(beside)
-        before = _fastest(found).median_us
-        fault = _try(bench, _building(device, problem, beside), deadline, found)
-        if _fastest(found).median_us > (1 - _GAIN) * before:
+        asked.update(beside)
+        before = tries.fastest.median_us
+        fault = _try(bench, _building(device, problem, beside), tries)
+        if tries.fastest.median_us > (1 - _GAIN) * before:
             break
-    return _fastest(found) if found else None
+    return tries
 
 
-def _next_to(found: Sequence[Record], problem: Problem, info: DeviceInfo) -> Iterator[Config]:
+def _next_to(tries: _Tries, problem: Problem, info: DeviceInfo) -> Iterator[Config]:
     """What is next to the fastest, and in turn to the fastest of each other family that is not far behind."""
     of_family: dict[str, Record] = {}
-    for record in sorted(found, key=attrgetter("median_us")):
+    for record in sorted(tries.found, key=attrgetter("median_us")):
         of_family.setdefault(record.config.family, record)
-    near = (record for record in of_family.values() if record.median_us <= _STOP_OVER * _fastest(found).median_us)
+    near = (record for record in of_family.values() if record.median_us <= _STOP_OVER * tries.fastest.median_us)
     best, *others = (around(record.config, problem, info) for record in near)
     return filter(None, itertools.chain.from_iterable(itertools.zip_longest(best[::2], best[1::2], *others)))
 
 
-def _fastest(found: Sequence[Record]) -> Record:
-    return min(found, key=attrgetter("median_us"))
-
-
-def _try(bench: Bench, building: dict[Future[None], Config], deadline: float, found: list[Record]) -> bool:
-    """Adds those to `found` that work and are compiled by the deadline; it waits longer for the first of all alone.
-    Whether the device is in error now."""
+def _try(bench: Bench, building: dict[Future[None], Config], tries: _Tries) -> bool:
+    """Tries those that are compiled in time; it waits longer for the first of all alone. Whether the device is in error
+    now."""
     if bench.device.info.arch.is_host:
         wait(building)  # compilers would take the processor from what is timed
-    fault = False
-    while building and not fault and not (found and time.monotonic() > deadline):
-        done, _ = wait(building, max(0.0, deadline - time.monotonic()) if found else None, FIRST_COMPLETED)
+    fault, found = False, tries.found
+    while building and not fault and not (found and tries.left < 0):
+        done, _ = wait(building, max(0.0, tries.left) if found else None, FIRST_COMPLETED)
         for config in [building.pop(future) for future in tuple(building) if future in done]:
-            if found and time.monotonic() > deadline:
+            if found and tries.left < 0:
                 break
-            tried = bench.try_variant(config, _STOP_OVER * _fastest(found).median_us if found else math.inf)
+            begin = time.monotonic()
+            tried = bench.try_variant(config, _STOP_OVER * tries.fastest.median_us if found else math.inf)
+            tries.seconds.append(time.monotonic() - begin)
             if tried.record.median_us < math.inf:
                 found.append(tried.record)
             if tried.fault:  # the next call tells

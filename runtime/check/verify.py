@@ -2,7 +2,9 @@
 reference on whatever array library the device has."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +80,7 @@ class Verifier:
         self._c0 = place(device, problem, (problem.m, problem.n), False, rng)[1]
         xp = device.xp
         kind = device.info.selector.partition(":")[0]
-        whole = problem.flops <= _WHOLE_FLOPS[kind]
+        self._all = whole = problem.flops <= _WHOLE_FLOPS[kind]
         rows = None if whole else _sample(problem.m, rng, _SAMPLED_ROWS)
         self._parts: list[_Reference] = [product(xp, problem, a_array, b_array, rows, None)]
         if not whole:
@@ -110,11 +112,12 @@ class Verifier:
         return Verdict(worst, "")
 
     def _reason(self, accuracy: Accuracy) -> str:
-        # Nothing here is a reduction that CuPy would compile for seconds, for some shapes anew.
         outside = self._whole[:_CANARY_BYTES].tobytes() + self._whole[-_CANARY_BYTES:].tobytes()
         if outside.strip(bytes([_CANARY])):
             return "wrote outside C"
-        if self._c.size and not math.isfinite(float(abs(self._c).max())):
+        # Where all was compared, that says it; CuPy would compile another reduction.
+        largest = accuracy.worst if self._all or not self._c.size else float(abs(self._c).max())
+        if not math.isfinite(largest):
             return "left elements of C unwritten, or made NaN of finite data"
         if not accuracy.worst <= self._most:
             random = f", of which random data need {self._most:.2g} at most," if accuracy.ok else ""
@@ -122,18 +125,15 @@ class Verifier:
         return ""
 
     def _compare(self, c: Any, alpha: float, beta: float) -> Accuracy:
-        xp, problem = self.device.xp, self.problem
-        u = problem.dtype.unit_roundoff
+        problem, ratio_of = self.problem, fused(self.device.xp).ratio
+        u, least = problem.dtype.unit_roundoff, (problem.k + 4) * problem.dtype.smallest_subnormal
         worst = Accuracy(0.0, -1, -1)
         for part in self._parts:
             if part.high.size == 0:
                 continue
-            got = c[part.rows, part.cols].astype(xp.float64)
-            old = self._c0[part.rows, part.cols].astype(xp.float64) if beta else xp.zeros_like(part.high)
-            high, low = two_sum(alpha * part.high, beta * old)
-            error = abs((got - high) - (low + alpha * part.low))
-            bound = abs(alpha) * self._product_bound(part) + gamma(2, u) * abs(beta * old)
-            ratio = error / (bound + (problem.k + 4) * problem.dtype.smallest_subnormal)
+            got, old = c[part.rows, part.cols], self._c0[part.rows, part.cols]
+            off = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
+            ratio = ratio_of(got, old, part.high, part.low, part.magnitude, alpha, beta, *off)
             # argmax finds a NaN first, so one is never passed over.
             at = int(ratio.argmax())
             value = float(ratio.ravel()[at])
@@ -142,12 +142,14 @@ class Verifier:
                 worst = Accuracy(value, *(_index(of, i) for of, i in ((part.rows, row), (part.cols, col))))
         return worst
 
-    def _product_bound(self, part: "_Reference") -> Any:
-        """How far op(A) op(B) may be off where C^ has every other rounding of its own."""
+    @property
+    def _product_gamma(self) -> float:
+        """How far op(A) op(B) may be off, over the reference's magnitude, where C^ has every other rounding of its
+        own."""
         k, u = self.problem.k, self.problem.dtype.unit_roundoff
         if self.problem.accuracy is not Grade.NORMWISE:
-            return gamma(k + 2, u) * part.magnitude
-        return gamma(max(k + 2, NORMWISE_ROUNDINGS), u) * part.magnitude
+            return gamma(k + 2, u)
+        return gamma(max(k + 2, NORMWISE_ROUNDINGS), u)
 
 
 def _edges(size: int) -> NDArray[np.int64]:
@@ -212,10 +214,9 @@ def product(
     bits = (53 - math.ceil(math.log2(problem.k))) // 2
     a1, a2, a3 = _slices(xp, op_a, bits, axis=1)
     b1, b2, b3 = _slices(xp, op_b, bits, axis=0)
-    high, low = a1 @ b1, xp.zeros_like(magnitude)
-    for term in (a1 @ b2, a2 @ b1, a2 @ b2, a1 @ b3 + a2 @ b3 + a3 @ op_b):
-        high, error = two_sum(high, term)
-        low += error
+    high, low, added = a1 @ b1, xp.zeros_like(magnitude), fused(xp).added
+    for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, op_b)):
+        high, low = added(high, low, one @ other)
     return _Reference(at_rows, at_cols, high, low, magnitude)
 
 
@@ -226,18 +227,54 @@ def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
     return total, (x - (total - part)) + (y - part)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """Functions of whole arrays, each a kernel where the array library can fuse: it compiles one then, not one for each
+    operation, and passes memory once."""
+
+    ratio: Callable[..., Any]
+    """Errors over their bounds, element by element."""
+    added: Callable[..., Any]
+    """Numbers in two parts with one more added."""
+    cut: Callable[..., Any]
+    """A matrix without so many of its lowest bits, counted from the largest absolute values along an axis, and the
+    rest."""
+
+
+@cache
+def fused(xp: Any) -> _Fused:
+    """Those of an array library."""
+
+    def ratio(
+        got: Any, old: Any, high: Any, low: Any, magnitude: Any,
+        alpha: float, beta: float, of_product: float, of_sum: float, least: float,
+    ) -> Any:  # fmt: skip
+        # alpha and beta are powers of two, so that it makes no difference where a compiler joins a product and a sum.
+        total, lost = two_sum(alpha * high, beta * old)
+        return xp.absolute((got - total) - (lost + alpha * low)) / (
+            of_product * magnitude + of_sum * xp.absolute(old) + least
+        )
+
+    def added(high: Any, low: Any, term: Any) -> tuple[Any, Any]:
+        total, lost = two_sum(high, term)
+        return total, low + lost
+
+    def cut(matrix: Any, largest: Any, bits: float) -> tuple[Any, Any]:
+        # Adding and taking away a large power of two rounds to a multiple of a small one.
+        anchor = xp.power(2.0, xp.ceil(xp.log2(xp.maximum(largest, 2.0**-900))) + bits)
+        head = (matrix + anchor) - anchor
+        return head, matrix - head
+
+    fuse = getattr(xp, "fuse", lambda function: function)
+    return _Fused(*map(fuse, (ratio, added, cut)))
+
+
 def _slices(xp: Any, matrix: Any, bits: int, axis: int) -> tuple[Any, Any, Any]:
     """Two slices of `bits` bits each, counted from the largest element along the axis, and the rest."""
-    slices = []
-    rest = matrix
-    for _ in range(2):
-        largest = xp.maximum(_largest(xp, abs(rest), axis), 2.0**-900)
-        # Adding and taking away a large power of two rounds to a multiple of a small one.
-        anchor = 2.0 ** (xp.ceil(xp.log2(largest)) + (53 - bits))
-        head = (rest + anchor) - anchor
-        slices.append(head)
-        rest = rest - head
-    return slices[0], slices[1], rest
+    cut = fused(xp).cut
+    first, rest = cut(matrix, _largest(xp, abs(matrix), axis), 53.0 - bits)
+    second, rest = cut(rest, _largest(xp, abs(rest), axis), 53.0 - bits)
+    return first, second, rest
 
 
 def _largest(xp: Any, matrix: Any, axis: int) -> Any:

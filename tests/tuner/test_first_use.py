@@ -14,12 +14,12 @@ import pytest
 import tilewright
 from stored import INFO, make
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import CaptureError, ConfigError, DeviceError, LaunchError
+from tilewright.codegen.errors import CaptureError, ConfigError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.store.record import FIRST_USE, Record
+from tilewright.runtime.store.record import FIRST_USE
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
 from tilewright.tuner.first_use import MOST, likely, measured
@@ -110,22 +110,47 @@ def test_prepare_measures_what_was_used_before_too(tried: list[str]) -> None:
     tilewright.clear()
 
 
+class Beside:
+    """A GPU on which contenders are timed side by side."""
+
+    device = SimpleNamespace(info=INFO)
+    asked: ClassVar[list[tuple[Config, ...]]] = []
+
+    def __init__(self, theirs: list[float], **ours: float) -> None:
+        self.theirs, self.ours = theirs, ours
+
+    def beside_vendor(self, configs: tuple[Config, ...], rounds: int) -> Any:
+        self.asked.append(configs)
+        if not self.ours:
+            raise LaunchError("the device is in error")
+        return self.theirs, {config: [self.ours[config.family]] * rounds for config in configs}
+
+
 @pytest.mark.parametrize(("theirs", "ratio"), [([9.0] * 7, 0.9), ([], None)])
-def test_on_a_gpu_the_vendors_library_is_timed_beside_the_winner(theirs: list[float], ratio: float | None) -> None:
-    class Beside:
-        device = SimpleNamespace(info=INFO)
-
-        def beside_vendor(self, config: Any, rounds: int) -> tuple[list[float], list[float]]:
-            return theirs, [10.0] * len(theirs)
-
-    record = first_use._beside_vendor(Beside(), make(10.0))  # type: ignore[arg-type]
+def test_on_a_gpu_the_winner_is_timed_beside_the_vendors_library(theirs: list[float], ratio: float | None) -> None:
+    record = first_use._decided(Beside(theirs, tiled=10.0), [make(10.0, config=FAST)])  # type: ignore[arg-type]
     assert (record.vendor_us, record.ratio_vendor) == (theirs[0] if theirs else None, ratio)
+    assert first_use._decided(Beside(theirs), [make(10.0)]) == make(10.0)  # type: ignore[arg-type]
 
-    def fails(self: Beside, config: Any, rounds: int) -> Any:
-        raise DeviceError("cuBLAS cannot be loaded")
 
-    Beside.beside_vendor = fails  # type: ignore[method-assign]
-    assert first_use._beside_vendor(Beside(), make(10.0)) == make(10.0)  # type: ignore[arg-type]
+def test_on_a_gpu_those_that_are_nearly_as_fast_meet_once_more() -> None:
+    far = parse("simt:64x64x16")
+    tried = [make(10.0, config=FAST), make(20.0, config=far), make(10.2, config=SLOW)]
+    best = first_use._decided(Beside([30.0] * 7, tiled=10.1, naive=10.0), tried)  # type: ignore[arg-type]
+    assert (best.config, best.ratio_vendor) == (SLOW, 3.0)
+    assert Beside.asked[-1] == (FAST, SLOW)
+    many = [make(10.0 + i / 100, config=SLOW.changed(block_n=8 * i)) for i in range(1, 9)]
+    first_use._decided(Beside([], naive=10.0), many)  # type: ignore[arg-type]
+    assert Beside.asked[-1] == tuple(record.config for record in many[:3])
+
+
+def test_deciding_takes_its_part_of_the_time() -> None:
+    def left(*seconds: float) -> float:
+        return first_use._Tries(time.monotonic() + 2, seconds=list(seconds)).left
+
+    assert left() == pytest.approx(1.88, abs=0.03)
+    assert left(0.4, 0.01, 0.01) == pytest.approx(1.96, abs=0.03)  # the first one's includes what is done once
+    assert left(0.1, 0.1) == pytest.approx(1.6, abs=0.03)
 
 
 def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
@@ -148,23 +173,19 @@ def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
     ready.set_result(None)
     threading.Timer(0.2, lambda: late.set_result(None)).start()
     begin = time.monotonic()
-    found: list[Record] = []
-    assert not first_use._try(
-        Gpu(),
-        {waiting: SLOW, late: FAST, ready: SLOW},
-        begin + 1.0,
-        found,  # type: ignore[arg-type]
-    )
-    assert found == [make(20.0, config=SLOW), make(10.0, config=FAST)]
+    tries = first_use._Tries(begin + 1.0)
+    assert not first_use._try(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, tries)  # type: ignore[arg-type]
+    assert len(tries.seconds) == 2
+    assert tries.found == [make(20.0, config=SLOW), make(10.0, config=FAST)]
     assert Gpu.order == [SLOW, FAST]
     assert waiting.cancelled()
-    assert 1.0 <= time.monotonic() - begin < 10  # the other one never ends
+    assert 0.9 <= time.monotonic() - begin < 10  # the other one never ends
     # The first that works is waited for, however long it takes.
     late = Future[None]()
     threading.Timer(0.2, lambda: late.set_result(None)).start()
-    found.clear()
-    assert not first_use._try(Gpu(), {late: FAST}, begin, found)  # type: ignore[arg-type]
-    assert found == [make(10.0, config=FAST)]
+    tries = first_use._Tries(begin)
+    assert not first_use._try(Gpu(), {late: FAST}, tries)  # type: ignore[arg-type]
+    assert tries.found == [make(10.0, config=FAST)]
 
 
 def steps_from(first: Config, us_of: Callable[[Config], float], patch: pytest.MonkeyPatch, **more: Any) -> list[Config]:
@@ -187,9 +208,8 @@ def steps_from(first: Config, us_of: Callable[[Config], float], patch: pytest.Mo
     patch.setattr(first_use, "_building", building)
     deadline = time.monotonic() + more.get("seconds", 60)
     begin = more.get("begin", [first])
-    best = first_use._searched(Gpu(), building(None, PROBLEM, begin), deadline)  # type: ignore[arg-type]
-    assert best is not None
-    assert best.median_us == min(map(us_of, order))
+    tried = first_use._searched(Gpu(), building(None, PROBLEM, begin), deadline)  # type: ignore[arg-type]
+    assert [record.median_us for record in tried.found] == list(map(us_of, order))
     return order
 
 

@@ -5,8 +5,8 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -128,21 +128,27 @@ class Bench:
         )
         return Tried(record, Phases(**self._spent), fault)
 
-    def load_vendor(self) -> None:
-        """Have the vendor's library load its kernel for the problem, which can take it seconds. Raises one of
-        FAILURES."""
+    def warm(self) -> None:
+        """Have the vendor's library load its kernel for the problem, which can take it seconds, and the device raise
+        its clocks. Raises one of FAILURES."""
         with self.device.entered():
-            self._verifier.check(self.device.vendor(self.problem))
+            vendor = self.device.vendor(self.problem)
+            self._verifier.check(vendor)
+            self._timer.warm(vendor)
 
-    def beside_vendor(self, config: Config, rounds: int) -> tuple[list[float], list[float]]:
-        """Microseconds of the vendor's library and of a config that was tried, round by round; nothing where the
-        library is wrong. Raises one of FAILURES."""
+    def beside_vendor(self, configs: Sequence[Config], rounds: int) -> tuple[list[float], dict[Config, list[float]]]:
+        """Microseconds of the vendor's library and of configs that were tried, round by round; none of the library
+        where it is wrong or cannot be had. Raises one of FAILURES."""
         with self.device.entered():
-            ours, vendor = prepare(self.device, self.problem, config).launch, self.device.vendor(self.problem)
-            if self._verifier.check(vendor).reason:
-                return [], []
-            samples, _ = self._timer.rounds({"ours": ours, "vendor": vendor}, rounds)
-        return samples["vendor"], samples["ours"]
+            contenders: dict[Config | None, Launch] = {
+                config: prepare(self.device, self.problem, config).launch for config in configs
+            }
+            with suppress(DeviceError, LaunchError):
+                vendor = self.device.vendor(self.problem)
+                if not self._verifier.check(vendor).reason:
+                    contenders[None] = vendor
+            samples, _ = self._timer.rounds(contenders, rounds)
+            return samples.pop(None, []), {config: samples[config] for config in configs}
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
