@@ -1,4 +1,4 @@
-"""Compiled kernels kept by what they were made of: kernel name, compiler and text."""
+"""Compiled kernels kept by what they were made of: kernel name, compiler and text; and compiled templates."""
 
 import atexit
 import contextlib
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 import warnings
@@ -17,15 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...codegen.errors import CompileError, DeviceError
+import jinja2
+from jinja2.bccache import Bucket, BytecodeCache
+
+from ...codegen.environment import environment
+from ...codegen.errors import CompileError, ConfigError, DeviceError
 from ...codegen.source import KernelSource
 from .. import settings
-from ..files import NotPlainError, read_plain
+from ..files import NotPlainError, read_plain, write_whole
 from .protocol import Binary, Compiler
 
 _FORMAT = 1
 _MAX_INFO_BYTES = 1 << 16
 _MAX_IMAGE_BYTES = 1 << 28
+_DIGEST_BYTES = 32
 _BOUND_BYTES = 2 << 30
 _PRUNE_TO = 0.75  # of the bound, so that a full cache is not walked for each new entry
 _PRUNE_SECONDS = 3600.0
@@ -287,3 +293,33 @@ def _inside(root: Path) -> Iterator[Path]:
 
 def _cause(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)
+
+
+class _Templates(BytecodeCache):
+    """Templates as Jinja compiled them, in the cache's folder `templates`: compiling them anew is most of what a
+    process takes up to its first kernel. One that cannot be read or written is compiled, without a word."""
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Nothing where there is none that this user wrote whole."""
+        with contextlib.suppress(OSError, NotPlainError, ConfigError):
+            data = read_plain(self._file(bucket), _MAX_IMAGE_BYTES, os.geteuid())
+            digest, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+            if digest == hashlib.sha256(code).digest():
+                bucket.bytecode_from_string(code)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Written whole or not at all."""
+        with contextlib.suppress(OSError, ConfigError):
+            file, code = self._file(bucket), bucket.bytecode_to_string()
+            for folder in (file.parent.parent, file.parent):
+                _make_private(folder)
+            write_whole(file, hashlib.sha256(code).digest() + code)
+
+    @staticmethod
+    def _file(bucket: Bucket) -> Path:
+        """For one template, text of it and version of Jinja and Python. Raises ConfigError."""
+        made_of = bucket.key, bucket.checksum, jinja2.__version__, sys.version
+        return settings.cache_folder() / "templates" / hashlib.sha256(repr(made_of).encode()).hexdigest()
+
+
+environment().bytecode_cache = _Templates()
