@@ -8,17 +8,15 @@ from pathlib import Path
 
 from tilewright.runtime.files import write_whole
 from tilewright.runtime.store.codec import dumps
-from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.store import Store, shipped_name
 
 
 def export(store: Path, device_key: str, folder: Path) -> list[Path]:
-    """`folder/<device key>/<MxNxK>-<dtype>-<transposes>.json` for each record of the store itself, with the accuracy
-    behind the transposes where it is not `ieee`."""
+    """`folder/<device key>/` and the name that `shipped_name` gives, for each record of the store itself."""
     own, _ = Store(store.absolute()).layers()
     written = []
     for record in (record for record in own if record.device == device_key):
-        problem = record.problem
-        path = folder / record.device / f"{problem.shape}-{problem.kind.replace(' ', '-')}.json"
+        path = folder / record.device / shipped_name(record.problem)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, dumps(record))
         written.append(path)

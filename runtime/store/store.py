@@ -78,7 +78,7 @@ class Store:
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
         own = self._own(self._path(device_key, problem))
-        shipped = self._shipped.of(device_key).get(problem)
+        shipped = self._shipped.best(device_key, problem)
         return _counts(own, shipped) if own and shipped else own or shipped
 
     def records(self) -> Iterator[Record]:
@@ -258,6 +258,15 @@ class _Shipped:
             self._by_device[device_key] = found
         return self._by_device[device_key]
 
+    def best(self, device_key: str, problem: Problem) -> Record | None:
+        """The best record of a problem on a device. Where not all were read yet the file that has its name will do."""
+        if device_key not in self._by_device:
+            named = _read_shipped(self._tuned, device_key, shipped_name(problem))
+            found = next((record for record in named if record.problem == problem), None)
+            if found is not None:
+                return found
+        return self.of(device_key).get(problem)
+
     @cached_property
     def records(self) -> tuple[Record, ...]:
         """Those of all devices."""
@@ -310,10 +319,19 @@ def _read_anew(path: Path) -> Record | None:
     return record
 
 
-def _read_shipped(tuned: Traversable, device_key: str) -> Iterator[Record]:
+def shipped_name(problem: Problem) -> str:
+    """The name of the file in which the record of a problem ships: `1024x768x512-float-nn.json`, with the accuracy
+    behind the transposes where it is not `ieee`."""
+    return f"{problem.shape}-{problem.kind.replace(' ', '-')}.json"
+
+
+def _read_shipped(tuned: Traversable, device_key: str, name: str = "") -> Iterator[Record]:
+    """Those of a device, or of the file of that name."""
     # Compared, not joined: a key is no path.
     folders = [folder for folder in _children(tuned) if folder.name == device_key]
     files: Iterable[Traversable] = (file for folder in folders for file in _children(folder))
+    if name:
+        files = (file for folder in folders if (file := folder / name).is_file())
     for file in sorted((file for file in files if file.name.endswith(".json")), key=lambda file: file.name):
         try:
             record = loads(file.read_bytes())

@@ -5,11 +5,13 @@ import shutil
 import time
 import warnings
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship
+from tilewright import configs
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import default_config
@@ -17,9 +19,10 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.files import read_plain
 from tilewright.runtime.store import store as store_module
+from tilewright.runtime.store.codec import loads
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import FIRST_USE, REMOVED, Record, Status
-from tilewright.runtime.store.store import Store, StoreWarning
+from tilewright.runtime.store.store import Store, StoreWarning, shipped_name
 from tilewright.tuner.search.nearest import nearest
 from variants import variant
 
@@ -94,6 +97,30 @@ def test_what_the_user_tuned_counts_unless_what_ships_is_much_faster(store: Stor
     assert store.best(DEVICE, PROBLEM) == make(10.99)
     assert list(store.records()) == [make(10.99)]
     assert store.both() == ((make(10.99),), (shipped,))
+
+
+def test_of_what_ships_the_file_that_has_the_name_will_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all takes as long as hundreds of products."""
+    ship(store, make(10.0), name=shipped_name(PROBLEM))
+    ship(store, make(11.0, problem=Problem(9, 9, 9)), name=shipped_name(Problem(8, 9, 9)))
+    read = list[bytes]()
+
+    def counted(data: bytes) -> Record:
+        read.append(data)
+        return loads(data)
+
+    monkeypatch.setattr(store_module, "loads", counted)
+    assert store.best(DEVICE, PROBLEM) == make(10.0)
+    assert len(read) == 1
+    assert store.best(DEVICE, Problem(8, 9, 9)) is None
+    assert store.best(DEVICE, Problem(9, 9, 9)) == make(11.0, problem=Problem(9, 9, 9))  # by another name too
+
+
+def test_what_ships_has_the_names_of_its_products() -> None:
+    folder = resources.files(configs) / "tuned"
+    for device in folder.iterdir():
+        for file in device.iterdir():
+            assert file.name == shipped_name(loads(file.read_bytes()).problem)
 
 
 @pytest.mark.parametrize("own", [{"effort": FIRST_USE}, {"versions": ((REMOVED, "packed"),)}])
