@@ -26,10 +26,14 @@ class Found:
     regret: float | None = None
     """What was predicted takes at most so many times the best, for nine of ten shapes that were left out to see;
     None on a device that was not measured."""
+    sibling: Record | None = None
+    """The record of a like device that it comes from; none of its times are this device's."""
 
     @property
     def taken_from(self) -> str:
-        """The tuned shape whose config it is, where that is another one; else empty."""
+        """The tuned shape whose config it is, where that is another one or was tuned on another device; else empty."""
+        if self.sibling is not None:
+            return f"{self.sibling.problem.shape} on {self.sibling.device}"
         return self.record.problem.shape if self.record is not None and self.origin == "predicted" else ""
 
     @property
@@ -37,13 +41,16 @@ class Found:
         """The origin, with that shape."""
         return f"{self.origin} (from {self.taken_from})" if self.taken_from else self.origin
 
+    def _tuned_on(self, info: DeviceInfo) -> str:
+        return self.taken_from if self.sibling is not None else f"{self.taken_from} on {info.key}"
+
     def served(self, problem: Problem, info: DeviceInfo) -> Served:
         """What a bundle of emitted kernels needs to know of it, for the problem and device that were looked up."""
         exact = self.record if self.origin == "exact" else None
         predicted = "predicted by what was measured for other shapes"
         origin = {
             "exact": f"tuned on {info.key}",
-            "predicted": f"as tuned for {self.taken_from} on {info.key}" if self.taken_from else predicted,
+            "predicted": f"as tuned for {self._tuned_on(info)}" if self.taken_from else predicted,
         }.get(self.origin, "a default: nothing tuned helps")
         time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
         worst = accuracy.worst if accuracy else 0.0

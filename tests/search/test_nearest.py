@@ -66,6 +66,30 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
         assert (found.told, found.record) == ("predicted", None)
 
 
+def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
+    there, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
+    of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4,edge=exact"), there.key)
+    found = nearest(Problem.parse("512"), here, (of_there,))
+    assert found is not None
+    assert (found.told, found.record, found.sibling) == ("predicted (from 512x512x512 on nvidia-h200)", None, of_there)
+    assert (found.config.cta_tile, found.config.edge) == ((64, 64, 16), "exact")
+    assert (found.expected_us, found.regret) == (None, None)  # those of the other device are not known here
+    served = found.served(Problem.parse("512"), here)
+    assert (served.origin, served.recorded_us) == ("as tuned for 512x512x512 on nvidia-h200", 0.0)
+    own = record(Problem.parse("516"), parse("simt:128x64x16"), here.key)
+    found = nearest(Problem.parse("512"), here, (of_there, own))
+    assert found is not None
+    assert (found.record, found.sibling) == (None, of_there)  # 516 elements are not aligned as 512 are
+    own = record(Problem.parse("528"), parse("simt:128x64x16"), here.key)
+    found = nearest(Problem.parse("512"), here, (of_there, own))
+    assert found is not None
+    assert (found.record, found.sibling) == (own, None)
+    for device, shape in ((here, "1024"), (KNOWN["nvidia-h100-pcie"], "512")):  # too far; fewer SMs
+        found = nearest(Problem.parse(shape), device, (of_there,))
+        assert found is not None
+        assert (found.told, found.sibling) == ("predicted", None)
+
+
 def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:
     records = (record(Problem.parse("4096"), parse("simt:128x128x16,lanes_m=4"), "nvidia-x"),)
     found = nearest(Problem.parse("4096"), H200, records)

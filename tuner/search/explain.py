@@ -117,6 +117,10 @@ def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[
             f"{begin} on {info.key}; of the {len(near)} of {kind} there, this is the nearest whose variant serves it: "
             f"{away:.2f} doublings of m, n and k away"
         )
+    if found.sibling is not None:
+        same = found.sibling.problem == problem
+        text = f"{begin} on {info.key}; it is as tuned {'' if same else f'for {found.sibling.problem.shape} '}on"
+        return f"{text} {found.sibling.device}, which has the same SMs"
     if found.expected_us is not None:
         text = f"{begin} on {info.key}, nor one near it; by what was measured for other shapes this takes about"
         if found.regret is None:

@@ -18,6 +18,7 @@ from ...codegen.config import Config
 from ...codegen.leaf import Edge, Leaf
 from ...codegen.legality import Rule, rules_of, whole
 from ...codegen.problem import DType, Grade, Problem
+from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
@@ -40,22 +41,23 @@ _sorted: tuple[Sequence[Record], _Kinds] = (), {}
 
 
 def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
-    """How to run a problem that was not tuned on a device: as for a near shape of the device, else, on a GPU, as the
-    ranker predicts, else as for the nearest shape however far. None where no record helps. A near record of a finer
-    accuracy gives way to a kernel that is less accurate than it could be and predicted to be faster. This is the
-    ranking that `Store.lookup` takes."""
+    """How to run a problem that was not tuned on a device: as for a near shape of the device, or of one that differs in
+    its memory alone, else, on a GPU, as the ranker predicts, else as for the nearest shape however far. None where no
+    record helps. A near record of a finer accuracy gives way to a kernel that is less accurate than it could be and
+    predicted to be faster. This is the ranking that `Store.lookup` takes."""
     kinds, sizes = _by_kind(records), _doublings(problem)
-    away: list[tuple[bool, bool, float, bool, Record]] = []
-    for grade in Grade:
-        kind = info.key, problem.dtype, problem.trans_a, problem.trans_b, grade
+    away: list[tuple[bool, bool, bool, float, bool, Record]] = []
+    for key, grade in itertools.product((info.key, *_siblings(info)), Grade):
+        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
         if grade.keeps(problem.accuracy) and kind in kinds:
             those, logs = kinds[kind]
             # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
             finer = grade is not problem.accuracy
             for record, distant in zip(those, np.abs(logs - sizes).sum(axis=1).round(9).tolist()):
                 far = distant > _NEAR or _aligned(record.problem) != _aligned(problem)
-                away.append((far, finer and not far, distant, finer, record))
-    away.sort(key=itemgetter(0, 1, 2, 3))
+                if not (far and other):
+                    away.append((far, other, finer and not far, distant, finer, record))
+    away.sort(key=itemgetter(0, 1, 2, 3, 4))
     near = away[0][-1].problem.accuracy if away and not away[0][0] else None
     if near is not problem.accuracy:
         for each in predictions(problem, info, 1):
@@ -64,9 +66,18 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     for *_, record in away:
         # Another shape may want other vectors, and guarded edges.
         config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
+        if config is not None and record.device != info.key:
+            return Found(config, "predicted", sibling=record)
         if config is not None:
             return Found(config, "predicted", record)
     return None
+
+
+@cache
+def _siblings(info: DeviceInfo) -> tuple[str, ...]:
+    """Keys of the known devices with the same SMs, and as many."""
+    alike = (each for each in KNOWN.values() if (each.arch, each.sm_count) == (info.arch, info.sm_count))
+    return tuple(each.key for each in alike if each.key != info.key)
 
 
 def _by_kind(records: Sequence[Record]) -> _Kinds:
