@@ -25,7 +25,7 @@ from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import around, nearest, predictions
 from tilewright.tuner.search.ranked import beyond_advice, first_guesses
-from tilewright.tuner.search.ranker import Ranker, Trees, plain, ranker_of, shared_out
+from tilewright.tuner.search.ranker import MODELLED, Ranker, Trees, plain, ranker_of, shared_out
 
 H200 = KNOWN["nvidia-h200"]
 SHAPES = ((300, 5000, 70), (5, 7, 9), (12000, 3, 900), (7000, 7000, 7000), (64, 64, 300_000), (1, 1, 1), (1, 9000, 1))
@@ -67,6 +67,19 @@ def test_what_ships_is_read_whole(dtype: DType) -> None:
         assert len(trees.leaves) == len(values[name])
         assert {len(tree["leaves"]) for tree in values[name]} == {2 ** len(values[name][0]["above"])}
     assert found.regret > 1
+
+
+@DTYPES
+def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
+    """All trees are asked of the likeliest alone."""
+    found, table, differs = ranker(dtype), ranker(dtype).table(H200), 0
+    for problem in (replace(each, dtype=dtype) for each in drawn(40)):
+        rows, features = table.likeliest(problem, MODELLED)
+        ranked = list(found.ranked(problem, H200))
+        assert {each.config for each in ranked} == {table.configs[row] for row in rows}
+        assert np.all(np.diff([each.us for each in ranked]) >= 0)
+        differs += ranked[0].config != table.configs[rows[np.argmin(found.trees(features))]]
+    assert differs <= 1
 
 
 @DTYPES

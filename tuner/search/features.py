@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ...codegen.config import Config
 from ...codegen.families import families
-from ...codegen.leaf import Leaf
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
@@ -122,7 +121,8 @@ class Table:
         moved = (1.0 if config.clustered else written) * elements * size / ALONE_BYTES_PER_CYCLE
         adding = ((CLUSTER_CYCLES if config.clustered else SPLIT_CYCLES) + moved) * (written > 0)
         loaded = 2 * config.limbs or size  # bytes of an element in a tile
-        values = {leaf.name: (leaf, config.get(leaf.name)) for leaf in config.leaves()}
+        kind: Any = type(config)
+        values = config.typed
         return {
             "family": family,
             "tile_m": tile_m,
@@ -167,7 +167,7 @@ class Table:
             "limbs": config.limbs,
             "products": config.products,
             **streamed(config),
-        } | {name: _number(*values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
+        } | {name: _number(kind, name, values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
 
     def _taken(self, names: tuple[str, ...], rows: Any) -> Columns:
         return self._columns if rows is None else dict(zip(names, self._stacked[names].take(rows, axis=1)))
@@ -348,5 +348,6 @@ def _fourth(values: Any) -> Any:
     return squares * squares
 
 
-def _number(leaf: Leaf, value: Any) -> float:
-    return float(leaf.choices.index(value) if isinstance(value, enum.Enum) else value)
+@cache
+def _number(kind: Any, name: str, value: Any) -> float:
+    return float(kind.leaf(name).choices.index(value) if isinstance(value, enum.Enum) else value)

@@ -33,6 +33,8 @@ from .policies.ranked import both_sides
 
 MODELLED = 150
 """The trees rank so many configs: those that the model of the device puts first."""
+FIRST_TREES, KEPT = 120, 50
+"""The first trees, which say most, rank all of these; the others only so many of the best, in half the time."""
 LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
 
@@ -98,6 +100,8 @@ class Ranker:
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
         self.trees = trees_of(values["ranking"])
         """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
+        first, others = values["ranking"][:FIRST_TREES], values["ranking"][FIRST_TREES:]
+        self._first, self._others = trees_of(first), trees_of(others) if others else None
         self.level = trees_of(values["level"])
         """For log(time of the first choice / least time) of a product."""
         self._tables: dict[DeviceInfo, Table | None] = {}
@@ -128,11 +132,21 @@ class Ranker:
         if table is None:
             return iter(())
         rows, features = table.likeliest(problem, MODELLED)
-        behind = self.trees(features)
-        order = np.argsort(behind, kind="stable")
+        order, behind = self._order(features)
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
-        slower = np.exp(behind - behind[order[0]])
-        return (Predicted(table.configs[rows[i]], first * slower[i]) for i in order)
+        slower = np.exp(behind - behind[0]) * first
+        return (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
+
+    def _order(self, features: Floats) -> tuple[NDArray[np.intp], Floats]:
+        """The rows of features, the most promising first, and for each what `trees` says; of what is not among the
+        first by the first trees, what these say, counted from the last of the others."""
+        behind = self._first(features)
+        order = np.argsort(behind, kind="stable")
+        kept, left = order[:KEPT], order[KEPT:]
+        whole = behind[kept] + (self._others(features[kept]) if self._others else 0.0)
+        again = np.argsort(whole, kind="stable")
+        rest = whole[again[-1]] + (behind[left] - behind[kept[-1]])
+        return np.concatenate((kept[again], left)), np.concatenate((whole[again], rest))
 
 
 def plain(config: Config) -> Config:
