@@ -1,5 +1,6 @@
 """`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process. It
-rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some."""
+rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some. A scheduler that is gone is waited
+for $MEASURED_RETURN_S seconds."""
 
 import os
 import sys
@@ -28,5 +29,9 @@ def install() -> None:
 
 if __name__ in ("__main__", "__mp_main__"):  # the second in processes that multiprocessing starts, as Dask does
     child._START = child._START.replace("; from", "; import measured; measured.install(); from")
+    if "MEASURED_RETURN_S" in os.environ:
+        from tilewright.tuner.cluster import client, link
+
+        client.RETURN_S = link.RETURN_S = float(os.environ["MEASURED_RETURN_S"])
 if __name__ == "__main__":
     main(sys.argv[1:])
