@@ -90,7 +90,9 @@ def precompiled(folder: Path) -> Path:
             aside = Path(shutil.copytree(original, f"{folder}.{os.getpid()}"))
             made = aside / "cuda_on_host.h.gch"  # a folder: GCC takes the file in it that fits
             made.mkdir()
-            for number, wanted in enumerate((HostCompiler(), QuickCompiler(), QuickCompiler(plain=True), QuickCompiler(sanitize=True))):
+            for number, wanted in enumerate(
+                (HostCompiler(), QuickCompiler(), QuickCompiler(plain=True), QuickCompiler(sanitize=True))
+            ):
                 flags = [flag for flag in wanted.flags if flag not in ("-x", "c++", "-shared")]
                 files = [aside / "cuda_on_host.h", "-o", made / str(number)]
                 subprocess.run([compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)
