@@ -43,8 +43,9 @@ _LEAST_SECONDS = 0.5
 """Nothing more is compiled where less is left."""
 _STOP_OVER, _ROUNDS = 1.3, 7
 _CONTENDERS, _NEARLY = 3, 1.03
-"""The fastest are timed side by side at the end, at most so many, and those that were at most so much slower; for these
-and the vendor's library as much time is kept as trying as many takes."""
+"""The fastest are timed side by side at the end, at most so many, and those that were at most so much slower."""
+_KEPT_TRIES = 6
+"""For that, the vendor's library included, as much time is kept as so many tries take."""
 _TRY_SECONDS = 0.03
 """What one try takes, until that is known."""
 
@@ -128,7 +129,7 @@ class _Tries:
     def left(self) -> float:
         """Seconds until it has to be decided."""
         each = statistics.median(self.seconds) if self.seconds else _TRY_SECONDS
-        return self.end - (_CONTENDERS + 1) * each - time.monotonic()
+        return self.end - _KEPT_TRIES * each - time.monotonic()
 
     @property
     def fastest(self) -> Record:

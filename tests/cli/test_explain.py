@@ -105,6 +105,12 @@ class TestLookUp:
         why = self.told(run, "--shape", "1300x900x700", "--trans", "tt", *ON_H200)["why"]
         assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", why)
 
+    def test_of_a_device_with_the_same_sms(self, run: Run) -> None:
+        for shape, same in (("1024x768x512", "it is as tuned on"), ("1000x760x500", "as tuned for 1024x768x512 on")):
+            lookup = self.told(run, "--shape", shape, "--device-key", "nvidia-h100-80gb-hbm3")
+            assert (lookup["origin"], lookup["from"]) == ("predicted", "1024x768x512 on nvidia-h200")
+            assert lookup["why"].endswith(f"{same} nvidia-h200, which has the same SMs")
+
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")
         assert lookup["origin"] == "default"
