@@ -40,7 +40,7 @@ CPU_LIMIT_S = 20.0
 """After which a kernel counts as endless; others take a fifth on a slow machine."""
 
 COMPILER = QuickCompiler(sanitize=True)
-TOGETHER = 6
+TOGETHER = 10
 """Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
 
 PARTS = 2
