@@ -10,7 +10,7 @@ from ..codegen.errors import check, check_path
 STORE_VARIABLE = "TILEWRIGHT_STORE"
 """Folder of tuned records and trial histories."""
 CACHE_VARIABLE = "TILEWRIGHT_CACHE"
-"""Folder of compiled kernels; can be deleted at any time."""
+"""Folder of compiled kernels and templates; can be deleted at any time."""
 
 FIRST_USE_VARIABLE = "TILEWRIGHT_FIRST_USE"
 """What happens at the first use of a shape that was not tuned: `predict` (the default) or `measure`."""
