@@ -22,7 +22,7 @@ from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.families import parse
 from ...codegen.leaf import Edge, Mode
-from ...codegen.legality import serves
+from ...codegen.legality import rules_of, serves
 from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
@@ -179,10 +179,18 @@ def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.I
     known = {mode: [parts for parts in counts if parts not in LONG_SPLITS] for mode, counts in MODES.items()}
     ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in known.items() for parts in counts]
     ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in known[Mode.SPLIT_K]]
-    found = (
+    every = (
         side.changed(mode=mode, parts=parts, reduce=reduce) for side in both_sides(base) for mode, parts, reduce in ways
     )
-    return tuple(config for config in found if serves(config, served, arch))
+    found, rules = list[Config](), list(rules_of(base))
+    for config in every:
+        broken = next((rule for rule in rules if not rule.holds(served, config, arch)), None)
+        if broken is None:
+            found.append(config)
+        else:  # what one breaks the next mostly breaks too: asked first
+            rules.remove(broken)
+            rules.insert(0, broken)
+    return tuple(found)
 
 
 def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple[Config, ...]:
