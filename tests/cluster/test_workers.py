@@ -71,7 +71,7 @@ def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
 def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
-    with place(tmp_path, shapes=6, pause_s=1.5) as here:  # long trials: a busy machine passes on late that it is gone
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:  # long trials: a busy machine passes on late that it is gone
         where = (*WORKERS, "4") if own else here.named
         if not own:
             here.scheduler()
@@ -90,13 +90,13 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
         status, out, err = ended(again)
         assert (status, err) == (0, "")
         assert "goes on from" in out
-        assert len(here.noted()) - measured == 6 * TRIALS - kept  # what the first one had written is not measured again
+        assert len(here.noted()) - measured == 8 * TRIALS - kept  # what the first one had written is not measured again
         assert here.complete()
 
 
 @pytest.mark.slow
 def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=6, pause_s=1.5) as here:
+    with place(tmp_path, shapes=8, pause_s=1.5) as here:
         port = free_port()
         scheduler = here.scheduler(port=port)
         workers = here.start("worker", *here.named, *WORKERS, "3")
@@ -114,7 +114,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert len(here.noted()) - measured == 6 * TRIALS - kept  # what the client had heard is not measured again
+        assert len(here.noted()) - measured == 8 * TRIALS - kept  # what the client had heard is not measured again
         assert here.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)

@@ -28,9 +28,9 @@ ALONE: dict[str, Row] = {
     "packed with split-K": ("simt:pack_a,vec=4x1x1,split_k=2", "66x70x40", "float", "tt"),
     "TMA": (TMA, "64x48x192", "float", "nn"),
     "skinny": ("skinny:4x4x4,split_k=2", "70x4x200", "float", "nn"),
-    "limbs": ("mma:64x64x32,warp=32x32,vec_c=2", "66x66x100", "float", "tn"),
+    "limbs": ("mma:64x64x32,warp=32x32,vec_c=2", "130x66x300", "float", "tn"),
     "limbs by wgmma": ("wgmma:64x64x64,stages=2", "66x70x200", "float", "nt"),
-    "TF32 limbs": ("tf32x3:32x64x32,promote=16,vec=1x2x2,split_k=2", "66x66x100", "float", "nn"),
+    "TF32 limbs": ("tf32x3:32x64x32,promote=16,vec=1x2x2,split_k=2", "130x66x300", "float", "nn"),
     "dmma": ("dmma:persistent=4,vec=2", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x70x96", "double", "nn"),
 }

@@ -97,7 +97,7 @@ def test_edge_grid(name: str, turn: int) -> None:
             "pad": ((tile_m + 1, tile_n - 1, tile_k + 3),),
         }[edge]
         vectors += [(sized(problem, *shape), config_for(CONFIGS[name], 2, edge)) for shape in shapes]
-    compile_together([*((problem, config) for problem in whole), *vectors], plain=True)
+    compile_together([*((problem, config) for problem in whole), *vectors])
 
     kernels = [prepare(device, problem, config) for problem in whole]
     check_sizes(kernels, product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))

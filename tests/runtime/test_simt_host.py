@@ -111,7 +111,7 @@ def test_edge_grid(name: str, turn: int) -> None:
         }[edge]
         config = config_for(text, *pair, vec=4, edge=edge)
         vectors += [(sized(whole[pair][0], *shape), config) for shape in shapes]
-    compile_together([*whole.values(), *vectors], plain=True)
+    compile_together([*whole.values(), *vectors])
 
     # All sizes in either type, by two of the transposes: together they meet all.
     sizes = list(product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))

@@ -28,12 +28,9 @@ class QuickCompiler(HostCompiler):
     There undefined behaviour ends the process at once, without a word: what tells it takes a third of compiling.
     """
 
-    plain: bool = False
-    """Not optimized at all, for what runs so short that this would take longer."""
-
     @property
     def flags(self) -> tuple[str, ...]:
-        quicker = {"-O1": "-O0", "-O2": "-O0" if self.plain else "-O1", "-g1": "-g0"}
+        quicker = {"-O1": "-O0", "-O2": "-O1", "-g1": "-g0"}
         told = ("-fsanitize-undefined-trap-on-error",) if self.sanitize else ()
         return tuple(quicker.get(flag, flag) for flag in HostCompiler.flags.__get__(self)) + told
 
@@ -56,13 +53,13 @@ _BINARIES: dict[tuple[str, str], Binary] = {}
 """What `compile_together` made in this process, by name and text of each kernel."""
 
 
-def compile_together(wanted: Iterable[tuple[Problem, Config]], plain: bool = False) -> None:
-    """Compile what `prepare` will ask for on the host, as one text; `plain` where it runs for a moment."""
+def compile_together(wanted: Iterable[tuple[Problem, Config]]) -> None:
+    """Compile what `prepare` will ask for on the host, as one text."""
     sources = {(source.name, source.code): source for source in (render(*each, ARCHES["host"]) for each in wanted)}
     missing = [source for key, source in sources.items() if key not in _BINARIES]
     if missing:
         with tempfile.TemporaryDirectory() as folder:
-            binary = QuickCompiler(plain=plain).build(together(missing), folder)
+            binary = QuickCompiler().build(together(missing), folder)
         _BINARIES.update({(source.name, source.code): binary for source in missing})
 
 
@@ -90,9 +87,7 @@ def precompiled(folder: Path) -> Path:
             aside = Path(shutil.copytree(original, f"{folder}.{os.getpid()}"))
             made = aside / "cuda_on_host.h.gch"  # a folder: GCC takes the file in it that fits
             made.mkdir()
-            for number, wanted in enumerate(
-                (HostCompiler(), QuickCompiler(), QuickCompiler(plain=True), QuickCompiler(sanitize=True))
-            ):
+            for number, wanted in enumerate((HostCompiler(), QuickCompiler(), QuickCompiler(sanitize=True))):
                 flags = [flag for flag in wanted.flags if flag not in ("-x", "c++", "-shared")]
                 files = [aside / "cuda_on_host.h", "-o", made / str(number)]
                 subprocess.run([compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)
