@@ -28,9 +28,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from shapes import SEED, problems
 from tilewright.codegen.config import Config
@@ -42,7 +41,6 @@ from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
-from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
@@ -73,6 +71,11 @@ OF_FAMILY = 3
 """Of each family, those that a look-up would take first."""
 BESIDE, BESIDE_AT_RANDOM = 10, 4
 """Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
+FASTEST, FAR_ELSEWHERE = 14, 5
+"""Of what was measured on another device."""
+KEPT_TIMES = 5
+"""Repetitions of a variant that a file has, from the shortest to the longest in equal steps: all of them would be most
+of it."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
 NEAR = 2.5
@@ -122,24 +125,44 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     return list(chosen)[:trials]
 
 
-Job: TypeAlias = tuple[Problem, tuple[Config, ...], tuple[Config, ...] | None]
-"""A problem, its variants that are known, the best first, and what a look-up would take, where that was told."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A problem to be measured."""
+
+    problem: Problem
+    info: DeviceInfo
+    known: Sequence[Config] = ()
+    """What was measured of it, the fastest first."""
+    elsewhere: bool = False
+    """On another device."""
+    told: Sequence[Config] | None = None
+    """What a look-up would take, where that was told."""
+
+
+def variants_of(job: Job) -> list[Config]:
+    """Where some are known, the best first: that one, what a look-up takes beside them, what a search would guess, and
+    what is next to it. Where they are known of another device, the fastest there and some others in place of the
+    last."""
+    problem, info, known = job.problem, job.info, job.known
+    if not known:
+        return variants(problem, info)
+    expected = choices(problem, info) if job.told is None else job.told
+    of_family = [[config for config in expected if config.family == name][:OF_FAMILY] for name in families()]
+    guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
+    rng = random.Random(f"{SEED} {problem}")
+    if job.elsewhere:
+        others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
+        chosen = *known[:FASTEST], *expected[:CHOICES], *itertools.chain(*of_family), *guesses[: GUESSES // 2], *others
+        return list(dict.fromkeys(chosen))
+    near = [config for config in around(known[0], problem, info) if config not in known]
+    others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
+    chosen = *expected[:CHOICES], *itertools.chain(*of_family), *guesses, *near[:BESIDE], *others
+    return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
 
 
 def compiled(job: Job) -> tuple[Problem, list[Config]]:
-    """The variants of a problem, with their binaries in the cache as far as they can be compiled. Where some are known,
-    the best first: that one, what a look-up takes beside them, what a search would guess, and what is next to it."""
-    (problem, known, told), info = job, KNOWN["nvidia-h200"]
-    if known:
-        expected = choices(problem, info) if told is None else told
-        of_family = [[config for config in expected if config.family == name][:OF_FAMILY] for name in families()]
-        guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
-        near = [config for config in around(known[0], problem, info) if config not in known]
-        others = random.Random(f"{SEED} {problem}").sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
-        chosen = *expected[:CHOICES], *itertools.chain(*of_family), *guesses, *near[:BESIDE], *others
-        found = [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
-    else:
-        found = variants(problem, info)
+    """The variants of a problem, with their binaries in the cache as far as they can be compiled."""
+    problem, info, found = job.problem, job.info, variants_of(job)
     compiler = compiler_for(info)
     for config in found:
         try:
@@ -163,10 +186,18 @@ def measured(
     for config in configs:
         best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
         tried = bench.try_variant(config, STOP_OVER * best_us)
-        entries[config] = Entry.of(tried)
+        entries[config] = thinned(Entry.of(tried))
         if tried.fault:
             break
     return vendor_us, entries
+
+
+def thinned(entry: Entry) -> Entry:
+    """The same with KEPT_TIMES repetitions; the time that counts is that of all."""
+    times, last = sorted(entry.times_us), len(entry.times_us) - 1
+    if last < KEPT_TIMES:
+        return entry
+    return replace(entry, times_us=tuple(times[round(i * last / (KEPT_TIMES - 1))] for i in range(KEPT_TIMES)))
 
 
 SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPUs"
@@ -194,17 +225,23 @@ def measure(
     whose choices are measured, those of the file `chosen` where it is given."""
     end, info = time.monotonic() + seconds, choose("cuda").info
     done = {each.problem for each in read(path)} if path.exists() else set()
-    known = {each.problem: each.fastest for each in read(have)} if have else {}
+    known = {each.problem: each for each in read(have)} if have else {}
     told = read_chosen(chosen) if chosen else {}
     asked = [problem for problem in problems(accuracy)[share] if problem not in done]
-    left: list[Job] = [(each, known.get(each, ()), told.get(each)) for each in asked if (each in known) is again]
+    left = [
+        Job(each, info, known[each].fastest, known[each].device_key != info.key, told.get(each))
+        if again
+        else Job(each, info)
+        for each in asked
+        if (each in known) is again
+    ]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
         for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
             if again and len(configs) == 1:
                 continue  # all are known
             begin = time.monotonic()
             vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
-            file.write(line_of(Trials(problem, entries, vendor_us)))
+            file.write(line_of(Trials(problem, entries, vendor_us, info.key)))
             file.flush()
             best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
             spent = time.monotonic() - begin

@@ -1,19 +1,22 @@
 """Fit `configs/ranker.json` to the data set of tuned shapes, without a GPU.
 
-    python benchmarks/fit_ranker.py benchmarks/results/nvidia-h200/dataset
-    python benchmarks/fit_ranker.py trials.jsonl --judge --choices chosen.jsonl
+    python benchmarks/fit_ranker.py benchmarks/results/*/dataset
+    python benchmarks/fit_ranker.py trials.jsonl --judge --choices chosen.jsonl --device nvidia-h200
+    python benchmarks/fit_ranker.py benchmarks/results/*/dataset --judge --unseen nvidia-h100-80gb-hbm3
 
-Trees are fitted to all trials of a type and accuracy, then a portfolio is chosen greedily. How good the choice is is
-judged on shapes that were left out, whole: a ninth at a time, portfolio and trees of the others. --choices writes what
-a look-up would take for them, for `dataset.py measure --choices`. What the file has of types and accuracies without
-data stays. Needs CatBoost.
+Trees are fitted to all trials of a type and accuracy, of all devices, then a portfolio is chosen greedily. How good the
+choice is is judged on shapes that were left out, whole and on every device: a ninth at a time, portfolio and trees of
+the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
+--unseen judges for a device by the data of the others alone. What the file has of types and accuracies without data
+stays. Needs CatBoost.
 """
 
 import argparse
+import itertools
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.features import FEATURES, IEEE_FEATURES, Table
@@ -43,7 +47,6 @@ from trials import EDGES, Trials, chosen_line, looked_up, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
-INFO = KNOWN["nvidia-h200"]
 PORTFOLIO = 160
 """Kernels of each type, ways to share out the work not counted."""
 GOOD = 1.05
@@ -69,9 +72,10 @@ UNSURE = 1.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tuned:
-    """The trials of one problem."""
+    """The trials of one problem on one device."""
 
     problem: Problem
+    info: DeviceInfo
     configs: tuple[Config, ...]
     us: Floats
     best_us: float
@@ -79,13 +83,14 @@ class Tuned:
     features: Floats
 
     @classmethod
-    def of(cls, problem: Problem, entries: Mapping[Config, Any]) -> "Tuned":
+    def of(cls, trials: Trials) -> "Tuned":
         """Those that worked, but for copies by TMA, which a portfolio cannot have: its kernels serve any alignment."""
-        times = {config: entry.time_us for config, entry in entries.items() if entry.time_us is not None}
+        problem, info = trials.problem, KNOWN[trials.device_key]
+        times = {config: entry.time_us for config, entry in trials.entries.items() if entry.time_us is not None}
         right = {config: us for config, us in times.items() if not config.boxes(problem)}
-        table = Table([unfitted(config) for config in right], problem.dtype, INFO)
+        table = Table([unfitted(config) for config in right], problem.dtype, info)
         us = np.array([*right.values()])
-        return cls(problem, tuple(right), us, min(times.values()), table.features(problem))
+        return cls(problem, info, tuple(right), us, min(times.values()), table.features(problem))
 
     @property
     def target(self) -> Floats:
@@ -103,7 +108,7 @@ class Tuned:
     @property
     def level(self) -> float:
         """The logarithm of the best time over the least that a product can take."""
-        return math.log(self.us.min() / (floor_us(INFO, self.problem) or 1.0))
+        return math.log(self.us.min() / (floor_us(self.info, self.problem) or 1.0))
 
 
 def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
@@ -157,25 +162,28 @@ def _exported(model: catboost.CatBoost, depth: int) -> list[dict[str, Any]]:
     return trees
 
 
-def exported(trees: dict[str, Any], portfolio: Sequence[Config], regret: float) -> dict[str, Any]:
-    """What ships for a type."""
+def exported(trees: dict[str, Any], portfolio: Sequence[Config], regret: Mapping[str, float]) -> dict[str, Any]:
+    """What ships for a type, with the regret by device."""
     texts = [str(config) for config in portfolio]
-    return {"portfolio": texts, "device": INFO.key, "regret": round(regret, 3), **trees}
+    return {"portfolio": texts, "regret": {key: round(value, 3) for key, value in regret.items()}, **trees}
 
 
 def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
     their best; where none does any more, again as if none had been chosen."""
-    dtype, accuracy = tuned[0].problem.dtype, tuned[0].problem.accuracy
+    dtype, accuracy, arch = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info.arch
     good = {plain(c) for each in tuned for c, target in zip(each.configs, each.target) if target <= math.log(GOOD)}
-    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, INFO.arch, accuracy)]
+    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, arch, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
-    rows = [config for base in bases for config in shared_out(base, dtype, INFO.arch, accuracy)]
+    rows = [config for base in bases for config in shared_out(base, dtype, arch, accuracy)]
     owner = np.array([place[plain(config)] for config in rows])
-    table, predict = Table(rows, dtype, INFO), trees_of(trees["ranking"])
+    tables, predict = (
+        {each.info: Table(rows, dtype, each.info) for each in _of_devices(tuned)},
+        trees_of(trees["ranking"]),
+    )
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
-        chosen, features = table.likeliest(each.problem, 5 * MODELLED)
+        chosen, features = tables[each.info].likeliest(each.problem, 5 * MODELLED)
         ahead = each.weight @ (each.target - predict(each.features))  # trees know differences alone
         guess = predict(features) + ahead + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
@@ -212,40 +220,48 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
     for each in tuned:
         times = dict(zip(each.configs, each.us / each.best_us))
         found["all"].append(each.us[np.argmin(ranker.trees(each.features))] / each.best_us)
-        choices = looked_up(ranker, each.problem, INFO)
+        choices = looked_up(ranker, each.problem, each.info)
         measured = [times[config] for config in choices if config in times]
         if choices and choices[0] in times:
             found["look-up, measured"].append(times[choices[0]])
         if measured:
             found["look-up's first measured"].append(measured[0])
-        found["best of portfolio"].append(min(us for config, us in times.items() if plain(config) in kept))
-        near = _nearest(each.problem, records)
+        if of_portfolio := [us for config, us in times.items() if plain(config) in kept]:
+            found["best of portfolio"].append(min(of_portfolio))
+        near = _nearest(each, records)
         if near in times:
             found["nearest"].append(times[near])
-        near = _nearest(each.problem, [record for record in records if distance(record.problem, each.problem) <= 3])
+        near = _nearest(each, [record for record in records if distance(record.problem, each.problem) <= 3])
         if near in times and measured:
             found["nearest, within three doublings"].append(times[near])
             found["look-up of the same"].append(measured[0])
     return {name: np.array(values) for name, values in found.items()}
 
 
-def _nearest(problem: Problem, records: Sequence[Record]) -> Config | None:
+def _of_devices(tuned: Sequence[Tuned]) -> list[Tuned]:
+    """One of each device."""
+    return list({each.info.key: each for each in tuned}.values())
+
+
+def _nearest(tuned: Tuned, records: Sequence[Record]) -> Config | None:
     """The kernel of the nearest other shape that is tuned, with the same transposes if there is one."""
+    problem = tuned.problem
     others = [record for record in records if record.problem != problem and record.problem.dtype is problem.dtype]
     others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem)))
-    fits = (fitted(each.config, problem, INFO.arch, EDGES) for each in others)
+    fits = (fitted(each.config, problem, tuned.info.arch, EDGES) for each in others)
     return next((config for config in fits if config is not None), None)
 
 
 def with_others(found: Sequence[Trials]) -> list[Trials]:
     """Each problem with the trials of the same product at other accuracies, as far as they keep its own."""
-    same: dict[Problem, list[Trials]] = {}
+    same: dict[tuple[str, Problem], list[Trials]] = {}
     for each in found:
-        same.setdefault(replace(each.problem, accuracy=Grade.IEEE), []).append(each)
+        same.setdefault((each.device_key, replace(each.problem, accuracy=Grade.IEEE)), []).append(each)
     merged = list[Trials]()
     for each in found:
         whole, accuracy = each, each.problem.accuracy
-        for other in same[replace(each.problem, accuracy=Grade.IEEE)] if accuracy is not Grade.IEEE else ():
+        product = each.device_key, replace(each.problem, accuracy=Grade.IEEE)
+        for other in same[product] if accuracy is not Grade.IEEE else ():
             if other is not each:
                 serving = {c: entry for c, entry in other.entries.items() if c.accuracy.keeps(accuracy)}
                 whole = whole.with_more(Trials(each.problem, serving, other.vendor_us))
@@ -261,40 +277,55 @@ def told(name: str, values: Floats) -> str:
     return f"  {name:<32} {len(values):>4} shapes: {mean:.3f}, p90 {p90:.3f}, worst {values.max():.3f}"
 
 
+def judged(tuned: Sequence[Tuned], unseen: str | None) -> Iterator[tuple[Ranker, list[Tuned]]]:
+    """For each part of the shapes the ranker that is fitted to the others, and the problems of the part; with the data
+    of a device left out as well, those of that device."""
+    shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
+    for fold in range(FOLDS):
+        out = set(shapes[fold::FOLDS])
+        train = [each for each in tuned if each.problem.shape not in out and each.info.key != unseen]
+        others = [each for each in tuned if each.problem.shape in out and unseen in (None, each.info.key)]
+        trees, problem = fit(train), tuned[0].problem
+        yield Ranker(exported(trees, portfolio_of(train, trees), {}), problem.dtype, problem.accuracy), others
+
+
 def main() -> None:
     """Judge, fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="a folder of packed files, or a file of `dataset.py measure`")
+    parser.add_argument("data", type=Path, nargs="+", help="folders of packed files, or files of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
+    parser.add_argument("--unseen", metavar="KEY", help="judge for this device by the data of the others; not written")
     parser.add_argument("--choices", type=Path, help="file for what a look-up takes for problems that were left out")
+    parser.add_argument("--device", default="nvidia-h200", help="on which it does, by its key (nvidia-h200)")
     options = parser.parse_args()
-    everything = [Tuned.of(each.problem, each.entries) for each in with_others(list(read(options.data)))]
+    everything = [Tuned.of(each) for each in with_others([each for path in options.data for each in read(path)])]
     document = json.loads(RANKER.read_text())  # what there are no data of stays
     lines = list[str]()
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
+        if options.unseen and options.unseen not in {each.info.key for each in tuned}:
+            continue
         print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
-        left: dict[str, list[Floats]] = {}
-        shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
-        for fold in range(FOLDS):
-            out = set(shapes[fold::FOLDS])
-            train = [each for each in tuned if each.problem.shape not in out]
-            trees = fit(train)
-            ranker = Ranker(exported(trees, portfolio_of(train, trees), 1.0), dtype, accuracy)
-            others = [each for each in tuned if each.problem.shape in out]
-            for name, values in slowdowns(others, ranker).items():
-                left.setdefault(name, []).append(values)
-            lines += [chosen_line(each.problem, looked_up(ranker, each.problem, INFO)[:LEFT_OUT]) for each in others]
-        judged = {name: np.concatenate(values) for name, values in left.items()}
-        for name, values in judged.items():
-            print(told(name, values))
-        sure = judged["look-up, measured"] if len(judged["look-up, measured"]) else judged["look-up's first measured"]
-        regret = float(np.quantile(sure, 0.9))
-        trees = fit(tuned)
-        document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
+        left: dict[str, dict[str, list[Floats]]] = {}
+        for ranker, others in judged(tuned, options.unseen):
+            for key in (each.info.key for each in _of_devices(others)):
+                for name, values in slowdowns([each for each in others if each.info.key == key], ranker).items():
+                    left.setdefault(key, {}).setdefault(name, []).append(values)
+            info = KNOWN[options.device]
+            asked = dict.fromkeys(each.problem for each in others)
+            lines += [chosen_line(problem, looked_up(ranker, problem, info)[:LEFT_OUT]) for problem in asked]
+        regret = dict[str, float]()
+        for key, parts in left.items():
+            found = {name: np.concatenate(values) for name, values in parts.items()}
+            print("\n".join([key, *itertools.starmap(told, found.items())]), flush=True)
+            sure = found["look-up, measured"] if len(found["look-up, measured"]) else found["look-up's first measured"]
+            regret[key] = float(np.quantile(sure, 0.9))
+        if not (options.judge or options.unseen):
+            trees = fit(tuned)
+            document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
     if options.choices:
         options.choices.write_text("".join(lines))
-    if not options.judge:
+    if not (options.judge or options.unseen):
         # A line for each kernel and for each list of a tree.
         text = json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]")
         RANKER.write_text(text + "\n")

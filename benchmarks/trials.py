@@ -26,6 +26,8 @@ from tilewright.tuner.search.ranker import Ranker, name_of
 
 EDGES = Edge.EXACT, Edge.BOUNDS
 """In the order in which a look-up tries them."""
+FIRST_DEVICE = "nvidia-h200"
+"""Of lines that do not say where they were measured."""
 VENDORS = "vendor.json"
 """The member of an archive that has the times of the vendor's library by problem."""
 
@@ -38,6 +40,7 @@ class Trials:
     entries: Mapping[Config, Entry]
     vendor_us: float | None
     """Microseconds of the vendor's library, where it was timed."""
+    device_key: str = FIRST_DEVICE
 
     @property
     def fastest(self) -> tuple[Config, ...]:
@@ -61,7 +64,7 @@ class Trials:
         vendor_us = self.vendor_us
         if vendor_us is None and more.vendor_us is not None:
             vendor_us = more.vendor_us * scale
-        return Trials(self.problem, scaled | dict(self.entries), vendor_us)
+        return Trials(self.problem, scaled | dict(self.entries), vendor_us, self.device_key)
 
     @property
     def name(self) -> str:
@@ -73,7 +76,8 @@ def line_of(trials: Trials) -> str:
     """As `read` takes it."""
     problem, entries = trials.problem, [[str(config), entry.packed()] for config, entry in trials.entries.items()]
     row = {"shape": problem.shape, "dtype": problem.dtype.value, "trans": str(problem.trans)}
-    row |= {"accuracy": problem.accuracy.value, "vendor_us": trials.vendor_us, "trials": entries}
+    row |= {"accuracy": problem.accuracy.value, "device": trials.device_key}
+    row |= {"vendor_us": trials.vendor_us, "trials": entries}
     return json.dumps(row) + "\n"
 
 
@@ -112,7 +116,7 @@ def read(path: Path) -> Iterator[Trials]:
         row = json.loads(line)
         entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
         problem = Problem.parse(row["shape"], row["dtype"], row["trans"], row.get("accuracy", Grade.IEEE))
-        yield Trials(problem, entries, row.get("vendor_us"))
+        yield Trials(problem, entries, row.get("vendor_us"), row.get("device", FIRST_DEVICE))
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
@@ -132,7 +136,8 @@ def trials_of(recording: Recording, vendor_us: float | None) -> Trials:
     """What a recording of ours tells."""
     assert recording.problem is not None
     entries = {config_of(recording.values(point)): entry for point, entry in recording.entries.items()}
-    return Trials(recording.problem, entries, vendor_us)
+    named = {info.name: key for key, info in KNOWN.items()}
+    return Trials(recording.problem, entries, vendor_us, named.get(recording.device_name, FIRST_DEVICE))
 
 
 def short(entry: Entry) -> Entry:
@@ -150,10 +155,12 @@ def short(entry: Entry) -> Entry:
 
 
 def pack(paths: Sequence[Path], folder: Path) -> None:
-    """Write the archives, the same bytes for the same trials."""
+    """Write the archives, the same bytes for the same trials. Raises ValueError for those of two devices."""
     folder.mkdir(parents=True, exist_ok=True)
     by_problem: dict[Problem, Trials] = {}
     for each in (each for path in paths for each in read(path)):
+        if by_problem and each.device_key != next(iter(by_problem.values())).device_key:
+            raise ValueError(f"{each.problem} was measured on {each.device_key}: pack each device into its own folder")
         before = by_problem.get(each.problem)
         by_problem[each.problem] = before.with_more(each) if before else each
     found = [*by_problem.values()]
@@ -183,7 +190,7 @@ def _as_files(trials: Trials) -> dict[str, str]:
         point = found.point_of(config)
         assert point is not None
         points[point] = short(entry)
-    recording = Recording.of(trials.problem, KNOWN["nvidia-h200"].name, found.space.dimensions, points)
+    recording = Recording.of(trials.problem, KNOWN[trials.device_key].name, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:
         for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):

@@ -39,6 +39,8 @@ _RANKED = 100
 for slower than they are."""
 _GAIN = 0.005
 """Where what is next to the fastest is not so much faster, the search ends."""
+_WAITING = 4
+"""So few are left to be tried when the next ones are begun to be compiled."""
 _LEAST_SECONDS = 0.5
 """Nothing more is compiled where less is left."""
 _STOP_OVER, _ROUNDS = 1.3, 7
@@ -155,19 +157,21 @@ def _decided(bench: Bench, found: Sequence[Record]) -> Record:
 
 def _searched(bench: Bench, building: dict[Future[None], Config], end: float) -> _Tries:
     """What is being compiled is tried and, on a GPU, what is next to the fastest, step by step until it has to be
-    decided."""
-    device, problem, asked = bench.device, bench.problem, set(building.values())
-    tries = _Tries(end)
-    fault = _try(bench, building, tries)
-    while tries.found and not fault and not device.info.arch.is_host and tries.left > _LEAST_SECONDS:
-        beside = [config for config in _next_to(tries, problem, device.info) if config not in asked][:MOST]
-        if not beside:
-            break
-        asked.update(beside)
-        before = tries.fastest.median_us
-        fault = _try(bench, _building(device, problem, beside), tries)
-        if tries.fastest.median_us > (1 - _GAIN) * before:
-            break
+    decided. A step begins while the last kernels of the one before wait, so that the device need not."""
+    info, problem, asked = bench.device.info, bench.problem, set(building.values())
+    tries, before, left, fault = _Tries(end), math.inf, 0 if info.arch.is_host else _WAITING, False
+    while building and not fault:
+        fault = _try(bench, building, tries, left)
+        beside = list[Config]()
+        fastest_us = min((record.median_us for record in tries.found), default=math.inf)
+        if not (fault or info.arch.is_host) and tries.left > _LEAST_SECONDS and fastest_us < (1 - _GAIN) * before:
+            beside = [config for config in _next_to(tries, problem, info) if config not in asked][:MOST]
+            asked.update(beside)
+            before = fastest_us
+            building |= _building(bench.device, problem, beside)
+        left = _WAITING if beside else 0
+    for future in building:
+        future.cancel()
     return tries
 
 
@@ -181,25 +185,25 @@ def _next_to(tries: _Tries, problem: Problem, info: DeviceInfo) -> Iterator[Conf
     return filter(None, itertools.chain.from_iterable(itertools.zip_longest(best[::2], best[1::2], *others)))
 
 
-def _try(bench: Bench, building: dict[Future[None], Config], tries: _Tries) -> bool:
-    """Tries those that are compiled in time; it waits longer for the first of all alone. Whether the device is in error
-    now."""
+def _try(bench: Bench, building: dict[Future[None], Config], tries: _Tries, left: int) -> bool:
+    """Tries what is compiled in time until so many wait; what is late is taken out. It waits longer for the first of
+    all alone. Whether the device is in error now."""
     if bench.device.info.arch.is_host:
         wait(building)  # compilers would take the processor from what is timed
-    fault, found = False, tries.found
-    while building and not fault and not (found and tries.left < 0):
+    found = tries.found
+    while building and not (found and len(building) <= left):
         done, _ = wait(building, max(0.0, tries.left) if found else None, FIRST_COMPLETED)
-        for config in [building.pop(future) for future in tuple(building) if future in done]:
-            if found and tries.left < 0:
-                break
-            begin = time.monotonic()
-            tried = bench.try_variant(config, _STOP_OVER * tries.fastest.median_us if found else math.inf)
-            tries.seconds.append(time.monotonic() - begin)
-            if tried.record.median_us < math.inf:
-                found.append(tried.record)
-            if tried.fault:  # the next call tells
-                fault = True
-                break
-    for future in building:
-        future.cancel()
-    return fault
+        if found and (not done or tries.left < 0):
+            for future in building:
+                future.cancel()
+            building.clear()
+            break
+        config = building.pop(next(future for future in building if future in done))
+        begin = time.monotonic()
+        tried = bench.try_variant(config, _STOP_OVER * tries.fastest.median_us if found else math.inf)
+        tries.seconds.append(time.monotonic() - begin)
+        if tried.record.median_us < math.inf:
+            found.append(tried.record)
+        if tried.fault:  # the next call tells
+            return True
+    return False

@@ -34,7 +34,7 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
     """One that has kernels take `less` where they answer yes."""
     trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
     level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
-    values = {"portfolio": [*SPLIT, WHOLE], "device": H200.key, "regret": 1.25, "ranking": trees, "level": level}
+    values = {"portfolio": [*SPLIT, WHOLE], "regret": {H200.key: 1.25}, "ranking": trees, "level": level}
     return Ranker(values, DType.FLOAT, Grade.NORMWISE)
 
 
@@ -84,7 +84,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: 
         # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
         assert all(later.us > earlier.us / 1.101 for earlier, later in itertools.pairwise(found))
         assert len({each.config for each in found}) == len(found)
-        assert {each.regret for each in found} == {ranker.regret}
+        assert {each.regret for each in found} == {ranker.regret[H200.key]}
         assert all(serves(each.config, problem, H200.arch) for each in found)
 
 

@@ -174,7 +174,7 @@ def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
     threading.Timer(0.2, lambda: late.set_result(None)).start()
     begin = time.monotonic()
     tries = first_use._Tries(begin + 1.0)
-    assert not first_use._try(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, tries)  # type: ignore[arg-type]
+    assert not first_use._try(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, tries, 0)  # type: ignore[arg-type]
     assert len(tries.seconds) == 2
     assert tries.found == [make(20.0, config=SLOW), make(10.0, config=FAST)]
     assert Gpu.order == [SLOW, FAST]
@@ -184,7 +184,7 @@ def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
     late = Future[None]()
     threading.Timer(0.2, lambda: late.set_result(None)).start()
     tries = first_use._Tries(begin)
-    assert not first_use._try(Gpu(), {late: FAST}, tries)  # type: ignore[arg-type]
+    assert not first_use._try(Gpu(), {late: FAST}, tries, 0)  # type: ignore[arg-type]
     assert tries.found == [make(10.0, config=FAST)]
 
 
@@ -229,14 +229,24 @@ def test_on_a_gpu_what_is_next_to_the_fastest_is_tried_until_it_is_not_faster(mo
     assert steps_from(first, deeper, monkeypatch, faulty=second)[-1] == second  # the device is in error
 
 
+def test_a_step_begins_while_the_last_of_the_one_before_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = around(parse("simt:16x16x16,thread=2x4"), PROBLEM, INFO)[:MOST]
+    times = {first: 10.0, others[-1]: 5.0}  # the last one turns out to be the fastest
+    order = steps_from(first, lambda config: times.get(config, 20.0), monkeypatch, begin=[first, *others])
+    assert order[:MOST] == [first, *others]
+    beside = [config for config in around(first, PROBLEM, INFO) if config not in order[:MOST]]
+    assert order[MOST : MOST + len(beside[:MOST])] == beside[:MOST]
+    assert set(order[MOST + len(beside[:MOST]) :]) & set(around(others[-1], PROBLEM, INFO))
+
+
 @pytest.mark.parametrize(("behind", "both"), [(1.2, True), (1.4, False)])
 def test_another_family_that_is_little_behind_has_a_third_of_the_steps(
     behind: float, both: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simt, skinny = parse("simt:16x16x16,thread=2x4"), parse("skinny:1x2x4,lanes_k=8,resident_k=128")
-    times = {simt: 10.0, skinny: 10.0 * behind}
-    order = steps_from(simt, lambda config: times.get(config, 20.0), monkeypatch, begin=[skinny, simt])
-    steps = [config.family for config in order[2:]]
+    times, others = {simt: 10.0, skinny: 10.0 * behind}, [parse(f"tiled:{tile}") for tile in (4, 8, 16, 32)]
+    order = steps_from(simt, lambda config: times.get(config, 20.0), monkeypatch, begin=[skinny, simt, *others])
+    steps = [config.family for config in order[2 + len(others) :]]
     assert (len(steps), steps.count("skinny")) == (MOST, MOST // 3 if both else 0)
 
 

@@ -13,6 +13,7 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import default_config, parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.settings import CACHE_VARIABLE
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.first_use import likely
@@ -61,21 +62,46 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
     monkeypatch.setattr(dataset, "compiler_for", lambda info: None)
     monkeypatch.setattr(dataset, "compile_cached", lambda compiler, source: built.append(source.name))
     problem, known = Problem.parse("100x60x70", "float", "nt"), tuple(map(parse, ("simt:64x64x16", "simt:32x32x16")))
-    told = parse("simt:16x32x16,thread=2x4"), known[1]
+    told, info = (parse("simt:16x32x16,thread=2x4"), known[1]), KNOWN["nvidia-h200"]
     file = tmp_path / "chosen.jsonl"
     file.write_text(dataset_line(problem, told, monkeypatch))
     assert dataset.read_chosen(file) == {problem: told}
     for chosen in (told, None):  # without the file: what a look-up takes now
-        asked, found = dataset.compiled((problem, known, chosen))
+        asked, found = dataset.compiled(dataset.Job(problem, info, known, told=chosen))
         assert asked == problem
         assert found[0] == known[0]
         assert (told[0] in found) is (chosen is not None)
         assert known[1] not in found
         assert guess in found
-        expected = set(around(known[0], problem, dataset.KNOWN["nvidia-h200"]))
+        expected = set(around(known[0], problem, info))
         assert len(expected & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
         assert len(found) == len(set(found)) == len(set(built)) == len(built)
         built.clear()
+    # What another device was fastest with is tried again, and some of the others.
+    many = [parse(f"simt:{m}x{n}x8") for m in (16, 32, 48, 64, 80, 96, 128) for n in (16, 32, 64, 128)]
+    found = dataset.variants_of(dataset.Job(problem, info, many, elsewhere=True, told=told))
+    assert found[: dataset.FASTEST] == many[: dataset.FASTEST]
+    assert {*told, guess} < set(found)
+    assert len(set(many) & set(found)) == dataset.FASTEST + dataset.FAR_ELSEWHERE
+
+
+def test_a_data_set_is_of_one_device_and_has_five_times_of_a_variant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials, dataset = script("trials", monkeypatch), script("dataset", monkeypatch)
+    entry = dataset.thinned(Entry("ok", 50.0, tuple(map(float, range(100, 0, -1)))))
+    assert (entry.time_us, entry.times_us) == (50.0, (1.0, 26.0, 51.0, 75.0, 100.0))
+    assert dataset.thinned(Entry("ok", 2.0, (3.0, 1.0, 2.0))).times_us == (3.0, 1.0, 2.0)
+    other, problem = "nvidia-h100-80gb-hbm3", Problem.parse("64", "float")
+    file, packed = tmp_path / "trials.jsonl", tmp_path / "packed"
+    file.write_text(trials.line_of(trials.Trials(problem, {parse("tiled:16"): entry}, 20.0, other)))
+    trials.pack([file], packed)
+    (found,) = trials.read(packed)
+    assert (found.device_key, found.entries[parse("tiled:16")]) == (other, entry)
+    with file.open("a") as lines:
+        lines.write(trials.line_of(trials.Trials(problem, {parse("tiled:16"): entry}, 20.0)))
+    with pytest.raises(ValueError, match="was measured on nvidia-h200: pack each device into its own folder"):
+        trials.pack([file], packed)
 
 
 def dataset_line(problem: Problem, configs: tuple[Config, ...], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -119,9 +119,9 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
 
 
 def around(config: Config, problem: Problem, info: DeviceInfo) -> list[Config]:
-    """The configs for a problem on a GPU that differ from one in a parameter or in two, a step up or down; those that
-    are expected to be the fastest come first. What is hopeless is left out, and edges and vectors stay. None where no
-    ranker knows the type."""
+    """The configs for a problem on a GPU that differ from one in a parameter or in two, a step up or down, or in how
+    the work is shared out; those that are expected to be the fastest come first. What is hopeless is left out, and
+    edges and vectors stay. None where no ranker knows the type."""
     kind: Any = type(config)
     rankers = _rankers(problem)
     if not rankers:
@@ -135,12 +135,11 @@ def around(config: Config, problem: Problem, info: DeviceInfo) -> list[Config]:
         if leaf.name != "edge" and leaf.name not in kind.vectors
         for value in _beside(leaf, config.get(leaf.name))
     ]
-    found = []
-    for one, other in itertools.combinations_with_replacement(steps, 2):
-        if one == other or one[0] != other[0]:
-            changed = config.changed(**dict((one, other)))
-            if all(rule.holds(problem, changed, info.arch) for rule in rules):
-                found.append(changed)
+    pairs = itertools.combinations_with_replacement(steps, 2)
+    changes = [dict((one, other)) for one, other in pairs if one == other or one[0] != other[0]]
+    changes += rankers[0].ways(config, problem, info)
+    every = dict.fromkeys(config.changed(**values) for values in changes)
+    found = [each for each in every if each != config and all(rule.holds(problem, each, info.arch) for rule in rules)]
     if not found:
         return []
     order = np.argsort(rankers[0].behind(problem, info, found), kind="stable")

@@ -35,6 +35,8 @@ MODELLED = 150
 """The trees rank so many configs: those that the model of the device puts first."""
 FIRST_TREES, KEPT = 120, 50
 """The first trees, which say most, rank all of these; the others only so many of the best, in half the time."""
+_SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
+"""Whole, as a kernel of the portfolio has it."""
 LEAF = 1e-4
 """The file has what trees add in whole multiples of it."""
 
@@ -94,10 +96,9 @@ class Ranker:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
-        self.device_key = str(values["device"])
-        """The device that was measured."""
-        self.regret = float(values["regret"])
-        """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit."""
+        self.regret: dict[str, float] = values["regret"]
+        """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit; by the key of
+        each device that was measured."""
         self.trees = trees_of(values["ranking"])
         """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
         first, others = values["ranking"][:FIRST_TREES], values["ranking"][FIRST_TREES:]
@@ -115,14 +116,24 @@ class Ranker:
         return self._tables[info]
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
-        """The regret, where it is known: on the device that was measured, for products of this accuracy. One that
+        """The regret, where it is known: on a device that was measured, for products of this accuracy. One that
         allows kernels that are less accurate than those here may have much faster ones."""
-        return self.regret if problem.accuracy is self.accuracy and info.key == self.device_key else None
+        return self.regret.get(info.key) if problem.accuracy is self.accuracy else None
 
     def behind(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
         """Logarithms of the times of a few configs for a problem, up to a number that is the same for all."""
         table = Table(tuple(map(unfitted, configs)), self.dtype, info)
         return self.trees(table.features(replace(problem, accuracy=self.accuracy)))
+
+    def ways(self, config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
+        """The ways to share out the work of a problem that can pay for a config, as values of its parameters."""
+        shared = shared_out(plain(config), self.dtype, info.arch, self.accuracy)
+        names = [name for name in _SHARED_OUT if name in {leaf.name for leaf in config.leaves()}]
+        if not (shared and names):
+            return []
+        pays = Table(shared, self.dtype, info).sensible(problem)
+        every = ({name: way.get(name) for name in names} for way in itertools.compress(shared, pays))
+        return list({tuple(values.values()): values for values in every}.values())
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
@@ -152,7 +163,7 @@ class Ranker:
 def plain(config: Config) -> Config:
     """A kernel as the portfolio has it: without a way to share out the work, guarded, with vectors of one element, and
     one for a short side for that of which it does not matter which."""
-    found = _changed(unfitted(config), {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE})
+    found = _changed(unfitted(config), _SHARED_OUT)
     return both_sides(found)[0]
 
 
