@@ -68,6 +68,10 @@ class TimingPlan:
             return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
         return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, between=True)
 
+    def cold_sets(self, device: Device, problem: Problem) -> int:
+        """So many input sets have to be rotated over for each to be read from memory."""
+        return max(1, math.ceil(self.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)))
+
     @classmethod
     def side_by_side(cls, device: Device) -> "TimingPlan":
         """The plan for contenders that are compared with each other."""
@@ -92,15 +96,14 @@ class Timer:
 
     def __init__(
         self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None,
-        inputs: Inputs | None = None,
+        inputs: Sequence[Inputs] = (),
     ) -> None:  # fmt: skip
-        """`inputs` are to be used in place of rotating ones; C is overwritten."""
+        """`inputs` are rotated over in place of random ones; each C is overwritten."""
         self.device = device
         self.problem = problem
         self.plan = plan or TimingPlan.of(device)
-        wanted = self.plan.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)
-        self.sets = 1 if inputs else max(1, min(self.plan.max_sets, math.ceil(wanted)))
-        self._inputs = [inputs] if inputs else self._rotating(seed)
+        self.sets = len(inputs) or min(self.plan.max_sets, self.plan.cold_sets(device, problem))
+        self._inputs = list(inputs) or self._rotating(seed)
         self._next = 0
         self._warm_until = 0.0
 

@@ -2,8 +2,8 @@
 reference on whatever array library the device has."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -69,7 +69,10 @@ class Verifier:
     SCALARS = ((1.0, 0.0), (-0.5, 2.0))
     """alpha and beta of each check: beta 0 over poison, then both at work. Powers of two keep the reference exact."""
 
-    def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
+    def __init__(
+        self, device: Device, problem: Problem, seed: int = 1, reference: "Sequence[_Reference] | None" = None
+    ) -> None:
+        """`reference` is compared with in place of what A and B give."""
         self.device = device
         self.problem = problem
         self._most = 1.0 if problem.accuracy is Grade.NORMWISE else min(1.0, 4 / math.sqrt(problem.k + 2))
@@ -80,11 +83,16 @@ class Verifier:
         self._c0 = place(device, problem, (problem.m, problem.n), False, rng)[1]
         xp = device.xp
         kind = device.info.selector.partition(":")[0]
-        whole = problem.flops <= _WHOLE_FLOPS[kind]
-        rows = None if whole else _sample(problem.m, rng, _SAMPLED_ROWS)
-        self._parts: list[_Reference] = [product(xp, problem, a_array, b_array, rows, None)]
-        if not whole:
-            self._parts.append(product(xp, problem, a_array, b_array, None, _edges(problem.n)))
+        if reference is not None:
+            self._parts = list(reference)
+        elif problem.flops <= _WHOLE_FLOPS[kind]:
+            self._parts = [product(xp, problem, a_array, b_array, None, None)]
+        else:
+            rows = _sample(problem.m, rng, _SAMPLED_ROWS)
+            self._parts = [
+                product(xp, problem, a_array, b_array, rows, None),
+                product(xp, problem, a_array, b_array, None, _edges(problem.n)),
+            ]
         # C between its canaries.
         size = problem.m * problem.n * problem.dtype.size_bytes
         buffer = device.allocate(size + 2 * _CANARY_BYTES)
@@ -151,6 +159,16 @@ class Verifier:
         if self.problem.accuracy is not Grade.NORMWISE:
             return gamma(k + 2, u)
         return gamma(max(k + 2, NORMWISE_ROUNDINGS), u)
+
+
+def compile_check(device: Device, problem: Problem) -> None:
+    """Have the array library compile what comparing with a reference takes, which it does when it first meets each
+    operation. Raises LaunchError."""
+    few = replace(problem, m=3, n=5, k=7)
+    with device.entered():
+        nothing = device.xp.zeros((few.m, few.n))
+        reference = _Reference(slice(None), slice(None), nothing, nothing, nothing)
+        Verifier(device, few, reference=[reference]).check(lambda a, b, c, alpha, beta: None)
 
 
 def _edges(size: int) -> NDArray[np.int64]:

@@ -221,6 +221,11 @@ class CudaDevice:
         with self._device, _translated("clearing"):
             cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 
+    def copy(self, buffer: CudaBuffer, source: int, nbytes: int, stream: int) -> None:
+        with self._device, _translated("copying"):
+            runtime = cupy.cuda.runtime
+            runtime.memcpyAsync(buffer.pointer, source, nbytes, runtime.memcpyDeviceToDevice, stream)
+
     def to_numpy(self, array: Any) -> NDArray[Any]:
         with self._device, _translated("copying from the device"):
             copied: NDArray[Any] = cupy.asnumpy(array)

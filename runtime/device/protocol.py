@@ -203,6 +203,9 @@ class Device(Protocol):
     def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
         """Clear the first bytes of a buffer, on a stream."""
 
+    def copy(self, buffer: Any, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes from an address of the device's to the beginning of a buffer, on a stream."""
+
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
 

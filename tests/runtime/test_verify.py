@@ -1,6 +1,7 @@
 """The checker itself: what it must accept, and everything that it must reject."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -153,6 +154,25 @@ def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkey
     assert Verifier(device, problem).check(launch_of(right, problem)).reason == ""
     verdict = Verifier(device, problem).check(launch_of(last_row_wrong, problem))
     assert (verdict.accuracy.row, verdict.accuracy.col) == (299, 199)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_what_comparing_takes_is_compiled_without_a_reference(
+    device: Device, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.runtime.check import verify
+
+    compared: list[tuple[int, ...]] = []
+    real = verify._fused(device.xp)
+
+    def ratio(got: Array, *given: Any) -> Any:
+        compared.append(got.shape)
+        return real.ratio(got, *given)
+
+    monkeypatch.setattr(verify, "_fused", lambda xp: replace(real, ratio=ratio))
+    monkeypatch.setattr(verify, "product", lambda *given: pytest.fail("a reference was made"))
+    verify.compile_check(device, Problem(4000, 3000, 2000, dtype))
+    assert compared == [(3, 5)]  # of a few elements; wrong at the first alpha, as nothing is launched
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 31, 700])

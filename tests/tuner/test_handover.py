@@ -1,5 +1,6 @@
 """Where the vendor's library is faster: by a record, else by timing both at first use, on a fake cuBLAS."""
 
+import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -109,6 +110,38 @@ def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.M
     if found is not None:
         assert (found.expected_us, found.regret) == (9.0, 1.5 * 0.9)
         assert found.why == "timing both at first use: 9 us for the 10 of ours"
+
+
+def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, given = VendorHost(), operands()
+    seen, kernel = rounds_of(monkeypatch, [20.0] * 5, [10.0] * 5), prepare(device, PROBLEM, CONFIG)
+
+    def timed_with_cache(nbytes: int) -> list[Any]:
+        monkeypatch.setattr(device, "info", replace(device.info, l2_bytes=nbytes))
+        timed(kernel, PREDICTED, given)
+        inputs: list[Any] = seen.pop()[2]
+        return inputs
+
+    sets = timed_with_cache(3 * PROBLEM.bytes)
+    assert len(sets) == 8  # 2.5 times as much, rounded up
+    assert sets[0] == given.each
+    assert len({each.pointer for one in sets for each in one}) == 24
+    for a, b, c in sets[1:]:
+        for copy, of in ((a, given.each[0]), (b, given.each[1])):
+            assert replace(copy, pointer=of.pointer, owner=of.owner) == of
+            nbytes = of.rows * of.ld * 4
+            assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(of.pointer, nbytes)
+        assert (c.rows, c.cols, c.ld) == (30, 50, 50)
+    assert len(timed_with_cache(13 * PROBLEM.bytes)) == 1  # 33 sets, and a cache may well hold them
+    allocate = HostDevice.allocate
+
+    def full(self: HostDevice, nbytes: int, stream: int | None = None) -> Any:
+        if nbytes == PROBLEM.m * PROBLEM.n * 4:
+            raise LaunchError("no memory is left")
+        return allocate(self, nbytes, stream)
+
+    monkeypatch.setattr(HostDevice, "allocate", full)
+    assert timed_with_cache(3 * PROBLEM.bytes) == [given.each]
 
 
 def test_what_is_expected_where_nobody_knows_the_regret(monkeypatch: pytest.MonkeyPatch) -> None:
