@@ -69,7 +69,7 @@ GUESSES = 6
 """Of searches, which kernels that came after a problem was measured may be among."""
 OF_FAMILY = 3
 """Of each family, those that a look-up would take first."""
-BESIDE, BESIDE_AT_RANDOM = 10, 4
+BESIDE, BESIDE_AT_RANDOM = 16, 4
 """Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
 FASTEST, FAR_ELSEWHERE = 14, 5
 """Of what was measured on another device."""

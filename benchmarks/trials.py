@@ -28,6 +28,8 @@ EDGES = Edge.EXACT, Edge.BOUNDS
 """In the order in which a look-up tries them."""
 FIRST_DEVICE = "nvidia-h200"
 """Of lines that do not say where they were measured."""
+MANY = 3
+"""Variants measured both times, from which on they tell how two GPUs differ."""
 VENDORS = "vendor.json"
 """The member of an archive that has the times of the vendor's library by problem."""
 
@@ -49,12 +51,12 @@ class Trials:
         return tuple(sorted(times, key=times.__getitem__))
 
     def with_more(self, more: "Trials") -> "Trials":
-        """The same with what was measured later, whose times are scaled by those of the variants measured both times:
-        GPUs of one kind differ."""
+        """The same with what was measured later, whose times are scaled by those of the variants measured both times,
+        where these are many: GPUs of one kind differ, but two times of one variant often by more."""
         both = [config for config in self.entries if config in more.entries]
         pairs = ((self.entries[config].time_us, more.entries[config].time_us) for config in both)
         ratios = [before / after for before, after in pairs if before and after]
-        scale = statistics.median(ratios) if ratios else 1.0
+        scale = statistics.median(ratios) if len(ratios) >= MANY else 1.0
         scaled = {
             config: entry
             if entry.time_us is None
