@@ -28,6 +28,8 @@ or need not be `ieee`, 2 for all others."""
 
 Versions = tuple[tuple[str, str], ...]
 
+_PLAIN = frozenset((types.NoneType, bool, int, str))
+"""What JSON has as it is."""
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
 """Endings of names that are units: values of such fields are never negative."""
@@ -73,6 +75,8 @@ def encode(value: object) -> object:
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
+    if type(value) in _PLAIN:  # as most are
+        return value
     if isinstance(value, Config):
         return {"family": value.family, **dict(value.values)}
     if isinstance(value, enum.Enum):
@@ -86,7 +90,7 @@ def encode(value: object) -> object:
         return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    if value is None or isinstance(value, bool | str):
+    if isinstance(value, str):
         return value
     if isinstance(value, int):
         return int(value)
