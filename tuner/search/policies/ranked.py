@@ -29,14 +29,14 @@ def sliced(config: Config) -> int:
     return int(config.get("slices")) if "slices" in {leaf.name for leaf in config.leaves()} else 1
 
 
-def streamed(config: Config) -> dict[str, int]:
+def streamed(config: Config) -> tuple[int, int, int]:
     """Lanes of a warp that share out k of an operand that is read straight from memory, where it is A and where it is
     B, else 0: they read side by side where k is innermost, as the other lanes do where it is not. And steps of k of the
     other operand that are held at a time."""
     if "lanes_k" not in {leaf.name for leaf in config.leaves()}:
-        return {"streamed_a": 0, "streamed_b": 0, "held": 0}
+        return 0, 0, 0
     lanes, short_n = int(config.get("lanes_k")), config.get("short") == "n"
-    return {"streamed_a": lanes * short_n, "streamed_b": lanes * (not short_n), "held": int(config.get("resident_k"))}
+    return lanes * short_n, lanes * (not short_n), int(config.get("resident_k"))
 
 
 def both_sides(config: Config) -> tuple[Config, ...]:
