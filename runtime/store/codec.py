@@ -28,6 +28,7 @@ or need not be `ieee`, 2 for all others."""
 
 Versions = tuple[tuple[str, str], ...]
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _PLAIN = frozenset((types.NoneType, bool, int, str))
 """What JSON has as it is."""
 _require = partial(check, error=StoreError)
@@ -215,7 +216,7 @@ def _key(device: str, problem: Problem) -> dict[str, object]:
 
 def _sha256(document: Mapping[str, object]) -> str:
     try:
-        canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        canonical = _CANONICAL.encode(document)
     except (ValueError, RecursionError) as error:  # 1e999 was read as infinity, or it nests too deep
         raise StoreError(f"no canonical form: {error}") from error
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -5,7 +5,6 @@ import heapq
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -74,9 +73,10 @@ def _within(
             those, logs = kinds[kind]
             # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
             finer = grade is not problem.accuracy
-            distances = np.abs(logs - sizes).sum(axis=1).round(9)
-            for place in np.flatnonzero(distances <= doublings):
-                record, distant = those[place], float(distances[place])
+            distances = np.abs(logs - sizes).sum(axis=1)
+            places = np.flatnonzero(distances < doublings + 1e-9)
+            for place, distant in zip(places, distances[places].round(9).tolist()):
+                record = those[place]
                 far = distant > _NEAR or _aligned(record.problem) != aligned
                 if not (far and other):
                     away.append((far, other, finer and not far, distant, finer, record))
@@ -122,8 +122,8 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     found: dict[Config, Predicted] = {}
     for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
         config = fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
-        if config is not None and config not in found:
-            found[config] = replace(each, config=config, regret=regret)
+        if config is not None:
+            found.setdefault(config, Predicted(config, each.us, regret))
             if len(found) == count:
                 break
     return list(found.values())
@@ -198,11 +198,12 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
     kind: Any = type(config)
     advice = policy_of(kind.family).for_rows
     hopeless = [name for name, rule in advice.items() if not rule.holds(problem, config, arch)]
-    aimed, rules = config.changed(**{name: kind.leaf(name).default for name in hopeless}), rules_of(kind)
+    aimed = config.changed(**{name: kind.leaf(name).default for name in hopeless}) if hopeless else config
+    rules = rules_of(kind)
     for edge in dict.fromkeys(edges):
         if edge is Edge.EXACT and not whole(problem, aimed):
             continue
-        base = aimed.changed(edge=edge)
+        base = aimed if edge is aimed.edge else aimed.changed(edge=edge)
         widths = _widths(kind, _widest(problem, base))
         while widths:
             fit = base.changed(**widths[0])
