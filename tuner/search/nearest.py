@@ -66,10 +66,11 @@ def _within(
     """The records that may help a problem, up to so many doublings away, the first to be asked first; and whether each
     is a far one."""
     kinds, sizes, aligned = _by_kind(records), _doublings(problem), _aligned(problem)
+    grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
-    for key, grade in itertools.product((info.key, *_siblings(info)), Grade):
+    for key, grade in itertools.product((info.key, *_siblings(info)), grades):
         kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
-        if kind in kinds and grade.keeps(problem.accuracy):
+        if kind in kinds:
             those, logs = kinds[kind]
             # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
             finer = grade is not problem.accuracy
@@ -205,12 +206,16 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
             continue
         base = aimed if edge is aimed.edge else aimed.changed(edge=edge)
         widths = _widths(kind, _widest(problem, base))
-        while widths:
-            fit = base.changed(**widths[0])
-            broken = next((rule for rule in rules if not rule.holds(problem, fit, arch)), None)
-            if broken is None:
+        fit, kept = base.changed(**widths[0]), 0
+        for rule in itertools.cycle(rules):  # until all hold, one after another
+            if rule.holds(problem, fit, arch):
+                kept += 1
+            elif widths := keeping(rule, problem, base, arch, widths):
+                fit, kept = base.changed(**widths[0]), 1
+            else:
+                break
+            if kept == len(rules):
                 return fit
-            widths = keeping(broken, problem, base, arch, widths)
     return None
 
 
