@@ -132,6 +132,8 @@ def decode(hint: Any, value: object, where: str) -> object:
 def _decode_tuple(hints: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
     if not isinstance(value, list):
         raise StoreError(f"{where} must be a list, got {value!r:.60}")
+    if hints == (float, ...) and all(type(item) is float and math.isfinite(item) for item in value):
+        return tuple(value)  # as samples are
     if len(hints) == 2 and hints[1] is ...:
         hints = hints[:1] * len(value)
     _require(len(value) == len(hints), f"{where} must have {len(hints)} items, got {len(value)}")

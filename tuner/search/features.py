@@ -32,7 +32,7 @@ from .model import (
     fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, sliced, streamed
+from .policies.ranked import LIMBS, RANKED, k_innermost, streamed
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -66,18 +66,19 @@ _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
     "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs"
 ).split()
-"""What the times of the device's limits need of a config: first the tile, then clocks of an SM for each multiply-add."""
+"""What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
 _DESCRIBED = (
     "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
     "least_a least_b most_a most_b copies_a copies_b"
 ).split()
 """What the other features need of it: first what CTAs that share a tile of C cover."""
 _COUNTED = (
-    "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves rounds "
-    "warps"
+    "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
+    "rounds warps"
 ).split()
 """What the model makes of a config and a problem: clocks, then counts."""
-_CLOCKS = 7
+_CLOCKS, _TOTAL = 7, _COUNTED.index("modelled")
+"""How many of these are clocks, and which are those of all together."""
 
 
 @cache
@@ -93,7 +94,8 @@ class Table:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
         names = list(families())
         rows = [self._row(config, names.index(config.family)) for config in configs]
-        self._columns = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
+        columns = np.array([[*row.values()] for row in rows], float).T.copy()
+        self._columns = dict(zip(rows[0], columns))
         c, sms = self._columns, info.sm_count
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
@@ -124,15 +126,16 @@ class Table:
         dtype, arch, size, sms = self.dtype, self.info.arch, self.dtype.size_bytes, self.info.sm_count
         cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config)
         occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
-        inner, elements = k_innermost(config), tile_m * tile_n
+        values = config.typed
+        inner, elements = k_innermost(values), tile_m * tile_n
         split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
         written = 3.0 if stream else (1 + split / config.cooperative_ctas if split > 1 else 0.0)
         moved = (1.0 if config.clustered else written) * elements * size / ALONE_BYTES_PER_CYCLE
         adding = ((CLUSTER_CYCLES if config.clustered else SPLIT_CYCLES) + moved) * (written > 0)
+        around = LAUNCH_CYCLES + 2 * FILL_CYCLES * (stream > 0) + PACK_CYCLES * any(config.packs)
         loaded = 2 * config.limbs or size  # bytes of an element in a tile
-        lanes_a, lanes_b, held = streamed(config)
+        lanes_a, lanes_b, held = streamed(values)
         kind: Any = type(config)
-        values = config.typed
         return {
             "family": family,
             "tile_m": tile_m,
@@ -141,7 +144,7 @@ class Table:
             "elements": elements,
             "volume": elements * tile_k,
             "steps": tile_k * split,
-            "pace": tile_k / max(1, sliced(config)),
+            "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
             "threads": config.threads,
             "warps_of_cta": config.threads / 32,
             "occupancy": occupancy,
@@ -151,7 +154,7 @@ class Table:
             "persistent": persistent,
             "sharing": 0.0 if stream else persistent / split,
             "streams": stream * sms,
-            "streaming": sms if stream else math.inf,
+            "streaming": sms if stream else math.inf,  # SMs that have all tiles in equal parts
             "mode": 2.0 * (stream > 0) + (split > 1) + 3.0 * (persistent > 1),
             "parts": split + stream + persistent - 1,
             "clustered": config.clustered,
@@ -160,8 +163,7 @@ class Table:
             "passing": cost.smem_loads * size / SMEM_BYTES_PER_CYCLE,
             "overhead": cost.overhead,
             "adding": cost.slices_cycles,
-            "filling": cost.slices_cycles + adding + 2 * FILL_CYCLES * (stream > 0) + LAUNCH_CYCLES
-            + PACK_CYCLES * any(config.packs),
+            "filling": cost.slices_cycles + adding + around,
             "ahead": cost.ahead,
             "waits": ARRIVAL_CYCLES / max(1, cost.ahead),
             "waited": cost.ahead > 0,
@@ -173,6 +175,7 @@ class Table:
             "rate": cost.rate * fma_per_cycle(dtype, config, arch),
             "issue": 0.0 if config.tensor_cores else cost.overhead / (32 * WARPS_PER_CYCLE),
             "tensor": config.tensor_cores,
+            # How much longer a warp takes that is alone, and how many warps keep tensor cores busy.
             "lone": 1.0 if config.tensor_cores else 2.0,
             "starved": 4.0 * config.tensor_cores,
             "summing": (3.0 * stream or (split > 1) * split) * elements * size / ALONE_BYTES_PER_CYCLE,
@@ -180,6 +183,7 @@ class Table:
             "packs_b": config.packs[1],
             "inner_a": inner[0],
             "inner_b": inner[1],
+            # Bytes that a copy moves at least and, of rows that run along k, at most; bytes for each multiply-add.
             "least_a": 16 * config.packs[0],
             "least_b": 16 * config.packs[1],
             "most_a": size if inner[0] == 0 and not config.packs[0] else 16,
@@ -188,6 +192,8 @@ class Table:
             "copies_b": size / tile_m,
             "limbs": config.limbs,
             "products": config.products,
+            # Lanes side by side along k and across it, of what is streamed; else bytes of a tile's rows along k and
+            # across it.
             "streamed_a": lanes_a,
             "streamed_b": lanes_b,
             "across_a": lanes_a and 32 / lanes_a,
@@ -266,7 +272,7 @@ class Table:
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:
         """A rough time for each config, as `estimate_us` has it but for what hardly matters here."""
-        found: Floats = self._physics(problem, rows)[_COUNTED.index("modelled")] / self.info.clock_mhz
+        found: Floats = self._physics(problem, rows)[_TOTAL] / self.info.clock_mhz
         return found
 
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
@@ -274,7 +280,7 @@ class Table:
         rows = np.flatnonzero(self.sensible(problem))
         counted = self._physics(problem, rows)
         if len(rows) > count:
-            kept = counted[_COUNTED.index("modelled")].argpartition(count)[:count]
+            kept = counted[_TOTAL].argpartition(count)[:count]
             rows, counted = rows[kept], counted.take(kept, axis=1)
         return rows, self._features(problem, rows, counted)
 

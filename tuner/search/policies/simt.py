@@ -286,7 +286,7 @@ class _Simt(blocked.Blocked):
         "k_inner_a", "k_inner_b", "vec_a", "vec_b", "vec_c", "fragments", "order", "slices", "slice_barriers",
         "mode", "parts", "reduce", "raster", "min_ctas",
     )  # fmt: skip
-    for_rows = _PACKS_PAY | blocked.Blocked.for_rows
+    for_rows: ClassVar[Mapping[str, Rule[Any]]] = {**_PACKS_PAY, **blocked.Blocked.for_rows}
     instead = (
         {"stages": 3},
         {"stages": 2},
