@@ -199,9 +199,16 @@ class Config:
         raise NotImplementedError
 
     @property
+    def vectors_of(self) -> tuple[str, ...]:
+        """For each of `vectors` the operand whose stored rows it must divide, `a`, `b` or `c`; empty where that is
+        packed first."""
+        return ()
+
+    @property
     def alignment(self) -> tuple[int, int, int]:
         """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
-        return (1, 1, 1)
+        widths = {operand: self.get(name) for name, operand in zip(self.vectors, self.vectors_of)}
+        return widths.get("a", 1), widths.get("b", 1), widths.get("c", 1)
 
     def scalar(self) -> Self:
         """The config with vectors of one element, which serves any alignment with the same tiles."""

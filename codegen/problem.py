@@ -73,8 +73,7 @@ class Grade(enum.StrEnum):
 
     def keeps(self, asked: "Grade") -> bool:
         """Whether what is this accurate is accurate enough for who asks for `asked`."""
-        grades = list(Grade)
-        return grades.index(self) <= grades.index(asked)
+        return _GRADES.index(self) <= _GRADES.index(asked)
 
     @classmethod
     def parse(cls, name: object) -> "Grade":
@@ -83,6 +82,9 @@ class Grade(enum.StrEnum):
             if isinstance(name, str) and name == grade.value:
                 return grade
         raise ArgumentTypeError(f"accuracy must be {', '.join(cls)}, got {name!r}")
+
+
+_GRADES = tuple(Grade)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,8 @@ class SkinnyConfig(Config):
         return "a" if self.tile.short is Side.N else "b"
 
     @property
-    def alignment(self) -> tuple[int, int, int]:
-        vec = self.pipeline.vec_large
-        return (vec, 1, 1) if self.large == "a" else (1, vec, 1)
+    def vectors_of(self) -> tuple[str, ...]:
+        return (self.large,)
 
     def along_k(self, problem: Problem) -> bool:
         """Whether stored rows of the large operand run along k; otherwise they run along C."""

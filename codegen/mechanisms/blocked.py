@@ -138,9 +138,9 @@ class BlockedConfig(Config):
         return self.tile.block_m, self.tile.block_n, self.tile.block_k
 
     @property
-    def alignment(self) -> tuple[int, int, int]:
-        a, b = (1 if pack else vec for pack, vec in zip(self.packs, (self.pipeline.vec_a, self.pipeline.vec_b)))
-        return a, b, self.epilogue.vec_c
+    def vectors_of(self) -> tuple[str, ...]:
+        pack_a, pack_b = self.packs
+        return "" if pack_a else "a", "" if pack_b else "b", "c"
 
     @property
     def cooperative_ctas(self) -> int:

@@ -139,5 +139,5 @@ class LimbConfig(Config):
         return self.tile.block_m, self.tile.block_n, self.tile.block_k
 
     @property
-    def alignment(self) -> tuple[int, int, int]:
-        return 1, 1, self.epilogue.vec_c
+    def vectors_of(self) -> tuple[str, ...]:
+        return ("c",)

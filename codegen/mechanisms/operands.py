@@ -1,6 +1,7 @@
 """Operands as they lie in memory: stored rows, vectors, packing, and how tiles of them come to shared memory."""
 
 import enum
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,15 +43,14 @@ def runs_along_k(problem: Problem, operand: str) -> bool:
 
 def stored_row(problem: Problem, operand: str) -> int:
     """Elements of a stored row of A, B or C."""
-    return {"a": problem.stored_a[1], "b": problem.stored_b[1], "c": problem.n}[operand]
+    if operand == "c":
+        return problem.n
+    return (problem.stored_a if operand == "a" else problem.stored_b)[1]
 
 
 def widest(problem: Problem, operand: str) -> int:
     """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C."""
-    width = WIDE_BYTES // problem.dtype.size_bytes
-    while stored_row(problem, operand) % width:
-        width //= 2
-    return width
+    return math.gcd(stored_row(problem, operand), WIDE_BYTES // problem.dtype.size_bytes)
 
 
 def aligned(operand: str, vec_of: Callable[[Any], int]) -> Rule[Any]:

@@ -1,5 +1,6 @@
 """What a device cannot pass: the least time of a product."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 from ...codegen.problem import DType, Grade, Problem
@@ -46,9 +47,12 @@ def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
     is of products that keep `accuracy`."""
     if info.arch.is_host:
         return None
-    float_gflops, double_gflops = info.peak_gflops(DType.FLOAT), info.peak_gflops(DType.DOUBLE)
-    clocked = Rates(float_gflops, double_gflops, info.bandwidth_gbs, "by clock, cores and width of the memory bus")
-    rates = _MEASURED.get(info.key, clocked)
+    rates = _MEASURED.get(info.key) or Rates(
+        info.peak_gflops(DType.FLOAT),
+        info.peak_gflops(DType.DOUBLE),
+        info.bandwidth_gbs,
+        "by clock, cores and width of the memory bus",
+    )
     if accuracy is Grade.IEEE or not info.arch.mma_per_cycle:
         return rates
     halves = _WGMMA_PER_CYCLE if "wgmma.mma_async" in info.arch.instructions else info.arch.mma_per_cycle
@@ -71,15 +75,16 @@ def bounds_of(info: DeviceInfo, problem: Problem) -> tuple[Bound, ...]:
     rates = rates_of(info, problem.accuracy)
     if rates is None:
         return ()
-    bounds = (
-        Bound("arithmetic", problem.flops / rates.gflops(problem.dtype) / 1e3),
-        Bound("memory", problem.bytes / rates.bandwidth_gbs / 1e3),
-        Bound("launch", LAUNCH_US),
-    )
+    bounds = itertools.starmap(Bound, _bounds(rates, problem).items())
     return tuple(sorted(bounds, key=lambda bound: -bound.us))
+
+
+def _bounds(rates: Rates, problem: Problem) -> dict[str, float]:
+    arithmetic_us = problem.flops / rates.gflops(problem.dtype) / 1e3
+    return {"arithmetic": arithmetic_us, "memory": problem.bytes / rates.bandwidth_gbs / 1e3, "launch": LAUNCH_US}
 
 
 def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
     """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
-    bounds = bounds_of(info, problem)
-    return bounds[0].us if bounds else None
+    rates = rates_of(info, problem.accuracy)
+    return max(_bounds(rates, problem).values()) if rates else None

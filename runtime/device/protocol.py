@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class DeviceInfo:
         return self.key_of(self.name)
 
     @staticmethod
+    @lru_cache(64)
     def key_of(name: str) -> str:
         """The key of a device by its name; that of a key is the key itself."""
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

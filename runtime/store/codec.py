@@ -28,6 +28,9 @@ or need not be `ieee`, 2 for all others."""
 
 Versions = tuple[tuple[str, str], ...]
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_PLAIN = frozenset((types.NoneType, bool, int, str))
+"""What JSON has as it is."""
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
 """Endings of names that are units: values of such fields are never negative."""
@@ -73,6 +76,8 @@ def encode(value: object) -> object:
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
+    if type(value) in _PLAIN:  # as most are
+        return value
     if isinstance(value, Config):
         return {"family": value.family, **dict(value.values)}
     if isinstance(value, enum.Enum):
@@ -86,7 +91,7 @@ def encode(value: object) -> object:
         return found
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    if value is None or isinstance(value, bool | str):
+    if isinstance(value, str):
         return value
     if isinstance(value, int):
         return int(value)
@@ -127,6 +132,8 @@ def decode(hint: Any, value: object, where: str) -> object:
 def _decode_tuple(hints: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
     if not isinstance(value, list):
         raise StoreError(f"{where} must be a list, got {value!r:.60}")
+    if hints == (float, ...) and all(type(item) is float and math.isfinite(item) for item in value):
+        return tuple(value)  # as samples are
     if len(hints) == 2 and hints[1] is ...:
         hints = hints[:1] * len(value)
     _require(len(value) == len(hints), f"{where} must have {len(hints)} items, got {len(value)}")
@@ -211,7 +218,7 @@ def _key(device: str, problem: Problem) -> dict[str, object]:
 
 def _sha256(document: Mapping[str, object]) -> str:
     try:
-        canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        canonical = _CANONICAL.encode(document)
     except (ValueError, RecursionError) as error:  # 1e999 was read as infinity, or it nests too deep
         raise StoreError(f"no canonical form: {error}") from error
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -172,7 +172,7 @@ class Store:
         return True
 
     def _path(self, device_key: str, problem: Problem) -> Path:
-        return self.root / "records" / f"{key_digest(device_key, problem)}.json"
+        return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 
     def _own(self, path: Path) -> Record | None:
         # A reader's way: whatever is wrong with the file, go on without it.

@@ -32,7 +32,7 @@ from .model import (
     fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, sliced, streamed
+from .policies.ranked import LIMBS, RANKED, k_innermost, streamed
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -54,24 +54,31 @@ FEATURES = [*_PHYSICAL, *RANKED, *LIMBS, "limbs", "products", "splitting"]
 """What the trees ask for, a column each."""
 _PLACES = {name: place for place, name in enumerate(FEATURES)}
 _LOGARITHMS = (
-    "tiles waves depth arithmetic cached traffic summed modelled issue waiting passed rows_of_tiles columns_of_tiles "
-    "latency rounds k_of_cta row_a row_b copying ctas splitting"
+    "arithmetic cached modelled issue waiting passed splitting tiles waves depth traffic summed rows_of_tiles "
+    "columns_of_tiles latency rounds k_of_cta row_a row_b copying ctas"
 ).split()
-"""Those of what changes with config and problem that are logarithms."""
-_PLAIN = "warps even resident used_mn used_k used_m used_n copied_a copied_b copies refills".split()
-"""Those that are not."""
+"""Those of what changes with config and problem that are logarithms; first those that are clocks."""
+_PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills".split()
+"""Those that are not, sizes that are used first."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Those that are the same for every config."""
-_MODELLED = tuple(
-    "tile_m tile_n tile_k volume occupancy filled split stream sharing persistent threads rate tensor issue reused "
-    "passing in_flight ahead waits filling packs_a packs_b limbs".split()
-)
-"""What the times of the device's limits need of a config."""
-_DESCRIBED = tuple(
-    "tile_m tile_n tile_k split elements steps summing sliced packs_a packs_b flies_a flies_b streamed_a streamed_b "
-    "held".split()
-)
-"""What the other features need of it."""
+_MODELLED = (
+    "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
+    "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs"
+).split()
+"""What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
+_DESCRIBED = (
+    "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
+    "least_a least_b most_a most_b copies_a copies_b"
+).split()
+"""What the other features need of it: first what CTAs that share a tile of C cover."""
+_COUNTED = (
+    "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
+    "rounds warps"
+).split()
+"""What the model makes of a config and a problem: clocks, then counts."""
+_CLOCKS, _TOTAL = 7, _COUNTED.index("modelled")
+"""How many of these are clocks, and which are those of all together."""
 
 
 @cache
@@ -87,8 +94,10 @@ class Table:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
         names = list(families())
         rows = [self._row(config, names.index(config.family)) for config in configs]
-        self._columns = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
+        columns = np.array([[*row.values()] for row in rows], float).T.copy()
+        self._columns = dict(zip(rows[0], columns))
         c, sms = self._columns, info.sm_count
+        c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
         self._copied, self._limbed = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["limbs"].any())
         # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
@@ -99,30 +108,34 @@ class Table:
         can_stream = np.where(c["stream"] <= c["occupancy"], sms * c["tile_k"], np.inf)
         self._least_work = np.where(c["stream"] == 0, 0.0, can_stream)
         self._least_tiles = np.where(c["persistent"] == 1, 0.0, places)
+        self._lanes = {x: np.where(c[f"streamed_{x}"] > 0, c[f"streamed_{x}"], np.inf) for x in "ab"}
         plain = np.ones(len(rows), np.bool_)
         self._kept = {
             (a, b): plain & (c["inner_a"] < 1 if a else plain) & (plain if b else c["inner_b"] < 1)
             for a in (False, True)
             for b in (False, True)
         }
-        self._stacked = {names: np.stack([c[name] for name in names]) for names in (_MODELLED, _DESCRIBED)}
+        self._modelled = np.stack([c[name] for name in _MODELLED])
         known = [name for name in FEATURES if name in c]
-        self._known = np.stack([c[name] for name in known])
         self._known_places = np.array([_PLACES[name] for name in known])
+        self._described = np.stack([c[name] for name in (*known, *_DESCRIBED)], axis=1)
+        """A row for each config, for few are looked at."""
 
     def _row(self, config: Config, family: int) -> dict[str, float]:
         tile_m, tile_n, tile_k = config.cta_tile
-        dtype, arch, size = self.dtype, self.info.arch, self.dtype.size_bytes
+        dtype, arch, size, sms = self.dtype, self.info.arch, self.dtype.size_bytes, self.info.sm_count
         cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config)
         occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
-        inner, elements = k_innermost(config), tile_m * tile_n
+        values = config.typed
+        inner, elements = k_innermost(values), tile_m * tile_n
         split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
         written = 3.0 if stream else (1 + split / config.cooperative_ctas if split > 1 else 0.0)
         moved = (1.0 if config.clustered else written) * elements * size / ALONE_BYTES_PER_CYCLE
         adding = ((CLUSTER_CYCLES if config.clustered else SPLIT_CYCLES) + moved) * (written > 0)
+        around = LAUNCH_CYCLES + 2 * FILL_CYCLES * (stream > 0) + PACK_CYCLES * any(config.packs)
         loaded = 2 * config.limbs or size  # bytes of an element in a tile
+        lanes_a, lanes_b, held = streamed(values)
         kind: Any = type(config)
-        values = config.typed
         return {
             "family": family,
             "tile_m": tile_m,
@@ -131,13 +144,17 @@ class Table:
             "elements": elements,
             "volume": elements * tile_k,
             "steps": tile_k * split,
+            "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
             "threads": config.threads,
+            "warps_of_cta": config.threads / 32,
             "occupancy": occupancy,
-            "filled": filled_sms(config, self.info.sm_count),
+            "filled": filled_sms(config, sms),
             "split": split,
             "stream": stream,
             "persistent": persistent,
-            "sharing": persistent / split,
+            "sharing": 0.0 if stream else persistent / split,
+            "streams": stream * sms,
+            "streaming": sms if stream else math.inf,  # SMs that have all tiles in equal parts
             "mode": 2.0 * (stream > 0) + (split > 1) + 3.0 * (persistent > 1),
             "parts": split + stream + persistent - 1,
             "clustered": config.clustered,
@@ -146,31 +163,47 @@ class Table:
             "passing": cost.smem_loads * size / SMEM_BYTES_PER_CYCLE,
             "overhead": cost.overhead,
             "adding": cost.slices_cycles,
-            "filling": cost.slices_cycles + adding + 2 * FILL_CYCLES * (stream > 0) + LAUNCH_CYCLES,
+            "filling": cost.slices_cycles + adding + around,
             "ahead": cost.ahead,
             "waits": ARRIVAL_CYCLES / max(1, cost.ahead),
+            "waited": cost.ahead > 0,
             "in_flight": cost.in_flight,
+            "flying": config.threads * cost.in_flight * size or math.inf,
             "deep": config.smem_bytes(dtype) / ((tile_m + tile_n) * tile_k * size),
             "work": math.log2(elements / config.threads),
             "reused": (1 / config.reuse[0] + 1 / config.reuse[1]) * loaded / L2_BYTES_PER_CYCLE,
             "rate": cost.rate * fma_per_cycle(dtype, config, arch),
-            "issue": cost.overhead / (32 * WARPS_PER_CYCLE),
+            "issue": 0.0 if config.tensor_cores else cost.overhead / (32 * WARPS_PER_CYCLE),
             "tensor": config.tensor_cores,
+            # How much longer a warp takes that is alone, and how many warps keep tensor cores busy.
+            "lone": 1.0 if config.tensor_cores else 2.0,
+            "starved": 4.0 * config.tensor_cores,
             "summing": (3.0 * stream or (split > 1) * split) * elements * size / ALONE_BYTES_PER_CYCLE,
             "packs_a": config.packs[0],
             "packs_b": config.packs[1],
             "inner_a": inner[0],
             "inner_b": inner[1],
-            "flies_a": inner[0] == 0 and not config.packs[0],
-            "flies_b": inner[1] == 0 and not config.packs[1],
-            "sliced": max(1, sliced(config)),
+            # Bytes that a copy moves at least and, of rows that run along k, at most; bytes for each multiply-add.
+            "least_a": 16 * config.packs[0],
+            "least_b": 16 * config.packs[1],
+            "most_a": size if inner[0] == 0 and not config.packs[0] else 16,
+            "most_b": size if inner[1] == 0 and not config.packs[1] else 16,
+            "copies_a": size / tile_n,
+            "copies_b": size / tile_m,
             "limbs": config.limbs,
             "products": config.products,
-            **streamed(config),
+            # Lanes side by side along k and across it, of what is streamed; else bytes of a tile's rows along k and
+            # across it.
+            "streamed_a": lanes_a,
+            "streamed_b": lanes_b,
+            "across_a": lanes_a and 32 / lanes_a,
+            "across_b": lanes_b and 32 / lanes_b,
+            "deep_a": 0 if lanes_a else tile_k * size,
+            "deep_b": 0 if lanes_b else tile_k * size,
+            "wide_a": 0 if lanes_a else tile_m * size,
+            "wide_b": 0 if lanes_b else tile_n * size,
+            "held": split * held or math.inf,
         } | {name: _number(kind, name, values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
-
-    def _taken(self, names: tuple[str, ...], rows: Any) -> Columns:
-        return self._columns if rows is None else dict(zip(names, self._stacked[names].take(rows, axis=1)))
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
         """Which rows share out the work in a way that can pay, keep k innermost only where it is innermost in memory,
@@ -179,89 +212,90 @@ class Table:
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
         found: NDArray[np.bool_] = self._kept[problem.trans_a, problem.trans_b] & (tiles <= self._most_tiles)
         found &= self._least_k <= problem.k
-        found &= tiles * problem.k >= self._least_work
-        found &= tiles >= self._least_tiles
+        found &= tiles >= np.maximum(self._least_work / problem.k, self._least_tiles)
         if self._skinny:
             larger = {"a": problem.m >= problem.n, "b": problem.n >= problem.m}
             for x, (row, vector, along) in _stored(problem).items():
-                lanes = c[f"streamed_{x}"]
-                beside = vector * (lanes if along else 32 / np.maximum(1, lanes))
-                needed = min(row, _LINE_BYTES if along else _SECTORS_BYTES)
-                found &= (lanes == 0) | ((beside >= needed) & larger[x])
+                # So many lanes read side by side, or at least so many.
+                beside = min(row, _LINE_BYTES if along else _SECTORS_BYTES) / vector
+                if along and larger[x]:
+                    found &= self._lanes[x] >= beside
+                else:
+                    found &= c[f"streamed_{x}"] <= (32 / beside if larger[x] else 0)
         return found
 
-    def _physics(self, problem: Problem, rows: Any) -> Columns:
-        """Counts of tiles and CTAs, and clocks of the device's limits, one after another and together."""
-        c = self._taken(_MODELLED, rows)
+    def _physics(self, problem: Problem, rows: Any) -> Floats:
+        """Clocks of the device's limits, one after another and together, and counts of tiles and CTAs: a row for each
+        of _COUNTED."""
+        taken = self._modelled if rows is None else self._modelled.take(rows, axis=1)
+        c = dict(zip(_MODELLED, taken))
         info, size = self.info, self.dtype.size_bytes
-        m, n, k, sms = problem.m, problem.n, problem.k, info.sm_count
-        tiles_m, tiles_n, depth = np.ceil(m / c["tile_m"]), np.ceil(n / c["tile_n"]), np.ceil(k / c["tile_k"])
-        tiles, streams = tiles_m * tiles_n, c["stream"] > 0
-        ctas = np.where(streams, np.maximum(c["stream"] * sms, tiles), np.ceil(tiles / c["persistent"]) * c["split"])
+        m, n, k = problem.m, problem.n, problem.k
+        tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / taken[:3])
+        tiles = tiles_m * tiles_n
+        ctas = np.maximum(np.ceil(tiles / c["persistent"]) * c["split"], c["streams"])
         per_sm = ctas / c["filled"]
         most = np.ceil(per_sm)
-        critical = np.where(streams, tiles / sms, most * c["sharing"])  # tiles of an SM
+        critical = most * c["sharing"] + tiles / c["streaming"]  # tiles of an SM
         resident = np.minimum(c["occupancy"], most)
         rounds = np.ceil(most / resident)
-        warps = resident * c["threads"] / 32
-        steps = c["volume"] * depth * critical
-        arithmetic, few = steps / c["rate"], 1 / warps
-        busy = (arithmetic + steps * c["issue"]) * (1 + 2 * few)
+        warps = resident * c["warps_of_cta"]
+        clocks = c["volume"] * depth * critical * taken[3:7]
+        arithmetic, busy, cached, passed = clocks
+        busy += arithmetic
+        busy *= 1 + c["lone"] / warps
         if self._tensor:
-            busy = np.where(c["tensor"] > 0, arithmetic * (1 + few) * np.maximum(1, 4 * few), busy)
-        cached, passed = steps * c["reused"], steps * c["passing"]
+            busy *= np.maximum(1, c["starved"] / warps)
         waiting = critical / resident * depth * c["waits"]
         memory: Any = problem.bytes / info.bandwidth_gbs / 1e3 * info.clock_mhz
         waves = per_sm / c["occupancy"]
         if self._skinny:
-            needed = info.bandwidth_gbs * 1e3 / sms * ARRIVAL_CYCLES / info.clock_mhz
-            late = needed / (resident * c["threads"] * np.maximum(1, c["in_flight"]) * size)
+            needed = info.bandwidth_gbs * 1e3 / info.sm_count * ARRIVAL_CYCLES / info.clock_mhz
+            late = needed / (resident * c["flying"])
             held_up = memory * (1 + late * late / 4) * np.ceil(waves) / waves
-            memory = np.where(c["in_flight"] > 0, held_up, memory)
-        limits = busy, passed, cached, waiting * (c["ahead"] > 0), memory
-        total = np.sqrt(np.sqrt(sum(map(_fourth, limits))))
-        total += FILL_CYCLES * rounds + c["filling"]
-        found = {
-            "tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles, "depth": depth, "ctas": ctas, "per_sm": per_sm,
-            "most": most, "waves": waves, "rounds": rounds, "warps": warps, "arithmetic": arithmetic, "busy": busy,
-            "cached": cached, "passed": passed, "waiting": waiting, "modelled": total,
-        }  # fmt: skip
+            memory = np.where(c["flying"] < math.inf, held_up, memory)
+        squares = clocks[1:] * clocks[1:]
+        total = (squares * squares).sum(axis=0) + _fourth(waiting * c["waited"]) + _fourth(memory)
+        total = np.sqrt(np.sqrt(total)) + FILL_CYCLES * rounds + c["filling"]
+        splitting = np.zeros_like(total)
         per_byte = info.clock_mhz / info.bandwidth_gbs / 1e3
         if self._copied:
-            packed = c["packs_a"] * (m * k) + c["packs_b"] * (n * k)
-            total += 2 * size * packed * per_byte + PACK_CYCLES * (packed > 0)
+            total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
         if self._limbed:  # operands are read, their limbs written, and what more it takes as if they were read twice
-            found["splitting"] = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
+            splitting = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
             written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
-            total += found["splitting"] + (PACK_CYCLES + written) * (c["limbs"] > 0)
-        return found
+            total += splitting + (PACK_CYCLES + written) * (c["limbs"] > 0)
+        return _stacked(
+            arithmetic, cached, total, busy, waiting, passed, splitting,
+            tiles_m, tiles_n, depth, tiles, ctas, per_sm, most, waves, rounds, warps,
+        )  # fmt: skip
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:
         """A rough time for each config, as `estimate_us` has it but for what hardly matters here."""
-        found: Floats = self._physics(problem, rows)["modelled"] / self.info.clock_mhz
+        found: Floats = self._physics(problem, rows)[_TOTAL] / self.info.clock_mhz
         return found
 
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
         """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
         rows = np.flatnonzero(self.sensible(problem))
-        p = self._physics(problem, rows)
+        counted = self._physics(problem, rows)
         if len(rows) > count:
-            kept = np.argpartition(p["modelled"], count)[:count]
-            rows, p = rows[kept], {name: values.take(kept) for name, values in p.items()}
-        return rows, self._features(problem, rows, p)
+            kept = counted[_TOTAL].argpartition(count)[:count]
+            rows, counted = rows[kept], counted.take(kept, axis=1)
+        return rows, self._features(problem, rows, counted)
 
     def features(self, problem: Problem, rows: Any = None) -> Floats:
         """A row for each config, a column for each of FEATURES."""
         return self._features(problem, rows, self._physics(problem, rows))
 
-    def _features(self, problem: Problem, rows: Any, p: Columns) -> Floats:
-        c = self._taken(_DESCRIBED, rows)
+    def _features(self, problem: Problem, rows: Any, counted: Floats) -> Floats:
+        described = (self._described if rows is None else self._described.take(rows, axis=0)).T
+        known, described = described[: len(self._known_places)], described[len(self._known_places) :].copy()
+        c, p = dict(zip(_DESCRIBED, described)), dict(zip(_COUNTED, counted))
         info, size = self.info, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
         least = floor_us(info, problem) or 1.0
         cycles = info.clock_mhz * least
-        found = np.empty((len(FEATURES), len(p["tiles"])))
-        found[self._known_places] = self._known if rows is None else self._known.take(rows, axis=1)
         numbers: list[float] = [
             math.log2(m),
             math.log2(n),
@@ -275,59 +309,58 @@ class Table:
             math.log2(m / n),
             math.log2(problem.flops / problem.bytes),
         ]
+        sizes = np.array([[m], [n], [k]], float)
+        used = sizes / (np.ceil(sizes / described[:3]) * described[:3])
+        clocks = counted[:_CLOCKS] / cycles
+        clocks[-2:] += 1e-9  # passed and splitting, of which there may be none
+        copies, copied, side_by_side = self._copies(problem, c)
+        depth = p["depth"] / c["split"]
+        loaded = p["cached"] * (L2_BYTES_PER_CYCLE * info.sm_count)
+        logarithms = _stacked(
+            *clocks,
+            p["tiles"],
+            p["waves"],
+            depth,
+            (loaded + problem.bytes) / (info.bandwidth_gbs * 1e3 * least),
+            1 + c["summing"] / cycles,
+            p["tiles_m"],
+            p["tiles_n"],
+            p["rounds"] * depth * c["pace"] / cycles,
+            p["rounds"],
+            k / c["split"],
+            *side_by_side,
+            clocks[0] * copies,
+            p["ctas"],
+        )
+        plain = _stacked(
+            *used,
+            used[0] * used[1],
+            p["warps"],
+            p["per_sm"] / p["most"],
+            p["waves"] / np.ceil(p["waves"]),
+            *copied,
+            copies,
+            np.ceil(k / c["held"]),
+        )
+        found = np.empty((len(FEATURES), len(depth)))
+        found[self._known_places] = known
         found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
-        depth, loaded = p["depth"] / c["split"], p["cached"] * (L2_BYTES_PER_CYCLE * info.sm_count)
-        columns: Columns = {
-            **self._copies(problem, c),
-            "warps": p["warps"],
-            "even": p["per_sm"] / p["most"],
-            "resident": p["waves"] / np.ceil(p["waves"]),
-            "used_mn": m * n / (p["tiles"] * c["elements"]),
-            "used_k": k / (np.ceil(k / c["steps"]) * c["steps"]),
-            "used_m": m / (p["tiles_m"] * c["tile_m"]),
-            "used_n": n / (p["tiles_n"] * c["tile_n"]),
-            "tiles": p["tiles"],
-            "waves": p["waves"],
-            "depth": depth,
-            "arithmetic": p["arithmetic"] / cycles,
-            "cached": p["cached"] / cycles,
-            "traffic": (loaded + problem.bytes) / (info.bandwidth_gbs * 1e3 * least),
-            "summed": 1 + c["summing"] / cycles,
-            "modelled": p["modelled"] / cycles,
-            "issue": p["busy"] / cycles,
-            "waiting": p["waiting"] / cycles,
-            "passed": 1e-9 + p["passed"] / cycles,
-            "rows_of_tiles": p["tiles_m"],
-            "columns_of_tiles": p["tiles_n"],
-            "latency": p["rounds"] * depth * c["tile_k"] / (c["sliced"] * cycles),
-            "rounds": p["rounds"],
-            "k_of_cta": k / c["split"],
-            "ctas": p["ctas"],
-            "refills": np.where(c["held"] > 0, np.ceil(k / (c["split"] * np.maximum(1, c["held"]))), 0.0),
-            "splitting": 1e-9 + p["splitting"] / cycles if self._limbed else np.full_like(p["tiles"], 1e-9),
-        }
-        columns["copying"] = columns["arithmetic"] * columns["copies"]
-        found[_PLAIN_PLACES] = np.array([columns[name] for name in _PLAIN])
-        found[_LOGARITHM_PLACES] = np.log2([columns[name] for name in _LOGARITHMS])
+        found[_PLAIN_PLACES] = plain
+        found[_LOGARITHM_PLACES] = np.log2(logarithms)
         return found.T
 
-    def _copies(self, problem: Problem, c: Columns) -> Columns:
-        """Bytes that a copy of an operand moves at a time, those of a row of a tile in memory or of what a warp streams
-        of one at a time, and copies for each multiply-add."""
-        size, found, copies = self.dtype.size_bytes, dict[str, Floats](), np.zeros_like(c["tile_m"])
-        for (x, (row, widest, along)), side, other in zip(
-            _stored(problem).items(), ("tile_m", "tile_n"), ("tile_n", "tile_m")
-        ):
-            vector = np.full_like(copies, widest)
-            vector[c[f"packs_{x}"] > 0] = 16
+    def _copies(self, problem: Problem, c: Columns) -> tuple[Floats, list[Floats], list[Floats]]:
+        """Copies for each multiply-add; for A and B the bytes that a copy moves at a time, and those of a row of a tile
+        in memory or of what a warp streams of one at a time."""
+        copied, side_by_side = list[Floats](), list[Floats]()
+        for x, (row, widest, along) in _stored(problem).items():
+            vector = np.maximum(widest, c[f"least_{x}"])
             if along:  # where the family keeps k innermost or transposes in flight, that takes copies of one element
-                vector[c[f"flies_{x}"] > 0] = size
-            found[f"copied_{x}"] = vector
-            lanes = c[f"streamed_{x}"]
-            beside = vector * (lanes if along else 32 / np.maximum(1, lanes))
-            found[f"row_{x}"] = np.minimum(np.where(lanes > 0, beside, c["tile_k" if along else side] * size), row)
-            copies += size / (vector * c[other])
-        return {**found, "copies": copies}
+                vector = np.minimum(vector, c[f"most_{x}"])
+            lanes, tiled = (c[f"streamed_{x}"], c[f"deep_{x}"]) if along else (c[f"across_{x}"], c[f"wide_{x}"])
+            copied.append(vector)
+            side_by_side.append(np.minimum(vector * lanes + tiled, row))
+        return c["copies_a"] / copied[0] + c["copies_b"] / copied[1], copied, side_by_side
 
 
 _PROBLEM_PLACES = np.array([_PLACES[name] for name in _PROBLEM])
@@ -341,6 +374,11 @@ def _stored(problem: Problem) -> dict[str, tuple[int, int, bool]]:
     size = problem.dtype.size_bytes
     rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
     return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
+
+
+def _stacked(*rows: Floats) -> Floats:
+    found: Floats = np.concatenate(rows).reshape(len(rows), -1)
+    return found
 
 
 def _fourth(values: Any) -> Any:

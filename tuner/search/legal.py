@@ -63,13 +63,6 @@ def _grouped(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any, tuple[st
     return own, tuple((group, types[group], tuple(names)) for group, names in groups.items())
 
 
-def varied(config: Config) -> tuple[Any, dict[str, Any]]:
-    """What rules can be asked of like a config, and its typed values, which may be changed: that takes less time than
-    making configs."""
-    values = config.typed
-    return _traced(type(config), _Chosen(values)), values
-
-
 _HOLDS, _BROKEN = -1, -2
 """What a rule says; where a value is open that it asks for, it is the place of that value instead."""
 
@@ -109,6 +102,24 @@ class _Memory:
             self.said = {}  # by fewer values
         self.said[self.key(chosen.values)] = verdict
         return verdict
+
+
+def keeping(
+    rule: Rule[Any], problem: Problem, config: Config, arch: Arch, changes: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Of changes of the same parameters of a config those with which a rule holds. It is asked once for all that are
+    alike in what it asks for."""
+    values, memory, found = config.typed, _Memory(rule), []
+    chosen = _Chosen(values)
+    traced = _traced(type(config), chosen)
+    for change in changes:
+        values.update(change)
+        verdict = memory.said.get(memory.key(values))
+        if verdict is None:
+            verdict = memory.ask(problem, arch, traced, chosen, {})
+        if verdict == _HOLDS:
+            found.append(change)
+    return found
 
 
 def may_hold(

@@ -4,8 +4,7 @@ import enum
 import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.leaf import Edge, Leaf
-from ...codegen.legality import Rule, rules_of, whole
+from ...codegen.legality import rules_of, whole
+from ...codegen.mechanisms.operands import WIDE_BYTES, widest
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
-from .legal import may_hold, varied
+from .legal import keeping
 from .policies import policy_of
 from .ranker import Predicted, Ranker, ranker_of
 
@@ -45,25 +45,12 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
     its memory alone, else, on a GPU, as the ranker predicts, else as for the nearest shape however far. None where no
     record helps. A near record of a finer accuracy gives way to a kernel that is less accurate than it could be and
     predicted to be faster. This is the ranking that `Store.lookup` takes."""
-    kinds, sizes = _by_kind(records), _doublings(problem)
-    away: list[tuple[bool, bool, bool, float, bool, Record]] = []
-    for key, grade in itertools.product((info.key, *_siblings(info)), Grade):
-        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
-        if grade.keeps(problem.accuracy) and kind in kinds:
-            those, logs = kinds[kind]
-            # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
-            finer = grade is not problem.accuracy
-            for record, distant in zip(those, np.abs(logs - sizes).sum(axis=1).round(9).tolist()):
-                far = distant > _NEAR or _aligned(record.problem) != _aligned(problem)
-                if not (far and other):
-                    away.append((far, other, finer and not far, distant, finer, record))
-    away.sort(key=itemgetter(0, 1, 2, 3, 4))
-    near = away[0][-1].problem.accuracy if away and not away[0][0] else None
+    near = next((record.problem.accuracy for far, record in _within(_NEAR, problem, info, records) if not far), None)
     if near is not problem.accuracy:
         for each in predictions(problem, info, 1):
             if near is None or not each.config.accuracy.keeps(near):
                 return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
-    for *_, record in away:
+    for _, record in _within(math.inf, problem, info, records):
         # Another shape may want other vectors, and guarded edges.
         config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
         if config is not None and record.device != info.key:
@@ -71,6 +58,31 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
         if config is not None:
             return Found(config, "predicted", record)
     return None
+
+
+def _within(
+    doublings: float, problem: Problem, info: DeviceInfo, records: Sequence[Record]
+) -> list[tuple[bool, Record]]:
+    """The records that may help a problem, up to so many doublings away, the first to be asked first; and whether each
+    is a far one."""
+    kinds, sizes, aligned = _by_kind(records), _doublings(problem), _aligned(problem)
+    grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
+    away: list[tuple[bool, bool, bool, float, bool, Record]] = []
+    for key, grade in itertools.product((info.key, *_siblings(info)), grades):
+        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
+        if kind in kinds:
+            those, logs = kinds[kind]
+            # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
+            finer = grade is not problem.accuracy
+            distances = np.abs(logs - sizes).sum(axis=1)
+            places = np.flatnonzero(distances < doublings + 1e-9)
+            for place, distant in zip(places, distances[places].round(9).tolist()):
+                record = those[place]
+                far = distant > _NEAR or _aligned(record.problem) != aligned
+                if not (far and other):
+                    away.append((far, other, finer and not far, distant, finer, record))
+    away.sort(key=itemgetter(0, 1, 2, 3, 4))
+    return [(far, record) for far, *_, record in away]
 
 
 @cache
@@ -111,8 +123,8 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     found: dict[Config, Predicted] = {}
     for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
         config = fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
-        if config is not None and config not in found:
-            found[config] = replace(each, config=config, regret=regret)
+        if config is not None:
+            found.setdefault(config, Predicted(config, each.us, regret))
             if len(found) == count:
                 break
     return list(found.values())
@@ -184,35 +196,40 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
     where it cannot serve the problem.
     """
     kind: Any = type(config)
-    policy = policy_of(kind.family)
-    reset: dict[str, Any] = {}
-    for name in policy.for_rows:
-        default = kind.leaf(name).default
-        has = config.get(name)
-        if has != default and not may_hold(problem, arch, kind, policy.advice, {name: has}):
-            reset[name] = default
-    aimed, rules = config.changed(**reset) if reset else config, rules_of(kind)
+    advice = policy_of(kind.family).for_rows
+    hopeless = [name for name, rule in advice.items() if not rule.holds(problem, config, arch)]
+    aimed = config.changed(**{name: kind.leaf(name).default for name in hopeless}) if hopeless else config
+    rules = rules_of(kind)
     for edge in dict.fromkeys(edges):
         if edge is Edge.EXACT and not whole(problem, aimed):
             continue
-        base = aimed.changed(edge=edge)
-        variable, values = varied(base)
-        broken: list[Rule[Any]] = []
-        for chosen in _widths(kind):
-            values.update(chosen)
-            if not all(rule.holds(problem, variable, arch) for rule in broken):
-                continue  # what some widths break others mostly break too
-            fit = base.changed(**chosen)
-            breaks = next((rule for rule in rules if not rule.holds(problem, fit, arch)), None)
-            if breaks is None:
+        base = aimed if edge is aimed.edge else aimed.changed(edge=edge)
+        widths = _widths(kind, _widest(problem, base))
+        fit, kept = base.changed(**widths[0]), 0
+        for rule in itertools.cycle(rules):  # until all hold, one after another
+            if rule.holds(problem, fit, arch):
+                kept += 1
+            elif widths := keeping(rule, problem, base, arch, widths):
+                fit, kept = base.changed(**widths[0]), 1
+            else:
+                break
+            if kept == len(rules):
                 return fit
-            broken.append(breaks)
     return None
 
 
+def _widest(problem: Problem, config: Config) -> tuple[int, ...]:
+    """For each of a config's vectors the widest that divides the rows it copies or stores."""
+    free = WIDE_BYTES // problem.dtype.size_bytes  # of rows that are padded or packed
+    padded = config.edge is Edge.PAD
+    return tuple([widest(problem, each) if each and not padded else free for each in config.vectors_of])
+
+
 @cache
-def _widths(kind: Any) -> tuple[Mapping[str, int], ...]:
-    """Every combination of the widths of a family's vectors, the widest first."""
-    choices = [kind.leaf(name).choices for name in kind.vectors]
+def _widths(kind: Any, most: tuple[int, ...]) -> list[dict[str, int]]:
+    """Every combination of the widths of a family's vectors that divide these, the widest first."""
+    choices = [
+        [width for width in kind.leaf(name).choices if limit % width == 0] for name, limit in zip(kind.vectors, most)
+    ]
     every = sorted(itertools.product(*choices), key=math.prod, reverse=True)
-    return tuple(dict(zip(kind.vectors, chosen)) for chosen in every)
+    return [dict(zip(kind.vectors, chosen)) for chosen in every]

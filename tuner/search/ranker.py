@@ -44,28 +44,32 @@ LEAF = 1e-4
 class Trees:
     """Gradient-boosted trees whose every level asks one question: a leaf's number is the answers as bits."""
 
-    def __init__(self, questions: NDArray[np.intp], borders: Floats, leaves: Floats) -> None:
+    def __init__(self, questions: NDArray[np.intp], borders: Floats, leaves: NDArray[np.intp], unit: float) -> None:
         """A row for each tree: the features asked for, lowest bit first; the borders above which the answers are yes;
-        what it adds in each leaf."""
+        what it adds in each leaf, in whole multiples of `unit`."""
         # Each question once: trees have half of them in common.
         asked = np.stack([questions.ravel(), borders.ravel().astype(np.float32)])
         each, which = np.unique(asked, axis=1, return_inverse=True)
         self._asked, self._borders = each[0].astype(np.intp), each[1].astype(np.float32)[:, None]
         self._levels = which.reshape(questions.shape).T[::-1].copy()
         """The questions of all trees, a row for each level, the highest bit first."""
-        self.leaves = leaves
-        self._first = np.arange(leaves.size).reshape(leaves.shape)[:, :1]
+        self.leaves, self._unit = leaves, unit
+        self._flat = leaves.ravel().astype(np.float32)
+        """Whole numbers far below 2^24, whose sums are exact in any order: BLAS may add them up."""
+        self._first = np.arange(leaves.size, dtype=np.uint32).reshape(leaves.shape)[:, :1]
         """The place of each tree's first leaf."""
+        self._each = np.ones(len(leaves), np.float32)
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""
         columns = np.ascontiguousarray(features.T, np.float32)
         answers = (columns.take(self._asked, axis=0) > self._borders).view(np.uint8)
-        leaf = np.zeros((len(self.leaves), len(features)), np.uint8)
-        for level in self._levels:
+        leaf, *levels = answers.take(self._levels, axis=0)
+        for level in levels:
             leaf += leaf
-            leaf += answers.take(level, axis=0)
-        found: Floats = self.leaves.ravel().take(leaf + self._first).sum(axis=0)
+            leaf += level
+        added = self._flat.take((leaf + self._first).astype(np.intp))  # indices of any other type take longer
+        found: Floats = (self._each @ added) * np.float64(self._unit)
         return found
 
 
@@ -73,7 +77,7 @@ def trees_of(values: Sequence[dict[str, Any]]) -> Trees:
     """Trees as the file has them."""
     asked = [[FEATURES.index(name) for name in tree["asks"].split()] for tree in values]
     above, leaves = ([tree[name] for tree in values] for name in ("above", "leaves"))
-    return Trees(np.array(asked, np.intp), np.array(above, float), LEAF * np.array(leaves, float))
+    return Trees(np.array(asked, np.intp), np.array(above, float), np.array(leaves, np.intp), LEAF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class Ranker:
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
         """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
         what it puts far behind too little was measured for the trees to know better."""
-        problem = replace(problem, accuracy=self.accuracy)
+        if problem.accuracy is not self.accuracy:
+            problem = replace(problem, accuracy=self.accuracy)
         table = self.table(info)
         if table is None:
             return iter(())
@@ -152,10 +157,10 @@ class Ranker:
         """The rows of features, the most promising first, and for each what `trees` says; of what is not among the
         first by the first trees, what these say, counted from the last of the others."""
         behind = self._first(features)
-        order = np.argsort(behind, kind="stable")
+        order = behind.argsort(kind="stable")
         kept, left = order[:KEPT], order[KEPT:]
         whole = behind[kept] + (self._others(features[kept]) if self._others else 0.0)
-        again = np.argsort(whole, kind="stable")
+        again = whole.argsort(kind="stable")
         rest = whole[again[-1]] + (behind[left] - behind[kept[-1]])
         return np.concatenate((kept[again], left)), np.concatenate((whole[again], rest))
 

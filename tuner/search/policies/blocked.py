@@ -45,10 +45,23 @@ _AT_ONCE = 264
 wait for before their tiles."""
 
 
+def _written(problem: Problem, least_bytes: int) -> bool:
+    return problem.k <= SHORT_K and problem.m * problem.n * problem.dtype.size_bytes >= least_bytes
+
+
+SHARED_PAYS: Rule[Any] = Rule(
+    # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
+    "accumulators pass through shared memory where rows of C allow no vectors, or much is written and little computed",
+    lambda problem, config, arch: (
+        not config.epilogue.shared or widest(problem, "c") == 1 or _written(problem, _UNCACHED_BYTES)
+    ),
+)
+
+
 class Blocked(Policy):
     """What such families have in common."""
 
-    for_rows: ClassVar[tuple[str, ...]] = ("shared",)
+    for_rows: ClassVar[Mapping[str, Rule[Any]]] = {"shared": SHARED_PAYS}
     tile_sides = ("block_m", "block_n")
     orders_tiles = frozenset(("block_m", "block_n", "vec_a", "vec_b", "vec_c", "edge"))
     side_by_side: ClassVar[tuple[str, ...]] = (
@@ -115,10 +128,6 @@ def unaligned(problem: Problem, operand: str) -> bool:
 def narrow_operands(problem: Problem, config: Any) -> int:
     """How many of A and B are copied in pieces of less than 16 bytes: those whose rows allow no more."""
     return sum(not packed and unaligned(problem, operand) for operand, packed in zip("ab", config.packs))
-
-
-def _written(problem: Problem, least_bytes: int) -> bool:
-    return problem.k <= SHORT_K and problem.m * problem.n * problem.dtype.size_bytes >= least_bytes
 
 
 def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
@@ -236,14 +245,7 @@ STREAMS_PAY: tuple[Rule[Any], ...] = (
     ),
 )
 EPILOGUES_PAY: tuple[Rule[Any], ...] = (
-    Rule(
-        # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
-        "accumulators pass through shared memory where rows of C allow no vectors, or much is written and little "
-        "computed",
-        lambda problem, config, arch: (
-            not config.epilogue.shared or widest(problem, "c") == 1 or _written(problem, _UNCACHED_BYTES)
-        ),
-    ),
+    SHARED_PAYS,
     Rule(
         "evict-first stores are for a large C of few steps of k",
         lambda problem, config, arch: not config.epilogue.evict_first or _written(problem, _EVICTED_BYTES),

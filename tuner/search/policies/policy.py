@@ -53,8 +53,9 @@ class Policy:
     before any are combined."""
     first: ClassVar[tuple[str, ...]] = ()
     """Parameters to choose first when configs are listed: what most rules ask for."""
-    for_rows: ClassVar[tuple[str, ...]] = ()
-    """What a config has for rows that are not aligned or run along k: reset for a problem for which it is hopeless."""
+    for_rows: ClassVar[Mapping[str, Rule[Any]]] = {}
+    """What a config has for rows that are not aligned or run along k, and the advice that says where it is hopeless:
+    there it is reset."""
     instead: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Values to try, in turn, for a device that lacks what a config of another one needs."""
     tile_sides: ClassVar[tuple[str, ...]] = ()

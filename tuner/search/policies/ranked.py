@@ -1,5 +1,8 @@
 """What the ranker has to know of configs by the names of their parameters."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ....codegen.config import Config
 from ....codegen.mechanisms.operands import Load
 
@@ -13,30 +16,23 @@ LIMBS = "promote", "ordered"
 """The same for families of products of limbs."""
 
 
-def k_innermost(config: Config) -> tuple[int, int]:
-    """For A and B whose stored rows run along k: 1 where k stays innermost in shared memory, 0 where cp.async has to
-    transpose, -1 where it makes no difference."""
-    known = {leaf.name for leaf in config.leaves()}
-    if "k_inner_a" not in known:
+def k_innermost(values: Mapping[str, Any]) -> tuple[int, int]:
+    """For A and B whose stored rows run along k, by the typed values of a config: 1 where k stays innermost in shared
+    memory, 0 where cp.async has to transpose, -1 where it makes no difference."""
+    if "k_inner_a" not in values:
         return -1, -1
-    kept = config.get("k_inner_a"), config.get("k_inner_b")
-    absent = 0 if config.get("load") is Load.CP_ASYNC else -1
-    return (1 if kept[0] else absent, 1 if kept[1] else absent)
+    absent = 0 if values["load"] is Load.CP_ASYNC else -1
+    return (1 if values["k_inner_a"] else absent, 1 if values["k_inner_b"] else absent)
 
 
-def sliced(config: Config) -> int:
-    """Groups of warps that share out the k of a tile."""
-    return int(config.get("slices")) if "slices" in {leaf.name for leaf in config.leaves()} else 1
-
-
-def streamed(config: Config) -> dict[str, int]:
-    """Lanes of a warp that share out k of an operand that is read straight from memory, where it is A and where it is
-    B, else 0: they read side by side where k is innermost, as the other lanes do where it is not. And steps of k of the
-    other operand that are held at a time."""
-    if "lanes_k" not in {leaf.name for leaf in config.leaves()}:
-        return {"streamed_a": 0, "streamed_b": 0, "held": 0}
-    lanes, short_n = int(config.get("lanes_k")), config.get("short") == "n"
-    return {"streamed_a": lanes * short_n, "streamed_b": lanes * (not short_n), "held": int(config.get("resident_k"))}
+def streamed(values: Mapping[str, Any]) -> tuple[int, int, int]:
+    """By the same, lanes of a warp that share out k of an operand that is read straight from memory, where it is A and
+    where it is B, else 0: they read side by side where k is innermost, as the other lanes do where it is not. And steps
+    of k of the other operand that are held at a time."""
+    if "lanes_k" not in values:
+        return 0, 0, 0
+    lanes, short_n = values["lanes_k"], values["short"] == "n"
+    return lanes * short_n, lanes * (not short_n), values["resident_k"]
 
 
 def both_sides(config: Config) -> tuple[Config, ...]:

@@ -180,6 +180,16 @@ def _residency_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
     return ctas == 1 or needed * ctas > arch.registers_per_sm
 
 
+_PACKS_PAY: dict[str, Rule[SimtConfig]] = {
+    "pack_a": Rule(
+        "A is packed where its rows are not aligned or run along k, and each element is used often",
+        lambda problem, config, arch: not config.pipeline.pack_a or _pack_worth(problem, "a"),
+    ),
+    "pack_b": Rule(
+        "B is packed where its rows are not aligned or run along k, and each element is used often",
+        lambda problem, config, arch: not config.pipeline.pack_b or _pack_worth(problem, "b"),
+    ),
+}
 _ADVICE: tuple[Rule[SimtConfig], ...] = (
     Rule(
         "double is for the fp64 tensor cores where they are faster",
@@ -220,14 +230,7 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
             config.tile.block_m * config.tile.block_n >= 64 * 64 or blocked.tiles(problem, config) <= 2048
         ),
     ),
-    Rule(
-        "A is packed where its rows are not aligned or run along k, and each element is used often",
-        lambda problem, config, arch: not config.pipeline.pack_a or _pack_worth(problem, "a"),
-    ),
-    Rule(
-        "B is packed where its rows are not aligned or run along k, and each element is used often",
-        lambda problem, config, arch: not config.pipeline.pack_b or _pack_worth(problem, "b"),
-    ),
+    *_PACKS_PAY.values(),
     Rule("where rows of both operands are not aligned, both are packed or none is", _packed_alike),
     Rule("A and B are copied in vectors as wide as their rows allow", _copies_wide),
     Rule("C is stored in vectors as wide as its rows and a thread's share of them allow", _stores_wide),
@@ -283,7 +286,7 @@ class _Simt(blocked.Blocked):
         "k_inner_a", "k_inner_b", "vec_a", "vec_b", "vec_c", "fragments", "order", "slices", "slice_barriers",
         "mode", "parts", "reduce", "raster", "min_ctas",
     )  # fmt: skip
-    for_rows = ("pack_a", "pack_b", "shared")
+    for_rows: ClassVar[Mapping[str, Rule[Any]]] = {**_PACKS_PAY, **blocked.Blocked.for_rows}
     instead = (
         {"stages": 3},
         {"stages": 2},
