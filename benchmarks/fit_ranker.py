@@ -35,7 +35,6 @@ from tilewright.tuner.search.features import FEATURES, IEEE_FEATURES, Table
 from tilewright.tuner.search.nearest import distance, fitted
 from tilewright.tuner.search.ranker import (
     LEAF,
-    MODELLED,
     Ranker,
     name_of,
     plain,
@@ -47,8 +46,11 @@ from trials import EDGES, Trials, chosen_line, looked_up, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
-PORTFOLIO = 160
+PORTFOLIO = 320
 """Kernels of each type, ways to share out the work not counted."""
+GUESSED = 750
+"""Rows, those that the model of the device puts first, of which it is expected how they do where that was not
+measured."""
 GOOD = 1.05
 """Of kernels that came so near the best of a problem."""
 LEAST_GAIN = 1e-3
@@ -77,6 +79,8 @@ class Tuned:
     problem: Problem
     info: DeviceInfo
     configs: tuple[Config, ...]
+    plain: tuple[Config, ...]
+    """Each as a portfolio has it."""
     us: Floats
     best_us: float
     """Of all trials, those that are left out here included."""
@@ -90,7 +94,8 @@ class Tuned:
         right = {config: us for config, us in times.items() if not config.boxes(problem)}
         table = Table([unfitted(config) for config in right], problem.dtype, info)
         us = np.array([*right.values()])
-        return cls(problem, info, tuple(right), us, min(times.values()), table.features(problem))
+        plains = tuple(map(plain, right))
+        return cls(problem, info, tuple(right), plains, us, min(times.values()), table.features(problem))
 
     @property
     def target(self) -> Floats:
@@ -172,7 +177,7 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
     their best; where none does any more, again as if none had been chosen."""
     dtype, accuracy, arch = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info.arch
-    good = {plain(c) for each in tuned for c, target in zip(each.configs, each.target) if target <= math.log(GOOD)}
+    good = {c for each in tuned for c, target in zip(each.plain, each.target) if target <= math.log(GOOD)}
     bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, arch, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
     rows = [config for base in bases for config in shared_out(base, dtype, arch, accuracy)]
@@ -183,25 +188,25 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     )
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
-        chosen, features = tables[each.info].likeliest(each.problem, 5 * MODELLED)
+        chosen, features = tables[each.info].likeliest(each.problem, GUESSED)
         ahead = each.weight @ (each.target - predict(each.features))  # trees know differences alone
         guess = predict(features) + ahead + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
         seen: dict[int, float] = {}
-        for config, target in zip(each.configs, each.target):
-            base = place.get(plain(config))
+        for config, target in zip(each.plain, each.target):
+            base = place.get(config)
             if base is not None:
                 seen[base] = min(seen.get(base, math.inf), target)
         costs[list(seen), column] = list(seen.values())
     costs = np.clip(costs, 0.0, HOPELESS)
-    best, left, found = np.full(len(tuned), HOPELESS), dict.fromkeys(range(len(bases))), list[int]()
-    while left and len(found) < PORTFOLIO:
-        gains = {i: (best - costs[i]).clip(0).mean() for i in left}
-        first = max(gains, key=gains.__getitem__)
+    best, found = np.full(len(tuned), HOPELESS), list[int]()
+    while len(found) < min(PORTFOLIO, len(bases)):
+        gains = (best - costs).clip(0).mean(axis=1)
+        gains[found] = -1.0
+        first = int(gains.argmax())
         if gains[first] < LEAST_GAIN and (best < HOPELESS).any():
             best = np.full(len(tuned), HOPELESS)
             continue
-        del left[first]
         found.append(first)
         best = np.minimum(best, costs[first])
     print(f"  portfolio: {len(found)} of {len(bases)} kernels", flush=True)
@@ -226,7 +231,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
             found["look-up, measured"].append(times[choices[0]])
         if measured:
             found["look-up's first measured"].append(measured[0])
-        if of_portfolio := [us for config, us in times.items() if plain(config) in kept]:
+        if of_portfolio := [us for config, us in zip(each.plain, times.values()) if config in kept]:
             found["best of portfolio"].append(min(of_portfolio))
         near = _nearest(each, records)
         if near in times:

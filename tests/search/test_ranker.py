@@ -79,7 +79,8 @@ def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
         ranked = list(found.ranked(problem, H200))
         assert {each.config for each in ranked} == {table.configs[row] for row in rows}
         assert np.all(np.diff([each.us for each in ranked]) >= 0)
-        differs += ranked[0].config != table.configs[rows[np.argmin(found.trees(features))]]
+        behind = {table.configs[row]: each for row, each in zip(rows, found.trees(features))}
+        differs += behind[ranked[0].config] > min(behind.values()) + 1e-9  # of equal ones either may be the first
     assert differs <= 1
 
 

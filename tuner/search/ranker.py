@@ -31,9 +31,9 @@ from .features import FEATURES, Floats, Table, typical
 from .policies import policy_of
 from .policies.ranked import both_sides
 
-MODELLED = 150
+MODELLED = 400
 """The trees rank so many configs: those that the model of the device puts first."""
-FIRST_TREES, KEPT = 120, 50
+FIRST_TREES, KEPT = 120, 80
 """The first trees, which say most, rank all of these; the others only so many of the best, in half the time."""
 _SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Whole, as a kernel of the portfolio has it."""
