@@ -18,7 +18,8 @@ from tilewright.runtime.settings import CACHE_VARIABLE
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.first_use import likely
 from tilewright.tuner.recording.entry import Entry
-from tilewright.tuner.search.nearest import around
+from tilewright.tuner.search.nearest import around, nearest
+from tilewright.tuner.search.ranker import ranker_digest
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
@@ -49,6 +50,20 @@ def test_every_shape_of_the_data_set_is_known(monkeypatch: pytest.MonkeyPatch) -
     shapes = {problem.shape for problem in dataset.problems()}
     packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
     assert {next(packed).problem.shape for _ in range(3)} <= shapes
+
+
+def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
+    """On one device at least: a fit that came later than all measurements is judged by none of them."""
+    store, today = Store(Path("no-such-folder").absolute()), []
+    for path in (FOLDER / "results").glob("*/untuned.json"):
+        document = json.loads(path.read_text())
+        if document["ranker"] == ranker_digest():
+            today.append(document["device"])
+            for row in document["rows"]:
+                problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
+                assert str(store.lookup(KNOWN[document["device"]], problem, nearest).config) == row["predicted"]
+            assert len(document["rows"]) == 60
+    assert today
 
 
 def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
