@@ -35,7 +35,7 @@ from .model import (
     fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, streamed
+from .policies.ranked import LIMBS, RANKED, k_innermost, slices_of, streamed
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -188,7 +188,7 @@ class Table:
             "tile_k": tile_k,
             "elements": elements,
             "volume": elements * tile_k,
-            "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
+            "pace": tile_k / slices_of(values),  # steps of k one after another in a tile
             "threads": config.threads,
             "warps_of_cta": config.threads / 32,
             "smem_loads": cost.smem_loads,
