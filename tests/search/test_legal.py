@@ -9,7 +9,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import Rule, rules_of
 from tilewright.codegen.problem import Problem
-from tilewright.tuner.search.legal import legal_configs, may_hold
+from tilewright.tuner.search.legal import keeping, legal_configs, may_hold, open_rules
 from tilewright.tuner.search.policies import policy_of
 
 ARCH = ARCHES["sm_90a"]
@@ -60,3 +60,23 @@ def test_few_values_may_hold_until_a_rule_says_no() -> None:
     kind, problem = families()["tiled"], Problem.parse("256")
     assert may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32})
     assert not may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32, "tile_width": 16})
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("text", "names"), [
+    ("simt:64x128x16,slices=2", ("mode", "parts", "reduce")), ("simt:256x128x16,k_inner_b", ("vec_a", "vec_c", "edge")),
+    ("dmma:64x128x16,warp=32x32,stages=4", ("mode", "parts", "reduce")), ("tiled:16", ("skew", "edge")),
+    ("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024", ("mode", "parts", "reduce")),
+])  # fmt: skip
+def test_changes_that_are_kept_break_no_rule(text: str, names: tuple[str, ...], seed: int) -> None:
+    base, rng = parse(text), random.Random(seed)
+    kind = type(base)
+    problem = Problem.parse("x".join(rng.choices(("256", "1000", "4096", "65536"), k=3)), ("float", "double")[seed % 2])
+    every = [dict(zip(names, chosen)) for chosen in product(*(kind.leaf(name).choices for name in names))]
+    changes, rules = rng.sample(every, min(60, len(every))), rules_of(kind)
+    rules = tuple(rng.sample(rules, len(rules)))
+    wanted = [c for c in changes if all(rule.holds(problem, base.changed(**c), ARCH) for rule in rules)]
+    assert list(keeping(rules, problem, base, ARCH, changes)) == wanted
+    maybe, others = open_rules(rules, problem, kind, ARCH, changes)
+    assert len(others) < len(rules) or "mode" not in names
+    assert not maybe or list(keeping(others, problem, base, ARCH, maybe)) == wanted

@@ -96,6 +96,19 @@ def test_features_are_numbers_for_every_row(dtype: DType, shape: tuple[int, int,
     assert (table.features(problem, some) == features[some]).all()
 
 
+@pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
+@DTYPES
+def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:
+    """What is asked once for all of them does not depend on how they share out the work."""
+    problem = Problem(1000, 520, 3000, dtype)
+    table = ranker(dtype).table(info)
+    features, us = table.features(problem), table.modelled_us(problem)
+    for row in range(0, len(table.configs), 7):
+        alone = Table([table.configs[row]], dtype, info)
+        assert np.array_equal(alone.features(problem)[0], features[row]), table.configs[row]
+        assert alone.modelled_us(problem)[0] == us[row], table.configs[row]
+
+
 def test_features_say_what_a_config_does() -> None:
     problem, parse = Problem.parse("1000x520x300", "float", "nt"), tilewright.codegen.families.parse
     config = parse("simt:64x128x16,split_k=4")

@@ -1,10 +1,13 @@
 """What the ranker knows of a config and a problem: counts of tiles and CTAs, the times of a device's limits, and what
 the config is, for many configs at a time."""
 
+import dataclasses
 import enum
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,7 +35,7 @@ from .model import (
     fma_per_cycle,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, streamed
+from .policies.ranked import LIMBS, RANKED, k_innermost, slices_of, streamed
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -92,10 +95,7 @@ class Table:
 
     def __init__(self, configs: Sequence[Config], dtype: DType, info: DeviceInfo) -> None:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
-        names = list(families())
-        rows = [self._row(config, names.index(config.family)) for config in configs]
-        columns = np.array([[*row.values()] for row in rows], float).T.copy()
-        self._columns = dict(zip(rows[0], columns))
+        self._columns = self._by_config()
         c, sms = self._columns, info.sm_count
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
@@ -109,7 +109,7 @@ class Table:
         self._least_work = np.where(c["stream"] == 0, 0.0, can_stream)
         self._least_tiles = np.where(c["persistent"] == 1, 0.0, places)
         self._lanes = {x: np.where(c[f"streamed_{x}"] > 0, c[f"streamed_{x}"], np.inf) for x in "ab"}
-        plain = np.ones(len(rows), np.bool_)
+        plain = np.ones(len(self.configs), np.bool_)
         self._kept = {
             (a, b): plain & (c["inner_a"] < 1 if a else plain) & (plain if b else c["inner_b"] < 1)
             for a in (False, True)
@@ -121,64 +121,93 @@ class Table:
         self._described = np.stack([c[name] for name in (*known, *_DESCRIBED)], axis=1)
         """A row for each config, for few are looked at."""
 
-    def _row(self, config: Config, family: int) -> dict[str, float]:
+    def _by_config(self) -> Columns:
+        """Columns of what a kernel is, which is asked once for the configs in a row that differ only in how they share
+        out the work; and of what depends on that."""
+        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _but_for_split)]
+        kernels = [self._kernel(configs[0]) for configs in alike]
+        columns = np.array([[*kernel.values()] for kernel in kernels], float).T
+        c: Columns = dict(zip(kernels[0], columns.repeat([len(configs) for configs in alike], axis=1)))
+        ways = np.array([way for configs in alike for way in self._ways(configs)], float).T
+        split, stream, persistent, clustered, cooperative, filled, smem_bytes, occupancy = ways
+        size, sms, elements = self.dtype.size_bytes, self.info.sm_count, c["elements"]
+        streams, splits = stream > 0, split > 1
+        written = np.where(streams, 3.0, np.where(splits, 1 + split / cooperative, 0.0))
+        moved = np.where(clustered, 1.0, written) * elements * size / ALONE_BYTES_PER_CYCLE
+        adding = (np.where(clustered, CLUSTER_CYCLES, SPLIT_CYCLES) + moved) * (written > 0)
+        around = LAUNCH_CYCLES + 2 * FILL_CYCLES * streams + PACK_CYCLES * np.maximum(c["packs_a"], c["packs_b"])
+        held = split * c["held"]
+        return c | {
+            "split": split,
+            "stream": stream,
+            "persistent": persistent,
+            "clustered": clustered,
+            "cooperative": cooperative,
+            "filled": filled,
+            "occupancy": occupancy,
+            "steps": c["tile_k"] * split,
+            "sharing": np.where(streams, 0.0, persistent / split),
+            "streams": stream * sms,
+            "streaming": np.where(streams, sms, np.inf),  # SMs that have all tiles in equal parts
+            "mode": 2.0 * streams + splits + 3.0 * (persistent > 1),
+            "parts": split + stream + persistent - 1,
+            "filling": c["adding"] + adding + around,
+            "deep": smem_bytes / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
+            "summing": np.where(streams, 3.0 * stream, splits * split) * elements * size / ALONE_BYTES_PER_CYCLE,
+            "held": np.where(held > 0, held, np.inf),
+        }
+
+    def _ways(self, configs: Sequence[Config]) -> Iterator[tuple[float, ...]]:
+        """In which ways a kernel's configs share out the work, and what CTAs take of an SM: that depends on what they
+        do, not on how many there are to do it."""
+        taken: dict[tuple[bool, ...], tuple[int, int]] = {}
+        for config in configs:
+            split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
+            clustered, cooperative = config.clustered, config.cooperative_ctas
+            does = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
+            if does not in taken:
+                limits = cta_limits(config, self.dtype, self.info.arch)
+                taken[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
+            filled = filled_sms(config, self.info.sm_count)
+            yield split, stream, persistent, clustered, cooperative, filled, *taken[does]
+
+    def _kernel(self, config: Config) -> dict[str, float]:
+        """What a kernel is in whichever way it shares out the work; `held` for one CTA of those that share a tile."""
         tile_m, tile_n, tile_k = config.cta_tile
-        dtype, arch, size, sms = self.dtype, self.info.arch, self.dtype.size_bytes, self.info.sm_count
+        dtype, size = self.dtype, self.dtype.size_bytes
         cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config)
-        occupancy = max(1, min(cta_limits(config, dtype, arch).values()))
         values = config.typed
         inner, elements = k_innermost(values), tile_m * tile_n
-        split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
-        written = 3.0 if stream else (1 + split / config.cooperative_ctas if split > 1 else 0.0)
-        moved = (1.0 if config.clustered else written) * elements * size / ALONE_BYTES_PER_CYCLE
-        adding = ((CLUSTER_CYCLES if config.clustered else SPLIT_CYCLES) + moved) * (written > 0)
-        around = LAUNCH_CYCLES + 2 * FILL_CYCLES * (stream > 0) + PACK_CYCLES * any(config.packs)
         loaded = 2 * config.limbs or size  # bytes of an element in a tile
         lanes_a, lanes_b, held = streamed(values)
         kind: Any = type(config)
         return {
-            "family": family,
+            "family": _family_places()[config.family],
             "tile_m": tile_m,
             "tile_n": tile_n,
             "tile_k": tile_k,
             "elements": elements,
             "volume": elements * tile_k,
-            "steps": tile_k * split,
-            "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
+            "pace": tile_k / slices_of(values),  # steps of k one after another in a tile
             "threads": config.threads,
             "warps_of_cta": config.threads / 32,
-            "occupancy": occupancy,
-            "filled": filled_sms(config, sms),
-            "split": split,
-            "stream": stream,
-            "persistent": persistent,
-            "sharing": 0.0 if stream else persistent / split,
-            "streams": stream * sms,
-            "streaming": sms if stream else math.inf,  # SMs that have all tiles in equal parts
-            "mode": 2.0 * (stream > 0) + (split > 1) + 3.0 * (persistent > 1),
-            "parts": split + stream + persistent - 1,
-            "clustered": config.clustered,
-            "cooperative": config.cooperative_ctas,
             "smem_loads": cost.smem_loads,
             "passing": cost.smem_loads * size / SMEM_BYTES_PER_CYCLE,
             "overhead": cost.overhead,
             "adding": cost.slices_cycles,
-            "filling": cost.slices_cycles + adding + around,
             "ahead": cost.ahead,
             "waits": ARRIVAL_CYCLES / max(1, cost.ahead),
             "waited": cost.ahead > 0,
             "in_flight": cost.in_flight,
             "flying": config.threads * cost.in_flight * size or math.inf,
-            "deep": config.smem_bytes(dtype) / ((tile_m + tile_n) * tile_k * size),
             "work": math.log2(elements / config.threads),
             "reused": (1 / config.reuse[0] + 1 / config.reuse[1]) * loaded / L2_BYTES_PER_CYCLE,
-            "rate": cost.rate * fma_per_cycle(dtype, config, arch),
+            "rate": cost.rate * fma_per_cycle(dtype, config, self.info.arch),
             "issue": 0.0 if config.tensor_cores else cost.overhead / (32 * WARPS_PER_CYCLE),
             "tensor": config.tensor_cores,
             # How much longer a warp takes that is alone, and how many warps keep tensor cores busy.
             "lone": 1.0 if config.tensor_cores else 2.0,
             "starved": 4.0 * config.tensor_cores,
-            "summing": (3.0 * stream or (split > 1) * split) * elements * size / ALONE_BYTES_PER_CYCLE,
             "packs_a": config.packs[0],
             "packs_b": config.packs[1],
             "inner_a": inner[0],
@@ -190,6 +219,7 @@ class Table:
             "most_b": size if inner[1] == 0 and not config.packs[1] else 16,
             "copies_a": size / tile_n,
             "copies_b": size / tile_m,
+            "held": held,
             "limbs": config.limbs,
             "products": config.products,
             # Lanes side by side along k and across it, of what is streamed; else bytes of a tile's rows along k and
@@ -202,7 +232,6 @@ class Table:
             "deep_b": 0 if lanes_b else tile_k * size,
             "wide_a": 0 if lanes_a else tile_m * size,
             "wide_b": 0 if lanes_b else tile_n * size,
-            "held": split * held or math.inf,
         } | {name: _number(kind, name, values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
@@ -366,6 +395,22 @@ class Table:
 _PROBLEM_PLACES = np.array([_PLACES[name] for name in _PROBLEM])
 _PLAIN_PLACES = np.array([_PLACES[name] for name in _PLAIN])
 _LOGARITHM_PLACES = np.array([_PLACES[name] for name in _LOGARITHMS])
+
+
+@cache
+def _family_places() -> dict[str, int]:
+    return {name: place for place, name in enumerate(families())}
+
+
+def _but_for_split(config: Config) -> tuple[Any, ...]:
+    """The family and all groups of parameters but how the work is shared out."""
+    kind: Any = type(config)
+    return _reader(kind)(config)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
+    return attrgetter("__class__", *(field.name for field in dataclasses.fields(kind) if field.name != "split"))
 
 
 def _stored(problem: Problem) -> dict[str, tuple[int, int, bool]]:

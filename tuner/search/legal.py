@@ -105,21 +105,49 @@ class _Memory:
 
 
 def keeping(
-    rule: Rule[Any], problem: Problem, config: Config, arch: Arch, changes: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Of changes of the same parameters of a config those with which a rule holds. It is asked once for all that are
+    rules: Sequence[Rule[Any]], problem: Problem, config: Config, arch: Arch, changes: Sequence[dict[str, Any]]
+) -> Sequence[dict[str, Any]]:
+    """Of changes of the same parameters of a config those with which rules hold. Each is asked once for all that are
     alike in what it asks for."""
-    values, memory, found = config.typed, _Memory(rule), []
+    kind: Any = type(config)
+    changing, values = set(changes[0]), config.typed
     chosen = _Chosen(values)
-    traced = _traced(type(config), chosen)
-    for change in changes:
-        values.update(change)
-        verdict = memory.said.get(memory.key(values))
-        if verdict is None:
-            verdict = memory.ask(problem, arch, traced, chosen, {})
-        if verdict == _HOLDS:
-            found.append(change)
-    return found
+    traced = _traced(kind, chosen)
+    for group, _, names in _grouped(kind)[1]:
+        if changing.isdisjoint(names):  # to read it as it is takes less long
+            object.__setattr__(traced, group, getattr(config, group))
+    for rule in rules:
+        memory, found = _Memory(rule), list[dict[str, Any]]()
+        for change in changes:
+            values.update(change)
+            verdict = memory.said.get(memory.key(values))
+            if verdict is None:
+                verdict = memory.ask(problem, arch, traced, chosen, {})
+                if changing.isdisjoint(memory.names):  # all are alike
+                    found += changes if verdict == _HOLDS else ()
+                    break
+            if verdict == _HOLDS:
+                found.append(change)
+        changes = found
+    return changes
+
+
+def open_rules(
+    rules: Sequence[Rule[Any]], problem: Problem, kind: type[Config], arch: Arch, changes: Sequence[dict[str, Any]]
+) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
+    """Of values of a few parameters of a family those with which rules may hold, whatever the others are; and the rules
+    that ask for others."""
+    chosen = _Chosen({})
+    config, left = _traced(kind, chosen), list[Rule[Any]]()
+    for rule in rules:
+        said = list[bool | str]()
+        for change in changes:
+            chosen.values = change
+            said.append(_says(rule, problem, config, arch))
+        changes = [change for change, holds in zip(changes, said) if holds is not False]
+        if any(isinstance(each, str) for each in said):
+            left.append(rule)
+    return changes, left
 
 
 def may_hold(

@@ -204,12 +204,12 @@ def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]
         if edge is Edge.EXACT and not whole(problem, aimed):
             continue
         base = aimed if edge is aimed.edge else aimed.changed(edge=edge)
-        widths = _widths(kind, _widest(problem, base))
+        widths: Sequence[dict[str, int]] = _widths(kind, _widest(problem, base))
         fit, kept = base.changed(**widths[0]), 0
         for rule in itertools.cycle(rules):  # until all hold, one after another
             if rule.holds(problem, fit, arch):
                 kept += 1
-            elif widths := keeping(rule, problem, base, arch, widths):
+            elif widths := keeping([rule], problem, base, arch, widths):
                 fit, kept = base.changed(**widths[0]), 1
             else:
                 break

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
-from ...codegen.families import parse
+from ...codegen.families import family_named, parse
 from ...codegen.leaf import Edge, Mode
-from ...codegen.legality import rules_of, serves
+from ...codegen.legality import Rule, rules_of, serves
 from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
 from .features import FEATURES, Floats, Table, typical
+from .legal import keeping, open_rules
 from .policies import policy_of
 from .policies.ranked import both_sides
 
@@ -191,22 +192,20 @@ def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.I
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
         return both_sides(base)
-    # Counts that no measured variant had are left to searches.
+    ways, rules = _ways(base.family, served, arch)
+    kept = ((side, keeping(rules, served, side, arch, ways)) for side in both_sides(base))
+    return tuple([side.changed(**way) for side, ways in kept for way in ways])
+
+
+@cache
+def _ways(family: str, problem: Problem, arch: Arch) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
+    """Every way to share out work that a family has, but for counts that no measured variant had, which are left to
+    searches; and the rules that say which of them a kernel has."""
     known = {mode: [parts for parts in counts if parts not in LONG_SPLITS] for mode, counts in MODES.items()}
     ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in known.items() for parts in counts]
     ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in known[Mode.SPLIT_K]]
-    every = (
-        side.changed(mode=mode, parts=parts, reduce=reduce) for side in both_sides(base) for mode, parts, reduce in ways
-    )
-    found, rules = list[Config](), list(rules_of(base))
-    for config in every:
-        broken = next((rule for rule in rules if not rule.holds(served, config, arch)), None)
-        if broken is None:
-            found.append(config)
-        else:  # what one breaks the next mostly breaks too: asked first
-            rules.remove(broken)
-            rules.insert(0, broken)
-    return tuple(found)
+    kind = family_named(family)
+    return open_rules(rules_of(kind), problem, kind, arch, [dict(zip(_SHARED_OUT, way)) for way in ways])
 
 
 def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple[Config, ...]:

@@ -25,6 +25,12 @@ def k_innermost(values: Mapping[str, Any]) -> tuple[int, int]:
     return (1 if values["k_inner_a"] else absent, 1 if values["k_inner_b"] else absent)
 
 
+def slices_of(values: Mapping[str, Any]) -> int:
+    """By the same, groups of warps that share out the k of each tile."""
+    found: int = values.get("slices", 1)
+    return found
+
+
 def streamed(values: Mapping[str, Any]) -> tuple[int, int, int]:
     """By the same, lanes of a warp that share out k of an operand that is read straight from memory, where it is A and
     where it is B, else 0: they read side by side where k is innermost, as the other lanes do where it is not. And steps
