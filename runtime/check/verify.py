@@ -3,7 +3,6 @@ reference on whatever array library the device has."""
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -162,35 +161,14 @@ class Verifier:
         return gamma(max(k + 2, NORMWISE_ROUNDINGS), u)
 
 
-def compile_operations(device: Device, problem: Problem) -> None:
-    """Have the array library compile what checks of such problems need: it compiles each operation when it first meets
-    it, one after another in a thread, which takes seconds where it never met any. Raises LaunchError."""
+def compile_check(device: Device, problem: Problem) -> None:
+    """Have the array library compile what comparing with a reference takes, which it does when it first meets each
+    operation. Raises LaunchError."""
     few = replace(problem, m=3, n=5, k=7)
-    xp, kind = device.xp, problem.dtype.numpy_name
-
-    def compare() -> None:
-        nothing = xp.zeros((few.m, few.n))
+    with device.entered():
+        nothing = device.xp.zeros((few.m, few.n))
         reference = _Reference(slice(None), slice(None), nothing, nothing, nothing)
         Verifier(device, few, reference=[reference]).check(lambda a, b, c, alpha, beta: None)
-
-    def multiply() -> None:
-        product(xp, few, xp.ones(few.stored_a, kind), xp.ones(few.stored_b, kind), None, None)
-
-    # What takes longest in the product of doubles, for whichever thread comes first.
-    parts: list[Callable[[], object]] = [
-        lambda: _slices(xp, xp.ones((few.m, few.k)), 20, axis=1),
-        lambda: _slices(xp, xp.ones((few.k, few.n)), 20, axis=0),
-        lambda: _fused(xp).added(*(xp.ones((few.m, few.n)) for _ in range(3))),
-    ]
-
-    def entered(run: Callable[[], object]) -> None:
-        with device.entered():
-            run()
-
-    tasks = [compare, multiply, *(parts if problem.dtype is DType.DOUBLE else ())]
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        for _ in pool.map(entered, tasks):
-            pass
 
 
 def _edges(size: int) -> NDArray[np.int64]:
