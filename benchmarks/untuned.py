@@ -4,6 +4,7 @@
     python benchmarks/untuned.py --part first-use                some 3 s a shape: 3 minutes
     python benchmarks/untuned.py --part tune --seconds 540       some 27 s a shape: 2 such runs
     python benchmarks/untuned.py --part none                     the summary alone
+    python benchmarks/untuned.py --part first-use --found before.json --output new.json
 
 60 shapes are drawn by SEED, log-uniform, both types and nn, nt and tn in turn, none within 15% in every dimension of a
 shape of the data set or of one with a record that ships, whatever the order of its sizes; the first 30 are tuned. A run
@@ -12,7 +13,8 @@ when it is done. With several GPUs, a process for each takes its `--share` of th
 is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew, all that was found
 before included, so that the times of a row are of one contest. First use and tuning begin with an empty store, first
 use with an empty compile cache as well. The file belongs to one ranker: it has to be begun again after another one was
-fitted. Times above are those of an H200 with 16 processors.
+fitted. With `--found` what tuning found by a file of before is timed anew with the rest, which tells in a third of the
+time how good another fit is. Times above are those of an H200 with 16 processors.
 """
 
 import argparse
@@ -117,6 +119,19 @@ class Results:
             self.document |= {"summary": found, "rows": rows}
             write_whole(self.path, (json.dumps(self.document, indent=1) + "\n").encode())
         return found
+
+    def take_tuned(self, path: Path) -> None:
+        """What tuning found by another file, to be timed anew, and that it is from there."""
+        other: Row = json.loads(path.read_text())
+        for key in ("seed", "device"):
+            if other[key] != self.document[key]:
+                raise SystemExit(f"{path} is of another {key}: what tuning found there says nothing here")
+        self.document["tuned_by"] = {key: other[key] for key in ("ranker", "date")}
+        for row in other["rows"]:
+            found = {name: row[name] for name in ("tuned", "tune_s", "tune_trials") if name in row}
+            own = self.own.get(self.problem_of(row))
+            if own is not None and "tuned" not in own:
+                own |= found
 
     @staticmethod
     def problem_of(row: Row) -> Problem:
@@ -282,11 +297,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--effort", choices=tuple(EFFORTS), default="normal", help="of tuning")
     parser.add_argument("--tune-seconds", type=float, help="of tuning a shape, in place of the effort's")
     parser.add_argument("--contest-seconds", type=float, default=CONTEST_SECONDS, help="of timing side by side (1)")
+    parser.add_argument("--found", type=Path, metavar="FILE", help="of before, whose tuned kernels are timed anew")
     parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
     device = open_device(choose(options.device).info)
     head = head_of(device, effort=options.effort)
     results = Results(options.output, head, drawn(options.count, options.largest), summary_of, options.share)
+    if options.found:
+        results.take_tuned(options.found)
     if options.part != "none":
         for problem in results.problems[:2]:  # what is read once for each type is not the first shape's
             Store(Path("no-such-folder").absolute()).lookup(device.info, problem, nearest)

@@ -203,6 +203,16 @@ def test_parts_fill_rows_and_a_file_is_continued(
     monkeypatch.setattr(untuned, "ranker_digest", lambda: "another")
     with pytest.raises(SystemExit, match="of another ranker: begin a new file"):
         measure("predict")
+    # What tuning found by that file is timed anew by another ranker.
+    before = tmp_path / "before.json"
+    file.rename(before)
+    again, _ = measure("predict", "--found", str(before))
+    assert (again["tuned"], again["tune_trials"]) == (one["tuned"], one["tune_trials"])
+    assert 0 < again["tuned_us"] != one["tuned_us"]
+    assert json.loads(file.read_text())["tuned_by"]["ranker"] == json.loads(before.read_text())["ranker"]
+    before.write_text(json.dumps(json.loads(before.read_text()) | {"device": "another"}))
+    with pytest.raises(SystemExit, match="of another device: what tuning found there says nothing here"):
+        measure("predict", "--found", str(before))
 
 
 def test_two_processes_fill_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
