@@ -324,7 +324,8 @@ def main() -> None:
             found = {name: np.concatenate(values) for name, values in parts.items()}
             print("\n".join([key, *itertools.starmap(told, found.items())]), flush=True)
             sure = found["look-up, measured"] if len(found["look-up, measured"]) else found["look-up's first measured"]
-            regret[key] = float(np.quantile(sure, 0.9))
+            if len(sure):
+                regret[key] = float(np.quantile(sure, 0.9))
         if not (options.judge or options.unseen):
             trees = fit(tuned)
             document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
