@@ -182,10 +182,8 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     place = {base: i for i, base in enumerate(bases)}
     rows = [config for base in bases for config in shared_out(base, dtype, arch, accuracy)]
     owner = np.array([place[plain(config)] for config in rows])
-    tables, predict = (
-        {each.info: Table(rows, dtype, each.info) for each in _of_devices(tuned)},
-        trees_of(trees["ranking"]),
-    )
+    tables = {each.info: Table(rows, dtype, each.info) for each in _of_devices(tuned)}
+    predict = trees_of(trees["ranking"])
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
         chosen, features = tables[each.info].likeliest(each.problem, GUESSED)
@@ -299,11 +297,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="folders of packed files, or files of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
-    parser.add_argument("--unseen", metavar="KEY", help="judge for this device by the data of the others; not written")
+    parser.add_argument(
+        "--unseen", metavar="KEY", choices=KNOWN, help="judge for this device by the data of the others; not written"
+    )
     parser.add_argument("--choices", type=Path, help="file for what a look-up takes for problems that were left out")
-    parser.add_argument("--device", default="nvidia-h200", help="on which it does, by its key (nvidia-h200)")
+    parser.add_argument(
+        "--device",
+        metavar="KEY",
+        choices=KNOWN,
+        default="nvidia-h200",
+        help="on which it does, by its key (nvidia-h200)",
+    )
     options = parser.parse_args()
     everything = [Tuned.of(each) for each in with_others([each for path in options.data for each in read(path)])]
+    if options.unseen and options.unseen not in {each.info.key for each in everything}:
+        parser.error(f"argument --unseen: nothing was measured on {options.unseen}: give its data set as well")
     document = json.loads(RANKER.read_text())  # what there are no data of stays
     lines = list[str]()
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):

@@ -13,7 +13,7 @@ when it is done. With several GPUs, a process for each takes its `--share` of th
 is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew, all that was found
 before included, so that the times of a row are of one contest. First use and tuning begin with an empty store, first
 use with an empty compile cache as well. The file belongs to one ranker: it has to be begun again after another one was
-fitted. With `--found` what tuning found by a file of before is timed anew with the rest, which tells in a third of the
+fitted. With `--found` what tuning found in an earlier file is timed anew with the rest, which tells in a third of the
 time how good another fit is. Times above are those of an H200 with 16 processors.
 """
 
@@ -297,7 +297,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--effort", choices=tuple(EFFORTS), default="normal", help="of tuning")
     parser.add_argument("--tune-seconds", type=float, help="of tuning a shape, in place of the effort's")
     parser.add_argument("--contest-seconds", type=float, default=CONTEST_SECONDS, help="of timing side by side (1)")
-    parser.add_argument("--found", type=Path, metavar="FILE", help="of before, whose tuned kernels are timed anew")
+    parser.add_argument(
+        "--found", type=Path, metavar="FILE", help="results of an earlier ranker, whose tuned kernels are timed anew"
+    )
     parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
     device = open_device(choose(options.device).info)

@@ -128,6 +128,20 @@ def test_a_device_is_judged_by_the_data_of_the_others(
     assert f"\n{DEVICES[0]}\n" not in out
 
 
+@pytest.mark.parametrize(("given", "message"), [
+    (["--unseen", "nvidia-h20"], "argument --unseen: invalid choice: 'nvidia-h20'"),
+    (["--device", "nvidia-h20"], "argument --device: invalid choice: 'nvidia-h20'"),
+    (["--unseen", "nvidia-h100-pcie"], "nothing was measured on nvidia-h100-pcie: give its data set as well"),
+])  # fmt: skip
+def test_a_device_that_is_not_known(
+    given: list[str], message: str, fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit):
+        run(fitting, monkeypatch, *files, *given)
+    assert message in capsys.readouterr().err
+
+
 def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: ModuleType, files: list[str]) -> None:
     everything = [fitting.Tuned.of(each) for path in files for each in __import__("trials").read(Path(path))]
     trees = fitting.fit(everything)

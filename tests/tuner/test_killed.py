@@ -32,7 +32,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    ("shapes", "trials", "kills"), [(3, 4, 2), pytest.param(10, 6, 8, marks=pytest.mark.slow)], ids=["few", "ten"]
+    ("shapes", "trials", "kills"), [(3, 4, 2), pytest.param(14, 6, 8, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_at_most_one_variant_a_kill_is_measured_twice(tmp_path: Path, shapes: int, trials: int, kills: int) -> None:
     log, chance = tmp_path / "log", random.Random(shapes)
@@ -40,7 +40,6 @@ def test_at_most_one_variant_a_kill_is_measured_twice(tmp_path: Path, shapes: in
     listed = [word for size in range(8, 8 + shapes) for word in ("--shape", str(size))]
     budget = ["--trials", str(trials), "--seconds", "60", "--device", "host", "--store", str(tmp_path / "store")]
     command = [sys.executable, "-c", NOTING.format(log=str(log)), "tune", *listed, *budget]
-    killed = 0
     for _ in range(kills):
         before = len(log.read_text().splitlines())
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -48,13 +47,12 @@ def test_at_most_one_variant_a_kill_is_measured_twice(tmp_path: Path, shapes: in
         while len(log.read_text().splitlines()) < wanted and process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
         time.sleep(chance.random() * 0.2)
-        process.kill()  # nothing, where it is done by now
-        killed += process.wait() == -signal.SIGKILL
-    assert killed > kills / 2
+        process.kill()
+        assert process.wait() == -signal.SIGKILL  # it had work left
     last = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert last.returncode == 0, last.stderr
     assert last.stderr == ""
     measured = Counter(log.read_text().splitlines())
     assert len(measured) >= shapes
-    assert sum(measured.values()) - len(measured) <= killed
+    assert sum(measured.values()) - len(measured) <= kills
     assert len(Store(tmp_path / "store").layers()[0]) == shapes
