@@ -213,7 +213,7 @@ def product(
     xp: Any, problem: Problem, a: Any, b: Any, rows: NDArray[np.int64] | None, cols: NDArray[np.int64] | None
 ) -> _Reference:
     """The reference of op(a) op(b) on some rows or some columns, None for all; a and b as stored, arrays of xp of the
-    problem's dtype.
+    problem's dtype, all of whose elements are within -1 and 1, as `place` draws them.
 
     Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
     2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
@@ -230,12 +230,12 @@ def product(
     if problem.dtype is DType.FLOAT or problem.k == 0:
         high = op_a @ op_b
         return _Reference(at_rows, at_cols, high, xp.zeros_like(high), magnitude)
-    bits = (53 - math.ceil(math.log2(problem.k))) // 2
-    a1, a2, a3 = _slices(xp, op_a, bits, axis=1)
-    b1, b2, b3 = _slices(xp, op_b, bits, axis=0)
-    high, low, added = a1 @ b1, xp.zeros_like(magnitude), _fused(xp).added
+    fused, bits = _fused(xp), (53 - math.ceil(math.log2(problem.k))) // 2
+    anchors = 2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)
+    (a1, a2, a3), (b1, b2, b3) = (fused.sliced(each, *anchors) for each in (op_a, op_b))
+    high, low = a1 @ b1, xp.zeros_like(magnitude)
     for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, op_b)):
-        high, low = added(high, low, one @ other)
+        high, low = fused.added(high, low, one @ other)
     return _Reference(at_rows, at_cols, high, low, magnitude)
 
 
@@ -255,9 +255,8 @@ class _Fused:
     """Errors over their bounds, element by element."""
     added: Callable[..., Any]
     """Numbers in two parts with one more added."""
-    cut: Callable[..., Any]
-    """A matrix without so many of its lowest bits, counted from the largest absolute values along an axis, and the
-    rest."""
+    sliced: Callable[..., Any]
+    """The highest bits of a matrix, the next ones and the rest, which add up to it."""
 
 
 @cache
@@ -278,28 +277,12 @@ def _fused(xp: Any) -> _Fused:
         total, lost = two_sum(high, term)
         return total, low + lost
 
-    def cut(matrix: Any, largest: Any, bits: float) -> tuple[Any, Any]:
+    def sliced(matrix: Any, coarse: float, fine: float) -> tuple[Any, Any, Any]:
         # Adding and taking away a large power of two rounds to a multiple of a small one.
-        anchor = xp.power(2.0, xp.ceil(xp.log2(xp.maximum(largest, 2.0**-900))) + bits)
-        head = (matrix + anchor) - anchor
-        return head, matrix - head
+        first = (matrix + coarse) - coarse
+        rest = matrix - first
+        second = (rest + fine) - fine
+        return first, second, rest - second
 
     fuse = getattr(xp, "fuse", lambda function: function)
-    return _Fused(*map(fuse, (ratio, added, cut)))
-
-
-def _slices(xp: Any, matrix: Any, bits: int, axis: int) -> tuple[Any, Any, Any]:
-    """Two slices of `bits` bits each, counted from the largest element along the axis, and the rest."""
-    cut = _fused(xp).cut
-    first, rest = cut(matrix, _largest(xp, abs(matrix), axis), 53.0 - bits)
-    second, rest = cut(rest, _largest(xp, abs(rest), axis), 53.0 - bits)
-    return first, second, rest
-
-
-def _largest(xp: Any, matrix: Any, axis: int) -> Any:
-    """The largest elements along the axis, which stays, of length 1. By halves: CuPy would compile a reduction."""
-    while (length := matrix.shape[axis]) > 1:
-        half = (length + 1) // 2
-        first, last = (slice(half), slice(-half, None))
-        matrix = xp.maximum(matrix[:, first], matrix[:, last]) if axis else xp.maximum(matrix[first], matrix[last])
-    return matrix
+    return _Fused(*map(fuse, (ratio, added, sliced)))

@@ -178,7 +178,8 @@ def test_what_comparing_takes_is_compiled_without_a_reference(
 @pytest.mark.parametrize("k", [1, 2, 3, 31, 700])
 def test_double_reference_is_exact_far_below_the_bound(k: int) -> None:
     rng = np.random.default_rng(k)
-    a, b = rng.normal(size=(3, k)) * 10.0 ** rng.integers(-3, 4, (3, 1)), rng.normal(size=(k, 4))
+    a, b = rng.uniform(-1, 1, (3, k)), rng.uniform(-1, 1, (k, 4))
+    a[0, 0], b[0, 0] = 1e-6, -1.0
     problem = Problem(3, 4, k, DType.DOUBLE)
     found = product(np, problem, a, b, None, None)
     for row in range(3):
