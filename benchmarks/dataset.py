@@ -27,7 +27,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,8 +57,8 @@ from tilewright.tuner.tune import tune
 from trials import EDGES, Trials, line_of, looked_up, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
-"""Of a problem, and of one that need not be `ieee`, whose kernels take a second to compile and whose `ieee` kernels are
-tried where the same problem is."""
+"""Of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a second to
+compile and whose `ieee` kernels are tried where the same problem is."""
 POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
 """Of these such shares are kernels of the pool, the best by the model of the device, and kernels of the pool with any
 way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the model does
@@ -92,10 +92,16 @@ def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     return looked_up(ranker, problem, info) if ranker else []
 
 
-def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
+def of_families(expected: Sequence[Config]) -> Iterator[Config]:
+    """The first of each family."""
+    for name in families():
+        yield from itertools.islice((config for config in expected if config.family == name), OF_FAMILY)
+
+
+def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
     """What is tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
-    trials = TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS
+    trials = trials or (TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS)
     most_pooled, guessed, far = (round(share * trials) for share in (POOLED, GUESSED, FAR))
 
     def likely(config: Config) -> float:
@@ -115,7 +121,9 @@ def variants(problem: Problem, info: DeviceInfo) -> list[Config]:
     estimates = {config: estimate_us(problem, config, info) for config in found.configs}
     limit = NEAR * min(estimates.values())
     near = [config for config, us in estimates.items() if us <= limit]
-    chosen = dict.fromkeys([*choices(problem, info)[:CHOICES], *sorted(pooled, key=likely)[: most_pooled - CHOICES]])
+    expected = choices(problem, info)
+    chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected)])
+    chosen |= dict.fromkeys(sorted(pooled, key=likely)[: max(0, most_pooled - len(chosen))])
     chosen |= dict.fromkeys(
         itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), guessed)
     )
@@ -137,6 +145,8 @@ class Job:
     """On another device."""
     told: Sequence[Config] | None = None
     """What a look-up would take, where that was told."""
+    trials: int | None = None
+    """Variants at most, as told, of a problem of which nothing was measured."""
 
 
 def variants_of(job: Job) -> list[Config]:
@@ -145,18 +155,17 @@ def variants_of(job: Job) -> list[Config]:
     last."""
     problem, info, known = job.problem, job.info, job.known
     if not known:
-        return variants(problem, info)
+        return variants(problem, info, job.trials)
     expected = choices(problem, info) if job.told is None else job.told
-    of_family = [[config for config in expected if config.family == name][:OF_FAMILY] for name in families()]
     guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:
         others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
-        chosen = *known[:FASTEST], *expected[:CHOICES], *itertools.chain(*of_family), *guesses[: GUESSES // 2], *others
+        chosen = *known[:FASTEST], *expected[:CHOICES], *of_families(expected), *guesses[: GUESSES // 2], *others
         return list(dict.fromkeys(chosen))
     near = [config for config in around(known[0], problem, info) if config not in known]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
-    chosen = *expected[:CHOICES], *itertools.chain(*of_family), *guesses, *near[:BESIDE], *others
+    chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others
     return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
 
 
@@ -220,6 +229,7 @@ def measure(
     processes: int,
     accuracy: Grade = Grade.IEEE,
     share: slice = slice(None),
+    trials: int | None = None,
 ) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
     whose choices are measured, those of the file `chosen` where it is given."""
@@ -231,7 +241,7 @@ def measure(
     left = [
         Job(each, info, known[each].fastest, known[each].device_key != info.key, told.get(each))
         if again
-        else Job(each, info)
+        else Job(each, info, trials=trials)
         for each in asked
         if (each in known) is again
     ]
@@ -292,6 +302,11 @@ def main() -> None:
     command.add_argument(
         "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
     )
+    command.add_argument(
+        "--trials",
+        type=int,
+        help=f"variants of a new problem at most ({TRIALS}; {GRADED_TRIALS} if it need not be ieee)",
+    )
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
@@ -311,7 +326,7 @@ def main() -> None:
         processes, share = options.processes, options.share
         chosen = Path(options.choices) if isinstance(options.choices, str) else None
         again = options.choices is not None
-        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share)
+        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share, options.trials)
     elif options.command == "search":
         search(options.file, options.trials, options.seconds, options.share)
     else:

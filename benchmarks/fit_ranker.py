@@ -25,7 +25,7 @@ import catboost
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
-from tilewright.codegen.problem import Grade, Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
@@ -46,8 +46,8 @@ from trials import EDGES, Trials, chosen_line, looked_up, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
-PORTFOLIO = 320
-"""Kernels of each type, ways to share out the work not counted."""
+PORTFOLIO = {DType.FLOAT: 480, DType.DOUBLE: 320}
+"""Kernels of each type, ways to share out the work not counted; those for float have more parameters."""
 GUESSED = 750
 """Rows, those that the model of the device puts first, of which it is expected how they do where that was not
 measured."""
@@ -55,7 +55,7 @@ GOOD = 1.05
 """Of kernels that came so near the best of a problem."""
 LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
-RANKING = 600, 6, 0.1
+RANKING = 1200, 6, 0.2
 """Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
 LEVEL = 200, 4, 0.1
 """The same of what says how long a choice takes."""
@@ -198,7 +198,7 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
         costs[list(seen), column] = list(seen.values())
     costs = np.clip(costs, 0.0, HOPELESS)
     best, found = np.full(len(tuned), HOPELESS), list[int]()
-    while len(found) < min(PORTFOLIO, len(bases)):
+    while len(found) < min(PORTFOLIO[dtype], len(bases)):
         gains = (best - costs).clip(0).mean(axis=1)
         gains[found] = -1.0
         first = int(gains.argmax())

@@ -27,7 +27,9 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
     shapes = [*_at_first(random.Random(SEED)), *_small(random.Random(SEED + 5))]
     shapes += [*_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4))]
-    return [Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes]
+    shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7))]
+    found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
+    return list(dict.fromkeys(found))  # a shape may be drawn twice
 
 
 def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -56,8 +58,7 @@ def _small(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Kinds that look-ups were worst at: large with rows that are not aligned, and hardly any k. None is near a shape
-    that `untuned.py` times."""
+    """Kinds that look-ups were worst at: large with rows that are not aligned, and hardly any k."""
     for shape in _drawn(rng, 24, (192, 8192), (192, 8192), (192, 16384), FEWEST_STEPS):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
     for shape in _drawn(rng, 8, (512, 8192), (512, 8192), (1, 8)):
@@ -65,12 +66,33 @@ def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def _last(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """And again: narrow ones, and more with hardly any k or of middle and large sizes. None is near a shape
-    that `untuned.py` times."""
+    """And again: narrow ones, and more with hardly any k or of middle and large sizes."""
     narrow, wide = (1, 16), (64, 16384)
     shapes = [*_drawn(rng, 12, narrow, wide, wide), *_drawn(rng, 12, wide, narrow, wide)]
     shapes += [*_drawn(rng, 8, (256, 8192), (256, 8192), (1, 8)), *_drawn(rng, 16, *[(64, 8192)] * 3, MIDDLE_STEPS)]
     return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
+
+
+def _twice_as_many(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Shapes of all kinds, and those that look-ups were worst at since: hardly any k, one to four rows or columns, a
+    long k with some hundred columns, and a large C with some steps of k."""
+    everything, few, wide = (1, 16384), (1, 4), (64, 16384)
+    shapes = _drawn(rng, 120, everything, everything, everything)
+    worst = [*_drawn(rng, 16, (64, 8192), (64, 8192), (1, 3))]
+    worst += [*_drawn(rng, 12, few, wide, wide), *_drawn(rng, 12, wide, few, wide)]
+    worst += [*_drawn(rng, 14, (1000, 20_000), (96, 400), (4000, 20_000))]
+    worst += [*_drawn(rng, 10, (96, 400), (1000, 20_000), (4000, 20_000))]
+    worst += [*_drawn(rng, 16, (512, 8192), (512, 8192), (24, 96))]
+    rng.shuffle(worst)
+    for one, two, three, bad in zip(shapes, shapes, shapes, worst):  # some of both in any first part
+        for shape in one, two, three, bad, bad:
+            yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+
+
+def _any(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """As `untuned.py` draws those that it times."""
+    for shape in _drawn(rng, 120, *[(1, 16384)] * 3):
+        yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
 def _size(rng: random.Random, low: float, high: float) -> int:

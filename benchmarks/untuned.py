@@ -9,12 +9,13 @@
 60 shapes are drawn by SEED, log-uniform, both types and nn, nt and tn in turn, none within 15% in every dimension of a
 shape of the data set or of one with a record that ships, whatever the order of its sizes; the first 30 are tuned. A run
 goes on with the file that it finds and ends when the next shape would take it past `--seconds`; each shape is written
-when it is done. With several GPUs, a process for each takes its `--share` of the shapes and writes the same file. What
-is known of a shape is timed side by side, in rounds, on rotated inputs: each part times it anew, all that was found
-before included, so that the times of a row are of one contest. First use and tuning begin with an empty store, first
-use with an empty compile cache as well. The file belongs to one ranker: it has to be begun again after another one was
-fitted. With `--found` what tuning found in an earlier file is timed anew with the rest, which tells in a third of the
-time how good another fit is. Times above are those of an H200 with 16 processors.
+when it is done, and where a part fails, as `failed`, why. With several GPUs, a process for each takes its `--share` of
+the shapes and writes the same file. What is known of a shape is timed side by side, in rounds, on rotated inputs: each
+part times it anew, all that was found before included, so that the times of a row are of one contest. First use and
+tuning begin with an empty store, first use with an empty compile cache as well. The file belongs to one ranker: it has
+to be begun again after another one was fitted. With `--found` what tuning found in an earlier file is timed anew with
+the rest, which tells in a third of the time how good another fit is. Times above are those of an H200 with 16
+processors.
 """
 
 import argparse
@@ -53,7 +54,7 @@ from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.search.ranker import ranker_digest
 from tilewright.tuner.tune import tune
 
-SEED = 20261124
+SEED = 20261125
 COUNT, TUNED, LARGEST = 60, 30, 16384
 NEAR = 1.15
 TRANS = "nn", "nt", "tn"
@@ -185,7 +186,7 @@ def measure_row(device: Device, problem: Problem, row: Row, seconds: float) -> N
 
 def first_used(device: Device, problem: Problem) -> Row:
     """What first use keeps, and the seconds until the kernel is ready."""
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:  # a late compiler may still write there
         before = os.environ.get(CACHE_VARIABLE)
         os.environ[CACHE_VARIABLE] = f"{empty}/cache"
         try:
@@ -272,13 +273,19 @@ def steps_of(results: Results, device: Device, options: argparse.Namespace) -> I
             continue
 
         def step(problem: Problem = problem, row: Row = row) -> None:
-            if options.part == "first-use" and "first_use" not in row:
-                row |= first_used(device, problem)
-            if options.part == "tune" and "tuned" not in row:
-                row |= tuned(device, problem, options.effort, options.tune_seconds)
+            failed = {part: text for part, text in row.pop("failed", {}).items() if part != options.part}
             try:
+                if options.part == "first-use" and "first_use" not in row:
+                    row |= first_used(device, problem)
+                if options.part == "tune" and "tuned" not in row:
+                    row |= tuned(device, problem, options.effort, options.tune_seconds)
                 measure_row(device, problem, row, options.contest_seconds)
+            except Exception as error:
+                failed[options.part] = f"{type(error).__name__}: {error}"
+                raise
             finally:
+                if failed:
+                    row["failed"] = failed
                 results.save()
 
         yield str(problem), step

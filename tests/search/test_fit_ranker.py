@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search.nearest import fitted, predictions
@@ -35,7 +35,7 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     ranker.write_text(json.dumps({"double": {"portfolio": ["kept"]}}))
     values = shipped()["float"]
     trees = {"ranking": values["ranking"], "level": values["level"]}
-    changed = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": 12, "fit": lambda tuned: trees}
+    changed = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "fit": lambda tuned: trees}
     for name, value in changed.items():
         monkeypatch.setattr(found, name, value)
     return found
@@ -147,7 +147,7 @@ def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: Module
     trees = fitting.fit(everything)
     costs = []
     for size in (1, 3, 5):
-        fitting.PORTFOLIO = size
+        fitting.PORTFOLIO = {DType.FLOAT: size}
         kept = set(fitting.portfolio_of(everything, trees))
         assert len(kept) == size
         costs.append(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 from argparse import ArgumentTypeError
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 import tilewright
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import default_config, parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.settings import CACHE_VARIABLE
@@ -45,11 +46,29 @@ def test_shapes_are_new_and_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not untuned.near((100, 2000, 33), (100, 2000, 39))
 
 
-def test_every_shape_of_the_data_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_of_the_data_sets_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = script("dataset", monkeypatch)
-    shapes = {problem.shape for problem in dataset.problems()}
+    problems = dataset.problems()
+    assert len(set(problems)) == len(problems)
     packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
-    assert {next(packed).problem.shape for _ in range(3)} <= shapes
+    assert {next(packed).problem for _ in range(3)} <= set(problems)
+    with tarfile.open(FOLDER / "results/nvidia-h100-80gb-hbm3/dataset/double.tar.xz") as archive:
+        names = {name.removesuffix(".t4.json").removesuffix(".json") for name in archive.getnames()} - {"vendor"}
+    assert names == {f"{each.shape}-{each.trans}" for each in problems if each.dtype is DType.DOUBLE}
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_of_a_new_problem_so_many_are_tried_as_is_told(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = script("dataset", monkeypatch)
+    problem, info = Problem.parse("700x30x800", dtype, "nt"), KNOWN["nvidia-h100-80gb-hbm3"]
+    found, expected = dataset.variants_of(dataset.Job(problem, info, trials=40)), dataset.choices(problem, info)
+    assert len(found) == len(set(found)) == 40
+    assert found[: dataset.CHOICES] == expected[: dataset.CHOICES]
+    for family in {config.family for config in expected}:
+        of_family = [config for config in expected if config.family == family]
+        assert set(of_family[: dataset.OF_FAMILY]) <= set(found)
+    assert not set(found) <= set(expected)  # what look-ups know is not all
+    assert len(dataset.variants_of(dataset.Job(problem, info))) == dataset.TRIALS
 
 
 def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
@@ -59,10 +78,13 @@ def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
         document = json.loads(path.read_text())
         if document["ranker"] == ranker_digest():
             today.append(document["device"])
-            for row in document["rows"]:
+            told = [row for row in document["rows"] if "predicted" in row]
+            for row in told:
                 problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
                 assert str(store.lookup(KNOWN[document["device"]], problem, nearest).config) == row["predicted"]
             assert len(document["rows"]) == 60
+            assert len(told) >= 59
+            assert all("failed" in row for row in document["rows"] if row not in told)
     assert today
 
 
@@ -215,6 +237,28 @@ def test_parts_fill_rows_and_a_file_is_continued(
     before.write_text(json.dumps(json.loads(before.read_text()) | {"device": "another"}))
     with pytest.raises(SystemExit, match="of another device: what tuning found there says nothing here"):
         measure("predict", "--found", str(before))
+
+
+@pytest.mark.slow
+def test_a_part_that_fails_says_so_in_its_row_until_it_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    untuned, file = script("untuned", monkeypatch), tmp_path / "untuned.json"
+
+    def measure(part: str) -> dict[str, Any]:
+        untuned.main(["--part", part, "--output", str(file), "--count", "1", *SMALL])
+        (row,) = json.loads(file.read_text())["rows"]
+        assert isinstance(row, dict)
+        return row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(untuned, "first_used", lambda *given: 1 / 0)
+        failed = {"first-use": "ZeroDivisionError: division by zero"}
+        assert measure("first-use") == untuned._sizes(untuned.drawn(1, 48)[0]) | {"failed": failed}
+    row = measure("predict")
+    assert row["predicted_us"] > 0
+    assert row["failed"] == failed
+    row = measure("first-use")
+    assert row["first_use_us"] > 0
+    assert "failed" not in row
 
 
 def test_two_processes_fill_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

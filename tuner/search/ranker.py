@@ -34,8 +34,8 @@ from .policies.ranked import both_sides
 
 MODELLED = 400
 """The trees rank so many configs: those that the model of the device puts first."""
-FIRST_TREES, KEPT = 120, 80
-"""The first trees, which say most, rank all of these; the others only so many of the best, in half the time."""
+STAGES = (0, MODELLED), (120, 80), (600, 24)
+"""The first trees, which say most, rank all of these; those from a number on only so many of the best."""
 _SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Whole, as a kernel of the portfolio has it."""
 LEAF = 1e-4
@@ -106,8 +106,9 @@ class Ranker:
         each device that was measured."""
         self.trees = trees_of(values["ranking"])
         """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
-        first, others = values["ranking"][:FIRST_TREES], values["ranking"][FIRST_TREES:]
-        self._first, self._others = trees_of(first), trees_of(others) if others else None
+        ends = [begin for begin, _ in STAGES[1:]] + [len(values["ranking"])]
+        parts = [(values["ranking"][begin:end], most) for (begin, most), end in zip(STAGES, ends)]
+        self._stages = [(trees_of(part), most) for part, most in parts if part]
         self.level = trees_of(values["level"])
         """For log(time of the first choice / least time) of a product."""
         self._tables: dict[DeviceInfo, Table | None] = {}
@@ -155,15 +156,17 @@ class Ranker:
         return (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
 
     def _order(self, features: Floats) -> tuple[NDArray[np.intp], Floats]:
-        """The rows of features, the most promising first, and for each what `trees` says; of what is not among the
-        first by the first trees, what these say, counted from the last of the others."""
-        behind = self._first(features)
-        order = behind.argsort(kind="stable")
-        kept, left = order[:KEPT], order[KEPT:]
-        whole = behind[kept] + (self._others(features[kept]) if self._others else 0.0)
-        again = whole.argsort(kind="stable")
-        rest = whole[again[-1]] + (behind[left] - behind[kept[-1]])
-        return np.concatenate((kept[again], left)), np.concatenate((whole[again], rest))
+        """The rows of features, the most promising first, and for each what `trees` says; of those that only some of
+        them were asked about what these say, counted from the last of the others."""
+        order, behind = np.arange(len(features)), np.zeros(len(features))
+        for trees, most in self._stages:
+            kept, left = order[:most], order[most:]
+            last = behind[kept[-1]]
+            behind[kept] += trees(features[kept])
+            kept = kept[behind[kept].argsort(kind="stable")]
+            behind[left] += behind[kept[-1]] - last
+            order = np.concatenate((kept, left))
+        return order, behind[order]
 
 
 def plain(config: Config) -> Config:
