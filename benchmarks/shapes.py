@@ -83,7 +83,7 @@ def _twice_as_many(rng: random.Random) -> Iterator[tuple[str, str]]:
     worst += [*_drawn(rng, 14, (1000, 20_000), (96, 400), (4000, 20_000))]
     worst += [*_drawn(rng, 10, (96, 400), (1000, 20_000), (4000, 20_000))]
     worst += [*_drawn(rng, 16, (512, 8192), (512, 8192), (24, 96))]
-    rng.shuffle(worst)
+    rng.shuffle(worst)  # half of them are taken, each with two pairs of transposes
     for one, two, three, bad in zip(shapes, shapes, shapes, worst):  # some of both in any first part
         for shape in one, two, three, bad, bad:
             yield shape, rng.choice(("nn", "nt", "tn", "tt"))

@@ -72,17 +72,16 @@ def test_what_ships_is_read_whole(dtype: DType) -> None:
 
 @DTYPES
 def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
-    """All trees are asked of the likeliest alone, which hardly costs anything."""
-    found, table, lost = ranker(dtype), ranker(dtype).table(H200), list[float]()
-    for problem in (replace(each, dtype=dtype) for each in drawn(150)):
+    """All trees are asked of the likeliest alone."""
+    found, table, differs = ranker(dtype), ranker(dtype).table(H200), 0
+    for problem in (replace(each, dtype=dtype) for each in drawn(40)):
         rows, features = table.likeliest(problem, MODELLED)
         ranked = list(found.ranked(problem, H200))
         assert {each.config for each in ranked} == {table.configs[row] for row in rows}
         assert np.all(np.diff([each.us for each in ranked]) >= 0)
         behind = {table.configs[row]: each for row, each in zip(rows, found.trees(features))}
-        lost.append(behind[ranked[0].config] - min(behind.values()))
-    assert np.mean(lost) < 5e-4
-    assert np.quantile(lost, 0.95) < 1e-9  # of equal ones either may be the first
+        differs += behind[ranked[0].config] > min(behind.values()) + 1e-9  # of equal ones either may be the first
+    assert differs <= 1
 
 
 @DTYPES

@@ -23,6 +23,8 @@ from tilewright.tuner.search.nearest import around, nearest
 from tilewright.tuner.search.ranker import ranker_digest
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+LACKING = [(7641, 468, 7)]
+"""Shapes that are still to be measured: the file says why they were not."""
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
 
 
@@ -83,8 +85,8 @@ def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
                 problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
                 assert str(store.lookup(KNOWN[document["device"]], problem, nearest).config) == row["predicted"]
             assert len(document["rows"]) == 60
-            assert len(told) >= 59
-            assert all("failed" in row for row in document["rows"] if row not in told)
+            lacking = [row for row in document["rows"] if row not in told]
+            assert [(row["m"], row["n"], row["k"]) for row in lacking if "failed" in row] == LACKING[: len(lacking)]
     assert today
 
 
