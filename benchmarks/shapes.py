@@ -27,7 +27,8 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
     shapes = [*_at_first(random.Random(SEED)), *_small(random.Random(SEED + 5))]
     shapes += [*_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4))]
-    shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7))]
+    shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7), 120)]
+    shapes += _any(random.Random(SEED + 8), 320)
     found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
     return list(dict.fromkeys(found))  # a shape may be drawn twice
 
@@ -89,9 +90,9 @@ def _twice_as_many(rng: random.Random) -> Iterator[tuple[str, str]]:
             yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
-def _any(rng: random.Random) -> Iterator[tuple[str, str]]:
+def _any(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """As `untuned.py` draws those that it times."""
-    for shape in _drawn(rng, 120, *[(1, 16384)] * 3):
+    for shape in _drawn(rng, count, *[(1, 16384)] * 3):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 

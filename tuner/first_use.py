@@ -46,10 +46,10 @@ _LEAST_SECONDS = 0.5
 _STOP_OVER, _ROUNDS = 1.3, 7
 _CONTENDERS, _NEARLY = 3, 1.03
 """The fastest are timed side by side at the end, at most so many, and those that were at most so much slower."""
-_KEPT_TRIES = 6
+_KEPT_TRIES = 9
 """For that, the vendor's library included, as much time is kept as so many tries take."""
 _TRY_SECONDS = 0.03
-"""What one try takes, until that is known."""
+"""What one try takes, until that is known: of the first, which loads what all of them need, it is not."""
 
 
 def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
@@ -130,7 +130,7 @@ class _Tries:
     @property
     def left(self) -> float:
         """Seconds until it has to be decided."""
-        each = statistics.median(self.seconds) if self.seconds else _TRY_SECONDS
+        each = statistics.median(self.seconds[1:] or [_TRY_SECONDS])
         return self.end - _KEPT_TRIES * each - time.monotonic()
 
     @property

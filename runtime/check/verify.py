@@ -19,8 +19,10 @@ _CANARY_BYTES = 4096
 _POISON = 0xFF  # every byte set makes a NaN of either type
 _WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}  # up to here all of C is compared
 _SAMPLED_ROWS = 64
-_DRAWN = 2**22 - 3
+_DRAWN = 2**20 - 3
 """Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
+_POISONED_BYTES = 2**22
+"""Copied to C again and again before a check. Copies are no kernels, which an array library has to compile first."""
 
 
 def gamma(count: int, unit_roundoff: float) -> float:
@@ -40,20 +42,24 @@ class Verdict:
 
 def place(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
-) -> tuple[Operand, Any]:
-    """A random matrix in (-1, 1) on the device: operand and array. Large ones repeat what was drawn, each time
-    shifted."""
-    dtype, count = problem.dtype.numpy_name, math.prod(shape)
+) -> tuple[Operand, NDArray[Any]]:
+    """A random matrix in (-1, 1) on the device, as an operand, and the numbers drawn for it: its elements, row by row,
+    which a large one repeats, each time shifted."""
+    dtype, count = problem.dtype, math.prod(shape)
     # First the device's memory: where that does not do, the processor's is not filled in vain.
-    buffer = device.allocate(count * problem.dtype.size_bytes)
+    buffer = device.allocate(count * dtype.size_bytes)
     drawn = max(1, min(count, _DRAWN))
-    data: NDArray[Any] = rng.random(drawn, dtype=np.float32) if problem.dtype is DType.FLOAT else rng.random(drawn)
-    block = device.xp.asarray(data * 2 - 1)
-    flat = buffer.array(dtype, (count,))
-    for start in range(0, count, drawn):
-        flat[start : start + drawn] = block[: count - start]
-    array = buffer.array(dtype, shape)
-    return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), array
+    numbers: NDArray[Any] = rng.random(drawn, np.float32 if dtype is DType.FLOAT else np.float64) * 2 - 1
+    _repeat(device.xp, numbers, buffer.array(dtype.numpy_name, (count,)))
+    return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), numbers
+
+
+def _repeat(xp: Any, block: Any, flat: Any) -> None:
+    """Fill an array of the device with the elements of another, again and again."""
+    block = xp.asarray(block)
+    for start in range(0, flat.size, block.size):
+        part = flat[start : start + block.size]
+        xp.copyto(part, block[: part.size])
 
 
 class Verifier:
@@ -77,21 +83,21 @@ class Verifier:
         self.problem = problem
         self._most = 1.0 if problem.accuracy is Grade.NORMWISE else min(1.0, 4 / math.sqrt(problem.k + 2))
         rng = np.random.default_rng(seed)
-        self.a, a_array = place(device, problem, problem.stored_a, problem.trans_a, rng)
-        self.b, b_array = place(device, problem, problem.stored_b, problem.trans_b, rng)
+        self.a, a = place(device, problem, problem.stored_a, problem.trans_a, rng)
+        self.b, b = place(device, problem, problem.stored_b, problem.trans_b, rng)
         rng = np.random.default_rng(seed + 1)
-        self._c0 = place(device, problem, (problem.m, problem.n), False, rng)[1]
-        xp = device.xp
+        c0: Any = place(device, problem, (problem.m, problem.n), False, rng)[0].owner
+        self._c0 = c0.array(problem.dtype.numpy_name, (problem.m, problem.n))
         kind = device.info.selector.partition(":")[0]
         if reference is not None:
             self._parts = list(reference)
         elif problem.flops <= _WHOLE_FLOPS[kind]:
-            self._parts = [product(xp, problem, a_array, b_array, None, None)]
+            self._parts = [product(device.xp, problem, a, b, None, None)]
         else:
             rows = _sample(problem.m, rng, _SAMPLED_ROWS)
             self._parts = [
-                product(xp, problem, a_array, b_array, rows, None),
-                product(xp, problem, a_array, b_array, None, _edges(problem.n)),
+                product(device.xp, problem, a, b, rows, None),
+                product(device.xp, problem, a, b, None, _edges(problem.n)),
             ]
         # C between its canaries.
         size = problem.m * problem.n * problem.dtype.size_bytes
@@ -100,15 +106,20 @@ class Verifier:
         self._c = buffer.array(problem.dtype.numpy_name, (problem.m, problem.n), _CANARY_BYTES)
         pointer = buffer.pointer + _CANARY_BYTES
         self._operand = Operand(pointer, problem.m, problem.n, max(1, problem.n), False, buffer)
+        every = (_CANARY, _CANARY_BYTES), (_POISON, max(1, min(size, _POISONED_BYTES)))
+        self._canary, self._poison = (device.xp.asarray(np.full(count, byte, np.uint8)) for byte, count in every)
 
     def check(self, launch: Launch) -> Verdict:
         """Run a kernel, or what launches like one, on poisoned output and compare. Raises LaunchError."""
         worst = Accuracy(0.0, -1, -1)
         for alpha, beta in self.SCALARS:
-            self._whole[...] = _CANARY
-            self._whole[_CANARY_BYTES:-_CANARY_BYTES] = _POISON
+            xp = self.device.xp
+            xp.copyto(self._whole[:_CANARY_BYTES], self._canary)
+            xp.copyto(self._whole[-_CANARY_BYTES:], self._canary)
             if beta != 0:
-                self._c[...] = self._c0
+                xp.copyto(self._c, self._c0)
+            else:
+                _repeat(xp, self._poison, self._whole[_CANARY_BYTES:-_CANARY_BYTES])
             launch(self.a, self.b, self._operand, alpha, beta)
             self.device.synchronize()
             accuracy = self._compare(self._c, alpha, beta)
@@ -210,33 +221,66 @@ def _index(of: Any, position: int) -> int:
 
 
 def product(
-    xp: Any, problem: Problem, a: Any, b: Any, rows: NDArray[np.int64] | None, cols: NDArray[np.int64] | None
-) -> _Reference:
-    """The reference of op(a) op(b) on some rows or some columns, None for all; a and b as stored, arrays of xp of the
-    problem's dtype, all of whose elements are within -1 and 1, as `place` draws them.
+    xp: Any, problem: Problem, a: NDArray[Any], b: NDArray[Any],
+    rows: NDArray[np.int64] | None, cols: NDArray[np.int64] | None,
+) -> _Reference:  # fmt: skip
+    """The reference of op(A) op(B) on some rows or some columns, None for all; a and b are the numbers that A and B, as
+    stored, repeat in rows, all within -1 and 1, as `place` draws them.
 
     Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
     2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
     without any rounding, whatever the order, and the rest is too small for its rounding to count
-    (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012).
+    (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012). What is done element by
+    element is done to the numbers.
     """
+    sliced = problem.dtype is DType.DOUBLE and problem.k > 0
+    bits = (53 - math.ceil(math.log2(max(1, problem.k)))) // 2
+    anchors = (2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)) if sliced else ()
+
+    def parts(numbers: NDArray[Any], shape: tuple[int, int], trans: bool, some: Any, axis: int) -> list[Any]:
+        if some is not None:
+            numbers, shape = _chosen(numbers, shape, some, axis)
+        wide = numbers.astype(np.float64)
+        found = list[Any]()
+        for each in (abs(wide), wide, *(_slices(wide, *anchors) if sliced else ())):
+            array = xp.empty(shape)
+            _repeat(xp, each, array.ravel())
+            found.append(array.T if trans else array)
+        return found
+
+    size_a, op_a, *slices_a = parts(a, problem.stored_a, problem.trans_a, rows, int(problem.trans_a))
+    size_b, op_b, *slices_b = parts(b, problem.stored_b, problem.trans_b, cols, int(not problem.trans_b))
     at_rows, at_cols = (slice(None) if some is None else xp.asarray(some) for some in (rows, cols))
-    op_a = (a.T if problem.trans_a else a)[at_rows].astype(xp.float64, order="C")
-    op_b = (b.T if problem.trans_b else b)[:, at_cols].astype(xp.float64, order="C")
     if problem.accuracy is Grade.NORMWISE:
         magnitude = xp.sqrt((op_a * op_a).sum(1))[:, None] * xp.sqrt((op_b * op_b).sum(0))
     else:
-        magnitude = abs(op_a) @ abs(op_b)
-    if problem.dtype is DType.FLOAT or problem.k == 0:
+        magnitude = size_a @ size_b
+    if not sliced:
         high = op_a @ op_b
         return _Reference(at_rows, at_cols, high, xp.zeros_like(high), magnitude)
-    fused, bits = _fused(xp), (53 - math.ceil(math.log2(problem.k))) // 2
-    anchors = 2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)
-    (a1, a2, a3), (b1, b2, b3) = (fused.sliced(each, *anchors) for each in (op_a, op_b))
+    (a1, a2, a3), (b1, b2, b3) = slices_a, slices_b
     high, low = a1 @ b1, xp.zeros_like(magnitude)
     for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, op_b)):
-        high, low = fused.added(high, low, one @ other)
+        high, low = _fused(xp).added(high, low, one @ other)
     return _Reference(at_rows, at_cols, high, low, magnitude)
+
+
+def _chosen(
+    numbers: NDArray[Any], shape: tuple[int, int], some: NDArray[np.int64], axis: int
+) -> tuple[NDArray[Any], tuple[int, int]]:
+    """The elements of some rows (axis 0) or columns of a matrix that repeats these numbers in rows, and their shape."""
+    rows, cols = map(np.arange, shape)
+    rows, cols = (some, cols) if axis == 0 else (rows, some)
+    return numbers[(rows[:, None] * shape[1] + cols).ravel() % len(numbers)], (len(rows), len(cols))
+
+
+def _slices(wide: NDArray[Any], coarse: float, fine: float) -> tuple[NDArray[Any], ...]:
+    """The highest bits of numbers, the next ones and the rest, which add up to them: adding and taking away a large
+    power of two rounds to a multiple of a small one."""
+    first = (wide + coarse) - coarse
+    rest = wide - first
+    second = (rest + fine) - fine
+    return first, second, rest - second
 
 
 def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
@@ -255,8 +299,6 @@ class _Fused:
     """Errors over their bounds, element by element."""
     added: Callable[..., Any]
     """Numbers in two parts with one more added."""
-    sliced: Callable[..., Any]
-    """The highest bits of a matrix, the next ones and the rest, which add up to it."""
 
 
 @cache
@@ -277,12 +319,5 @@ def _fused(xp: Any) -> _Fused:
         total, lost = two_sum(high, term)
         return total, low + lost
 
-    def sliced(matrix: Any, coarse: float, fine: float) -> tuple[Any, Any, Any]:
-        # Adding and taking away a large power of two rounds to a multiple of a small one.
-        first = (matrix + coarse) - coarse
-        rest = matrix - first
-        second = (rest + fine) - fine
-        return first, second, rest - second
-
     fuse = getattr(xp, "fuse", lambda function: function)
-    return _Fused(*map(fuse, (ratio, added, sliced)))
+    return _Fused(*map(fuse, (ratio, added)))

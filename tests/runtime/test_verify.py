@@ -157,6 +157,40 @@ def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkey
 
 
 @pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_matrices_that_repeat_what_was_drawn(
+    device: Device, dtype: DType, trans: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.runtime.check import verify
+
+    monkeypatch.setattr(verify, "_WHOLE_FLOPS", {"host": 1e9 if whole else 0.0})
+    monkeypatch.setattr(verify, "_DRAWN", 101)
+    monkeypatch.setattr(verify, "_POISONED_BYTES", 1000)
+    problem, given = Problem.parse("140x90x37", dtype, trans), list[Array]()
+
+    def kept(a: Array, b: Array) -> Array:
+        given.append(a)
+        return right(a, b)
+
+    verifier = Verifier(device, problem)
+    verdict = verifier.check(launch_of(kept, problem))
+    assert verdict.reason == ""
+    assert verdict.accuracy.worst < 0.1
+    stored = (given[0].T if problem.trans_a else given[0]).ravel()
+    assert np.array_equal(stored[101:], stored[:-101])
+    assert not np.array_equal(stored[100:], stored[:-100])
+    assert "times its bound" in verifier.check(launch_of(lambda a, b: right(a, b[:, ::-1]), problem)).reason
+
+    def unwritten(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        last = view(c, dtype.numpy_name)[-1, -1]  # beyond the first bytes of poison
+        launch_of(right, problem)(a, b, c, alpha, beta)
+        view(c, dtype.numpy_name)[-1, -1] = last
+
+    assert "unwritten" in verifier.check(unwritten).reason
+
+
+@pytest.mark.parametrize("dtype", list(DType))
 def test_what_comparing_takes_is_compiled_without_a_reference(
     device: Device, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +215,7 @@ def test_double_reference_is_exact_far_below_the_bound(k: int) -> None:
     a, b = rng.uniform(-1, 1, (3, k)), rng.uniform(-1, 1, (k, 4))
     a[0, 0], b[0, 0] = 1e-6, -1.0
     problem = Problem(3, 4, k, DType.DOUBLE)
-    found = product(np, problem, a, b, None, None)
+    found = product(np, problem, a.ravel(), b.ravel(), None, None)
     for row in range(3):
         for col in range(4):
             truth = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[row], b[:, col], strict=True))
