@@ -1,6 +1,7 @@
-"""Calls and launches in C: an extension that the system's compiler makes once, kept in the cache as kernels are.
+"""Calls, launches and the ranker's trees in C: an extension that the system's compiler makes once, kept in the cache as
+kernels are.
 
-Without a C compiler or Python's headers everything works as well, in Python, and a call takes longer.
+Without a C compiler or Python's headers everything works as well, in Python, and a call and a look-up take longer.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ from .host_compiler import compiled, compiler_version
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"
-_PARTS = "launch.c", "call.c", "module.c"
+_PARTS = "launch.c", "call.c", "trees.c", "module.c"
 _FLAGS = "-x", "c", "-std=c11", "-O2", "-shared", "-fPIC"
 _TIMEOUT_S = 60.0
 
@@ -70,7 +71,7 @@ def _found() -> tuple[Any, str]:
 
 
 def module() -> Any:
-    """The extension, with the types `Launch` and `Call`; None where it cannot be had."""
+    """The extension, with the types `Launch` and `Call` and the function `trees`; None where it cannot be had."""
     return _found()[0]
 
 

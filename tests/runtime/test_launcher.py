@@ -465,6 +465,77 @@ class TestCall:
         assert gone() is None
 
 
+# ---- Trees: test_ranker.py has what they say ---------------------------------------------------------------------
+
+
+def given_trees(**others: Any) -> list[Any]:
+    """Three trees of two questions about four features of five rows, but for what is given."""
+    usual = {
+        "columns": np.zeros((4, 5), np.float32),
+        "rows": np.arange(5),
+        "questions": np.zeros((3, 2), np.int32),
+        "borders": np.zeros((3, 2), np.float32),
+        "leaves": np.ones((3, 4), np.int32),
+        "found": np.full(5, np.nan),
+        "unit": 0.5,
+    }
+    return list((usual | others).values())
+
+
+def test_trees_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    use("C", monkeypatch)
+    given = given_trees()
+    launcher.module().trees(*given)
+    assert list(given[-2]) == [1.5] * 5
+
+
+@pytest.mark.parametrize("others", [
+    {"rows": np.array([0, 1, 2, 3, 5])},
+    {"rows": np.array([0, 1, 2, 3, -1])},
+    {"rows": np.arange(4)},
+    {"rows": np.arange(5, dtype=np.int32)},
+    {"rows": np.arange(5.0)},
+    {"rows": np.arange(10)[::2]},
+    {"questions": np.full((3, 2), 4, np.int32)},
+    {"questions": np.full((3, 2), -1, np.int32)},
+    {"questions": np.zeros((3, 2), np.int64)},
+    {"questions": np.zeros((3, 2), np.uint32)},
+    {"questions": np.zeros((3, 1), np.int32)},
+    {"questions": np.zeros((4, 2), np.int32)},
+    {"questions": np.zeros(6, np.int32)},
+    {"questions": np.zeros((3, 9), np.int32), "borders": np.zeros((3, 9), "f4"), "leaves": np.ones((3, 512), "i4")},
+    {"borders": np.zeros((2, 2), np.float32)},
+    {"borders": np.zeros((3, 2))},
+    {"borders": np.zeros((3, 2), ">f4")},
+    {"leaves": np.ones((3, 3), np.int32)},
+    {"leaves": np.ones((2, 4), np.int32)},
+    {"columns": np.zeros((4, 5))},
+    {"columns": np.zeros((5, 4), np.float32).T},
+    {"columns": np.zeros((129, 5), np.float32)},
+    {"found": np.zeros(4)},
+    {"found": np.zeros(5, np.float32)},
+    {"found": np.zeros((5, 1))},
+], ids=lambda others: "-".join(f"{name}{value.shape}{value.dtype}" for name, value in others.items()))  # fmt: skip
+def test_buffers_that_do_not_belong_together_are_refused(
+    monkeypatch: pytest.MonkeyPatch, others: dict[str, Any]
+) -> None:
+    use("C", monkeypatch)
+    given = given_trees(**others)
+    counts = [sys.getrefcount(each) for each in given]
+    with pytest.raises(ValueError, match=r"belong together|contiguous"):
+        launcher.module().trees(*given)
+    assert [sys.getrefcount(each) for each in given] == counts
+
+
+def test_what_is_no_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    use("C", monkeypatch)
+    fixed = np.zeros(5)
+    fixed.flags.writeable = False
+    for others in ({"columns": None}, {"found": fixed}, {"unit": "1"}, {"more": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            launcher.module().trees(*given_trees(**others))
+
+
 # ---- How the extension is made -----------------------------------------------------------------------------------
 
 

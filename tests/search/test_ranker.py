@@ -17,6 +17,7 @@ from tilewright.codegen.leaf import Edge, Mode
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.roofline import floor_us
+from tilewright.runtime.device import launcher
 from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
@@ -55,6 +56,36 @@ def test_trees_answer_as_their_definition_says() -> None:
         for asks, above, leaf in zip(questions, borders, leaves):
             expected += 0.25 * leaf[sum(2**bit for bit in range(3) if row[asks[bit]] > above[bit])]
         assert found == pytest.approx(expected)
+
+
+def without_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "module", lambda: None)
+
+
+def test_trees_say_the_same_in_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    if launcher.module() is None:
+        pytest.skip(f"no extension: {launcher.described()}")
+    rng = np.random.default_rng(2)
+    for count, depth, rows in ((1, 1, 1), (7, 3, 15), (40, 6, 16), (3, 8, 17), (130, 4, 500)):
+        columns = rng.integers(-9, 9, (rng.integers(1, 129), 600)).astype(np.float32)  # many lie on a border
+        columns[rng.random(columns.shape) < 0.01] = np.nan
+        questions = rng.integers(0, len(columns), (count, depth))
+        borders = rng.integers(-9, 9, questions.shape) + 0.1 * rng.integers(0, 2, questions.shape)
+        trees = Trees(questions, borders, rng.integers(-20_000, 20_000, (count, 2**depth)), 1e-4)
+        asked = rng.integers(0, 600, rows)
+        ours = trees.of(columns, asked)
+        with monkeypatch.context() as patch:
+            without_c(patch)
+            assert np.array_equal(trees.of(columns, asked), ours)
+            assert np.array_equal(trees(columns.T[asked]), ours)
+
+
+@DTYPES
+def test_what_ships_says_the_same_in_both_languages(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [replace(each, dtype=dtype) for each in drawn(20)]
+    ours = [list(ranker(dtype).ranked(problem, H200)) for problem in problems]
+    without_c(monkeypatch)
+    assert [list(ranker(dtype).ranked(problem, H200)) for problem in problems] == ours
 
 
 @DTYPES

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -26,6 +26,7 @@ from ...codegen.legality import Rule, rules_of, serves
 from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
+from ...runtime.device import launcher
 from ...runtime.device.protocol import DeviceInfo
 from .features import FEATURES, Floats, Table, typical
 from .legal import keeping, open_rules
@@ -48,30 +49,47 @@ class Trees:
     def __init__(self, questions: NDArray[np.intp], borders: Floats, leaves: NDArray[np.intp], unit: float) -> None:
         """A row for each tree: the features asked for, lowest bit first; the borders above which the answers are yes;
         what it adds in each leaf, in whole multiples of `unit`."""
-        # Each question once: trees have half of them in common.
-        asked = np.stack([questions.ravel(), borders.ravel().astype(np.float32)])
-        each, which = np.unique(asked, axis=1, return_inverse=True)
-        self._asked, self._borders = each[0].astype(np.intp), each[1].astype(np.float32)[:, None]
-        self._levels = which.reshape(questions.shape).T[::-1].copy()
-        """The questions of all trees, a row for each level, the highest bit first."""
         self.leaves, self._unit = leaves, unit
-        self._flat = leaves.ravel().astype(np.float32)
-        """Whole numbers far below 2^24, whose sums are exact in any order: BLAS may add them up."""
-        self._first = np.arange(leaves.size, dtype=np.uint32).reshape(leaves.shape)[:, :1]
-        """The place of each tree's first leaf."""
-        self._each = np.ones(len(leaves), np.float32)
+        self._borders = np.ascontiguousarray(borders[:, ::-1], np.float32)
+        self._questions = np.ascontiguousarray(questions[:, ::-1], np.int32)
+        """Both the highest bit first."""
+        self._whole = np.ascontiguousarray(leaves, np.int32)
 
     def __call__(self, features: Floats) -> Floats:
         """The prediction for each row of features."""
-        columns = np.ascontiguousarray(features.T, np.float32)
-        answers = (columns.take(self._asked, axis=0) > self._borders).view(np.uint8)
-        leaf, *levels = answers.take(self._levels, axis=0)
-        for level in levels:
+        return self.of(np.ascontiguousarray(features.T, np.float32), np.arange(len(features)))
+
+    def of(self, columns: NDArray[np.float32], rows: NDArray[np.intp]) -> Floats:
+        """The predictions for some rows of features, in their order; a column of `columns` for each row."""
+        extension = launcher.module()
+        if extension is None:
+            return self._by_numpy(columns.take(rows, axis=1))
+        found = np.empty(len(rows))
+        extension.trees(columns, rows, self._questions, self._borders, self._whole, found, self._unit)
+        return found
+
+    def _by_numpy(self, columns: NDArray[np.float32]) -> Floats:
+        asked, borders, levels, first, flat = self._at_once
+        answers = (columns.take(asked, axis=0) > borders).view(np.uint8)
+        leaf, *others = answers.take(levels, axis=0)
+        for level in others:
             leaf += leaf
             leaf += level
-        added = self._flat.take((leaf + self._first).astype(np.intp))  # indices of any other type take longer
-        found: Floats = (self._each @ added) * np.float64(self._unit)
+        added = flat.take((leaf + first).astype(np.intp))  # indices of any other type take longer
+        found: Floats = (np.ones(len(first), np.float32) @ added) * np.float64(self._unit)
         return found
+
+    @cached_property
+    def _at_once(self) -> tuple[NDArray[Any], ...]:
+        """For NumPy: the features asked for and the borders, each question once, as trees have half of them in common;
+        which of them each tree asks, a row for each level; the place of each tree's first leaf; and all leaves, whole
+        numbers far below 2^24, whose sums are exact in any order: BLAS may add them up."""
+        asked = np.stack([self._questions.ravel(), self._borders.ravel()])
+        each, which = np.unique(asked, axis=1, return_inverse=True)
+        levels = which.reshape(self._questions.shape).T.copy()
+        first = np.arange(self.leaves.size, dtype=np.uint32).reshape(self.leaves.shape)[:, :1]
+        borders = each[1].astype(np.float32)[:, None]
+        return each[0].astype(np.intp), borders, levels, first, self.leaves.ravel().astype(np.float32)
 
 
 def trees_of(values: Sequence[dict[str, Any]]) -> Trees:
@@ -150,23 +168,24 @@ class Ranker:
         if table is None:
             return iter(())
         rows, features = table.likeliest(problem, MODELLED)
-        order, behind = self._order(features)
-        first = (floor_us(info, problem) or 1.0) * math.exp(self.level(features[order[:1]])[0])
+        columns = np.ascontiguousarray(features.T, np.float32)
+        order, behind = self._order(columns)
+        first = (floor_us(info, problem) or 1.0) * math.exp(self.level.of(columns, order[:1])[0])
         slower = np.exp(behind - behind[0]) * first
         return (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
 
-    def _order(self, features: Floats) -> tuple[NDArray[np.intp], Floats]:
+    def _order(self, columns: NDArray[np.float32]) -> tuple[NDArray[np.intp], Floats]:
         """The rows of features, the most promising first, and for each what `trees` says; of those that only some of
         them were asked about what these say, counted from the last of the others."""
-        order, behind = np.arange(len(features)), np.zeros(len(features))
+        order, behind = np.arange(columns.shape[1]), np.zeros(columns.shape[1])
         for trees, most in self._stages:
-            kept, left = order[:most], order[most:]
-            last = behind[kept[-1]]
-            behind[kept] += trees(features[kept])
-            kept = kept[behind[kept].argsort(kind="stable")]
-            behind[left] += behind[kept[-1]] - last
-            order = np.concatenate((kept, left))
-        return order, behind[order]
+            kept, known = order[:most], behind[:most]
+            last = known[-1]
+            known += trees.of(columns, kept)
+            places = known.argsort(kind="stable")
+            kept[:], known[:] = kept[places], known[places]
+            behind[most:] += known[-1] - last
+        return order, behind
 
 
 def plain(config: Config) -> Config:

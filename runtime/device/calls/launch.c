@@ -1,7 +1,7 @@
 /* The driver's launch from Python: Launch(...)(stream, *values), one kernel on one grid.
  *
- * launcher.py compiles launch.c, call.c and module.c as one unit with the system's compiler; where that fails, Plan and
- * DriverLaunch do the same in Python.
+ * launcher.py compiles launch.c, call.c, trees.c and module.c as one unit with the system's compiler; where that fails,
+ * Plan, DriverLaunch and Trees do the same in Python.
  *
  * Objects do not change once they are made and arguments lie on the stack, so that no call waits for another one, with
  * or without a global lock in Python. Where there is that lock, it is let go while the driver works: a launch waits

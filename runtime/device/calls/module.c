@@ -1,4 +1,4 @@
-/* The module with both types. */
+/* The module with both types and the trees. */
 
 static int traverse(PyObject *object, visitproc visit, void *arg)
 {
@@ -63,6 +63,12 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "tilewright_launcher", .m_slots = module_slots};
+static PyMethodDef methods[] = {
+    {"trees", (PyCFunction)(void (*)(void))trees, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "tilewright_launcher", .m_methods = methods, .m_slots = module_slots};
 
 PyMODINIT_FUNC PyInit_tilewright_launcher(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,132 @@
+/* Gradient-boosted trees from Python, as Trees in ranker.py says them, to the same bits. */
+
+enum { TOGETHER = 16, MOST_FEATURES = 128, MOST_LEVELS = 8 }; /* so many rows at a time */
+
+enum { COLUMNS, ROWS, QUESTIONS, BORDERS, LEAVES, FOUND, BUFFERS };
+
+typedef float Four __attribute__((vector_size(16)));
+typedef int FourAnswers __attribute__((vector_size(16)));
+
+_Static_assert(sizeof(Four) == 4 * sizeof(float) && sizeof(int) == 4, "not four of each");
+
+static const struct {
+    const char *codes; /* those of Python's `struct`, one of which an element has */
+    int bytes, dimensions, flags;
+} wanted[BUFFERS] = {
+    [COLUMNS] = {"f", 4, 2, PyBUF_SIMPLE},
+    [ROWS] = {"ilq", sizeof(Py_ssize_t), 1, PyBUF_SIMPLE},
+    [QUESTIONS] = {"il", 4, 2, PyBUF_SIMPLE},
+    [BORDERS] = {"f", 4, 2, PyBUF_SIMPLE},
+    [LEAVES] = {"il", 4, 2, PyBUF_SIMPLE},
+    [FOUND] = {"d", 8, 1, PyBUF_WRITABLE},
+};
+
+/* The leaf to which a tree leads each of so many rows, whose features are `taken`. */
+static void led(const int *questions, const float *borders, Py_ssize_t levels, Four (*taken)[TOGETHER / 4], int *leaf)
+{
+    FourAnswers first = {0}, second = {0}, third = {0}, fourth = {0}; /* an array would not be kept in registers */
+    for (Py_ssize_t level = 0; level < levels; level++) {
+        const Four *asked = taken[questions[level]], border = borders[level] - (Four){0};
+        first += first - (asked[0] > border); /* an answer is 0 or -1 */
+        second += second - (asked[1] > border);
+        third += third - (asked[2] > border);
+        fourth += fourth - (asked[3] > border);
+    }
+    FourAnswers leaves[TOGETHER / 4] = {first, second, third, fourth};
+    memcpy(leaf, leaves, sizeof leaves);
+}
+
+/* What all trees add up to for these rows. */
+static void added_up(const Py_buffer *views, Four (*taken)[TOGETHER / 4], int *sums)
+{
+    Py_ssize_t trees = views[QUESTIONS].shape[0], levels = views[QUESTIONS].shape[1], size = (Py_ssize_t)1 << levels;
+    const int *questions = views[QUESTIONS].buf, *leaves = views[LEAVES].buf;
+    const float *borders = views[BORDERS].buf;
+    int leaf[TOGETHER], other[TOGETHER];
+    for (Py_ssize_t tree = 0; tree < trees; tree += 2) { /* two at once, so that sums are written half as often */
+        Py_ssize_t next = tree + 1 < trees ? tree + 1 : tree;
+        const int *values = leaves + tree * size, *others = leaves + next * size;
+        led(questions + tree * levels, borders + tree * levels, levels, taken, leaf);
+        if (next == tree) {
+            for (int i = 0; i < TOGETHER; i++)
+                sums[i] += values[leaf[i]];
+            return;
+        }
+        led(questions + next * levels, borders + next * levels, levels, taken, other);
+        for (int i = 0; i < TOGETHER; i++)
+            sums[i] += values[leaf[i]] + others[other[i]];
+    }
+}
+
+/* Whether the buffers belong together and nothing in them points beyond another one. */
+static int belong(const Py_buffer *views)
+{
+    Py_ssize_t features = views[COLUMNS].shape[0], trees = views[QUESTIONS].shape[0];
+    Py_ssize_t levels = views[QUESTIONS].shape[1];
+    if (features > MOST_FEATURES || levels > MOST_LEVELS || views[BORDERS].shape[0] != trees ||
+        views[BORDERS].shape[1] != levels || views[LEAVES].shape[0] != trees ||
+        views[LEAVES].shape[1] != (Py_ssize_t)1 << levels || views[FOUND].shape[0] != views[ROWS].shape[0])
+        return 0;
+    const int *questions = views[QUESTIONS].buf;
+    const Py_ssize_t *rows = views[ROWS].buf;
+    int inside = 1;
+    for (Py_ssize_t i = 0; i < trees * levels; i++)
+        inside &= 0 <= questions[i] && questions[i] < features;
+    for (Py_ssize_t i = 0; i < views[ROWS].shape[0]; i++)
+        inside &= 0 <= rows[i] && rows[i] < views[COLUMNS].shape[1];
+    return inside;
+}
+
+static void evaluate(const Py_buffer *views, double unit)
+{
+    Py_ssize_t count = views[ROWS].shape[0], features = views[COLUMNS].shape[0], across = views[COLUMNS].shape[1];
+    const Py_ssize_t *rows = views[ROWS].buf;
+    double *found = views[FOUND].buf;
+    Four taken[MOST_FEATURES][TOGETHER / 4];
+    for (Py_ssize_t begin = 0; begin < count; begin += TOGETHER) {
+        Py_ssize_t here = count - begin < TOGETHER ? count - begin : TOGETHER;
+        const float *column = views[COLUMNS].buf;
+        Py_ssize_t places[TOGETHER];
+        for (Py_ssize_t i = 0; i < TOGETHER; i++)
+            places[i] = rows[begin + (i < here ? i : 0)];
+        for (Py_ssize_t feature = 0; feature < features; feature++, column += across) {
+            Four *values = taken[feature];
+            for (const Py_ssize_t *at = places; at < places + TOGETHER; at += 4)
+                *values++ = (Four){column[at[0]], column[at[1]], column[at[2]], column[at[3]]};
+        }
+        int sums[TOGETHER] = {0};
+        added_up(views, taken, sums);
+        for (Py_ssize_t i = 0; i < here; i++)
+            found[begin + i] = sums[i] * unit;
+    }
+}
+
+/* trees(columns, rows, questions, borders, leaves, found, unit): writes for each of `rows`, places in the columns of
+ * features, what trees say; a tree has a row of questions (features, the highest bit of the leaf first), of borders and
+ * of leaves. ValueError where the buffers do not belong together. */
+static PyObject *trees(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    if (count != BUFFERS + 1)
+        return PyErr_Format(PyExc_TypeError, "trees are %d buffers and a unit", BUFFERS);
+    double unit = PyFloat_AsDouble(given[BUFFERS]);
+    if (unit == -1 && PyErr_Occurred())
+        return NULL;
+    Py_buffer views[BUFFERS];
+    int had = 0, good = 1;
+    for (; good && had < BUFFERS; had++) {
+        if (PyObject_GetBuffer(given[had], &views[had], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | wanted[had].flags))
+            break;
+        const char *code = views[had].format ? views[had].format : "B";
+        good = strlen(code) == 1 && strchr(wanted[had].codes, *code) && views[had].itemsize == wanted[had].bytes &&
+               views[had].ndim == wanted[had].dimensions;
+    }
+    if (!PyErr_Occurred()) {
+        if (good && belong(views))
+            evaluate(views, unit);
+        else
+            PyErr_SetString(PyExc_ValueError, "no trees, rows and columns that belong together");
+    }
+    while (had--)
+        PyBuffer_Release(&views[had]);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
