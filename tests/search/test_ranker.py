@@ -127,6 +127,18 @@ def test_features_are_numbers_for_every_row(dtype: DType, shape: tuple[int, int,
     assert (table.features(problem, some) == features[some]).all()
 
 
+@DTYPES
+def test_the_likeliest_are_those_that_the_model_puts_first(dtype: DType) -> None:
+    table = ranker(dtype).table(H200)
+    for problem in (replace(each, dtype=dtype) for each in drawn(10)):
+        rows, features = table.likeliest(problem, 100)
+        us, sensible = table.modelled_us(problem), np.flatnonzero(table.sensible(problem))
+        assert np.array_equal(features, table.features(problem, rows).astype(np.float32))
+        assert len(set(rows)) == min(100, len(sensible))
+        assert set(rows) <= set(sensible)
+        assert max(us[rows]) <= min(us[np.setdiff1d(sensible, rows)], default=np.inf)
+
+
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
 @DTYPES
 def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:

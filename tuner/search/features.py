@@ -70,6 +70,8 @@ _MODELLED = (
     "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs"
 ).split()
 """What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
+_BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
+"""What decides whether a config is sensible for a problem."""
 _DESCRIBED = (
     "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
     "least_a least_b most_a most_b copies_a copies_b"
@@ -95,27 +97,23 @@ class Table:
 
     def __init__(self, configs: Sequence[Config], dtype: DType, info: DeviceInfo) -> None:
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
-        self._columns = self._by_config()
-        c, sms = self._columns, info.sm_count
+        c, sms = self._by_config(), info.sm_count
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
         self._copied, self._limbed = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["limbs"].any())
         # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
         # nor CTAs with less than a tile of k.
         places, whole = sms * c["occupancy"], c["split"] == 1
-        self._most_tiles = np.where(whole, np.inf, _MOST_WAVES * places / c["split"])
-        self._least_k = np.where(whole, 0.0, c["split"] * c["tile_k"])
         can_stream = np.where(c["stream"] <= c["occupancy"], sms * c["tile_k"], np.inf)
-        self._least_work = np.where(c["stream"] == 0, 0.0, can_stream)
-        self._least_tiles = np.where(c["persistent"] == 1, 0.0, places)
-        self._lanes = {x: np.where(c[f"streamed_{x}"] > 0, c[f"streamed_{x}"], np.inf) for x in "ab"}
-        plain = np.ones(len(self.configs), np.bool_)
-        self._kept = {
-            (a, b): plain & (c["inner_a"] < 1 if a else plain) & (plain if b else c["inner_b"] < 1)
-            for a in (False, True)
-            for b in (False, True)
+        c |= {
+            "most_tiles": np.where(whole, np.inf, _MOST_WAVES * places / c["split"]),
+            "least_k": np.where(whole, 0.0, c["split"] * c["tile_k"]),
+            "least_work": np.where(c["stream"] == 0, 0.0, can_stream),
+            "least_tiles": np.where(c["persistent"] == 1, 0.0, places),
         }
-        self._modelled = np.stack([c[name] for name in _MODELLED])
+        # Configs differ in much that neither of these asks for, and a third of them in nothing else.
+        self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
+        self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
         known = [name for name in FEATURES if name in c]
         self._known_places = np.array([_PLACES[name] for name in known])
         self._described = np.stack([c[name] for name in (*known, *_DESCRIBED)], axis=1)
@@ -237,26 +235,29 @@ class Table:
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
         """Which rows share out the work in a way that can pay, keep k innermost only where it is innermost in memory,
         and stream the larger operand from memory, side by side."""
-        c = self._columns
+        c = dict(zip(_BOUNDED, self._bounded))
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
-        found: NDArray[np.bool_] = self._kept[problem.trans_a, problem.trans_b] & (tiles <= self._most_tiles)
-        found &= self._least_k <= problem.k
-        found &= tiles >= np.maximum(self._least_work / problem.k, self._least_tiles)
+        found: NDArray[np.bool_] = tiles <= c["most_tiles"]
+        found &= c["least_k"] <= problem.k
+        found &= tiles >= np.maximum(c["least_work"] / problem.k, c["least_tiles"])
+        for x, along in (("a", not problem.trans_a), ("b", problem.trans_b)):
+            if not along:
+                found &= c[f"inner_{x}"] < 1
         if self._skinny:
             larger = {"a": problem.m >= problem.n, "b": problem.n >= problem.m}
             for x, (row, vector, along) in _stored(problem).items():
                 # So many lanes read side by side, or at least so many.
-                beside = min(row, _LINE_BYTES if along else _SECTORS_BYTES) / vector
+                beside, lanes = min(row, _LINE_BYTES if along else _SECTORS_BYTES) / vector, c[f"streamed_{x}"]
                 if along and larger[x]:
-                    found &= self._lanes[x] >= beside
+                    found &= (lanes >= beside) | (lanes <= 0)
                 else:
-                    found &= c[f"streamed_{x}"] <= (32 / beside if larger[x] else 0)
-        return found
+                    found &= lanes <= (32 / beside if larger[x] else 0)
+        return found.take(self._bounded_as)
 
-    def _physics(self, problem: Problem, rows: Any) -> Floats:
-        """Clocks of the device's limits, one after another and together, and counts of tiles and CTAs: a row for each
-        of _COUNTED."""
-        taken = self._modelled if rows is None else self._modelled.take(rows, axis=1)
+    def _physics(self, problem: Problem, some: NDArray[np.intp]) -> Floats:
+        """Clocks of the device's limits, one after another and together, and counts of tiles and CTAs, for some of what
+        is modelled: a row for each of _COUNTED."""
+        taken = self._modelled.take(some, axis=1)
         c = dict(zip(_MODELLED, taken))
         info, size = self.info, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
@@ -301,24 +302,33 @@ class Table:
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:
         """A rough time for each config, as `estimate_us` has it but for what hardly matters here."""
-        found: Floats = self._physics(problem, rows)[_TOTAL] / self.info.clock_mhz
+        some = self._modelled_as if rows is None else self._modelled_as.take(rows)
+        found: Floats = self._physics(problem, some)[_TOTAL] / self.info.clock_mhz
         return found
 
-    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
-        """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
+    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """The sensible rows, at most so many: those that the model of the device puts first; and their features, as
+        trees take them."""
         rows = np.flatnonzero(self.sensible(problem))
-        counted = self._physics(problem, rows)
+        modelled = self._modelled_as.take(rows)
+        # What the model cannot tell apart is modelled once.
+        asked, place = np.zeros(self._modelled.shape[1], np.bool_), np.empty(self._modelled.shape[1], np.intp)
+        asked[modelled] = True
+        some = np.flatnonzero(asked)
+        place[some] = np.arange(len(some))
+        counted, places = self._physics(problem, some), place.take(modelled)
         if len(rows) > count:
-            kept = counted[_TOTAL].argpartition(count)[:count]
-            rows, counted = rows[kept], counted.take(kept, axis=1)
-        return rows, self._features(problem, rows, counted)
+            kept = counted[_TOTAL].take(places).argpartition(count)[:count]
+            rows, places = rows[kept], places[kept]
+        return rows, self._features(problem, rows, counted.take(places, axis=1), np.float32)
 
     def features(self, problem: Problem, rows: Any = None) -> Floats:
         """A row for each config, a column for each of FEATURES."""
-        return self._features(problem, rows, self._physics(problem, rows))
+        rows = np.arange(len(self.configs)) if rows is None else rows
+        return self._features(problem, rows, self._physics(problem, self._modelled_as.take(rows)), float)
 
-    def _features(self, problem: Problem, rows: Any, counted: Floats) -> Floats:
-        described = (self._described if rows is None else self._described.take(rows, axis=0)).T
+    def _features(self, problem: Problem, rows: Any, counted: Floats, kind: Any) -> NDArray[Any]:
+        described = self._described.take(rows, axis=0).T
         known, described = described[: len(self._known_places)], described[len(self._known_places) :].copy()
         c, p = dict(zip(_DESCRIBED, described)), dict(zip(_COUNTED, counted))
         info, size = self.info, self.dtype.size_bytes
@@ -371,7 +381,7 @@ class Table:
             copies,
             np.ceil(k / c["held"]),
         )
-        found = np.empty((len(FEATURES), len(depth)))
+        found = np.empty((len(FEATURES), len(depth)), kind)
         found[self._known_places] = known
         found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
         found[_PLAIN_PLACES] = plain
@@ -419,6 +429,13 @@ def _stored(problem: Problem) -> dict[str, tuple[int, int, bool]]:
     size = problem.dtype.size_bytes
     rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
     return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
+
+
+def _distinct(columns: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Each column once, in their order, and for each column which that is."""
+    places: dict[bytes, int] = {}
+    which = np.array([places.setdefault(column.tobytes(), len(places)) for column in columns.T])
+    return columns.take(np.unique(which, return_index=True)[1], axis=1), which
 
 
 def _stacked(*rows: Floats) -> Floats:

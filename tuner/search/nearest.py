@@ -65,7 +65,7 @@ def _within(
 ) -> list[tuple[bool, Record]]:
     """The records that may help a problem, up to so many doublings away, the first to be asked first; and whether each
     is a far one."""
-    kinds, sizes, aligned = _by_kind(records), _doublings(problem), _aligned(problem)
+    kinds, sizes, aligned = _by_kind(records), np.array(_doublings(problem)), _aligned(problem)
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
     for key, grade in itertools.product((info.key, *_siblings(info)), grades):
