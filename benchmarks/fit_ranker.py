@@ -55,7 +55,7 @@ GOOD = 1.05
 """Of kernels that came so near the best of a problem."""
 LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
-RANKING = 1200, 6, 0.2
+RANKING = 1800, 6, 0.1
 """Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
 LEVEL = 200, 4, 0.1
 """The same of what says how long a choice takes."""
