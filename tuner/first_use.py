@@ -147,11 +147,11 @@ def _decided(bench: Bench, found: Sequence[Record]) -> Record:
         return first
     near = {r.config: r for r in (first, *(r for r in others if r.median_us <= _NEARLY * first.median_us))}
     try:
-        theirs, ours = bench.beside_vendor(tuple(near), _ROUNDS)
+        theirs, ours = bench.beside_vendor(tuple(near), _ROUNDS, first.median_us)
     except FAILURES:
         return first
     best = min(near, key=lambda config: statistics.median(ours[config]))
-    ratio, within = paired_if_timed(theirs, ours[best])
+    ratio, within = paired_if_timed(theirs, ours[best][: len(theirs)])
     return replace(near[best], vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 

@@ -90,6 +90,7 @@ class Bench:
             self._verifier.check(lambda a, b, c, alpha, beta: None)
             self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
+        self._vendor_us: float | None = None
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -135,25 +136,31 @@ class Bench:
 
     def warm(self) -> None:
         """Have the vendor's library load its kernel for the problem, which can take it seconds, and the device raise
-        its clocks. Raises one of FAILURES."""
+        its clocks; time it roughly. Raises one of FAILURES."""
         with self.device.entered():
             vendor = self.device.vendor(self.problem)
-            self._verifier.check(vendor)
-            self._timer.warm(vendor)
+            right = not self._verifier.check(vendor).reason
+            us = self._timer.sample_us(self._timer.ready(vendor))
+            self._vendor_us = us if right else None
 
-    def beside_vendor(self, configs: Sequence[Config], rounds: int) -> tuple[list[float], dict[Config, list[float]]]:
+    def beside_vendor(
+        self, configs: Sequence[Config], rounds: int, fastest_us: float
+    ) -> tuple[list[float], dict[Config, list[float]]]:
         """Microseconds of the vendor's library and of configs that were tried, round by round; none of the library
-        where it is wrong or cannot be had. Raises one of FAILURES."""
+        where it is wrong or cannot be had, and what `warm` found where that is far behind the fastest. Raises one of
+        FAILURES."""
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
-            with suppress(DeviceError, LaunchError):
-                vendor = self.device.vendor(self.problem)
-                if not self._verifier.check(vendor).reason:
-                    contenders[None] = vendor
+            rough = [us for us in (self._vendor_us,) if us is not None and us > _FAR_BEHIND * fastest_us]
+            if not rough:
+                with suppress(DeviceError, LaunchError):
+                    vendor = self.device.vendor(self.problem)
+                    if not self._verifier.check(vendor).reason:
+                        contenders[None] = vendor
             samples, _ = self._timer.rounds(contenders, rounds)
-            return samples.pop(None, []), {config: samples[config] for config in configs}
+            return rough or samples.pop(None, []), {config: samples[config] for config in configs}
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.

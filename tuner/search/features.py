@@ -116,7 +116,8 @@ class Table:
         self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
         known = [name for name in FEATURES if name in c]
         self._known_places = np.array([_PLACES[name] for name in known])
-        self._described = np.stack([c[name] for name in (*known, *_DESCRIBED)], axis=1)
+        self._known = np.stack([c[name] for name in known], axis=1).astype(np.float32)  # as trees take them
+        self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
         """A row for each config, for few are looked at."""
 
     def _by_config(self) -> Columns:
@@ -328,8 +329,7 @@ class Table:
         return self._features(problem, rows, self._physics(problem, self._modelled_as.take(rows)), float)
 
     def _features(self, problem: Problem, rows: Any, counted: Floats, kind: Any) -> NDArray[Any]:
-        described = self._described.take(rows, axis=0).T
-        known, described = described[: len(self._known_places)], described[len(self._known_places) :].copy()
+        described = self._described.take(rows, axis=0).T.copy()
         c, p = dict(zip(_DESCRIBED, described)), dict(zip(_COUNTED, counted))
         info, size = self.info, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
@@ -382,7 +382,7 @@ class Table:
             np.ceil(k / c["held"]),
         )
         found = np.empty((len(FEATURES), len(depth)), kind)
-        found[self._known_places] = known
+        found[self._known_places] = self._known.take(rows, axis=0).T
         found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
         found[_PLAIN_PLACES] = plain
         found[_LOGARITHM_PLACES] = np.log2(logarithms)

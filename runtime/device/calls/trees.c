@@ -1,13 +1,20 @@
 /* Gradient-boosted trees from Python, as Trees in ranker.py says them, to the same bits. */
 
-enum { TOGETHER = 16, MOST_FEATURES = 128, MOST_LEVELS = 8 }; /* so many rows at a time */
+enum { TOGETHER = 32, MOST_FEATURES = 128, MOST_LEVELS = 8 }; /* so many rows at a time */
 
 enum { COLUMNS, ROWS, QUESTIONS, BORDERS, LEAVES, FOUND, BUFFERS };
 
-typedef float Four __attribute__((vector_size(16)));
-typedef int FourAnswers __attribute__((vector_size(16)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef int EightAnswers __attribute__((vector_size(32)));
 
-_Static_assert(sizeof(Four) == 4 * sizeof(float) && sizeof(int) == 4, "not four of each");
+_Static_assert(sizeof(Eight) == 8 * sizeof(float) && sizeof(int) == 4, "not eight of each");
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default"))) /* the loader takes that of this one */
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+#define INLINE static inline __attribute__((always_inline))
 
 static const struct {
     const char *codes; /* those of Python's `struct`, one of which an element has */
@@ -22,22 +29,22 @@ static const struct {
 };
 
 /* The leaf to which a tree leads each of so many rows, whose features are `taken`. */
-static void led(const int *questions, const float *borders, Py_ssize_t levels, Four (*taken)[TOGETHER / 4], int *leaf)
+INLINE void led(const int *questions, const float *borders, Py_ssize_t levels, Eight (*taken)[TOGETHER / 8], int *leaf)
 {
-    FourAnswers first = {0}, second = {0}, third = {0}, fourth = {0}; /* an array would not be kept in registers */
+    EightAnswers first = {0}, second = {0}, third = {0}, fourth = {0}; /* an array would not be kept in registers */
     for (Py_ssize_t level = 0; level < levels; level++) {
-        const Four *asked = taken[questions[level]], border = borders[level] - (Four){0};
+        const Eight *asked = taken[questions[level]], border = borders[level] - (Eight){0};
         first += first - (asked[0] > border); /* an answer is 0 or -1 */
         second += second - (asked[1] > border);
         third += third - (asked[2] > border);
         fourth += fourth - (asked[3] > border);
     }
-    FourAnswers leaves[TOGETHER / 4] = {first, second, third, fourth};
+    EightAnswers leaves[TOGETHER / 8] = {first, second, third, fourth};
     memcpy(leaf, leaves, sizeof leaves);
 }
 
 /* What all trees add up to for these rows. */
-static void added_up(const Py_buffer *views, Four (*taken)[TOGETHER / 4], int *sums)
+INLINE void added_up(const Py_buffer *views, Eight (*taken)[TOGETHER / 8], int *sums)
 {
     Py_ssize_t trees = views[QUESTIONS].shape[0], levels = views[QUESTIONS].shape[1], size = (Py_ssize_t)1 << levels;
     const int *questions = views[QUESTIONS].buf, *leaves = views[LEAVES].buf;
@@ -77,12 +84,12 @@ static int belong(const Py_buffer *views)
     return inside;
 }
 
-static void evaluate(const Py_buffer *views, double unit)
+FOR_EACH_PROCESSOR static void evaluate(const Py_buffer *views, double unit)
 {
     Py_ssize_t count = views[ROWS].shape[0], features = views[COLUMNS].shape[0], across = views[COLUMNS].shape[1];
     const Py_ssize_t *rows = views[ROWS].buf;
     double *found = views[FOUND].buf;
-    Four taken[MOST_FEATURES][TOGETHER / 4];
+    Eight taken[MOST_FEATURES][TOGETHER / 8];
     for (Py_ssize_t begin = 0; begin < count; begin += TOGETHER) {
         Py_ssize_t here = count - begin < TOGETHER ? count - begin : TOGETHER;
         const float *column = views[COLUMNS].buf;
@@ -90,9 +97,10 @@ static void evaluate(const Py_buffer *views, double unit)
         for (Py_ssize_t i = 0; i < TOGETHER; i++)
             places[i] = rows[begin + (i < here ? i : 0)];
         for (Py_ssize_t feature = 0; feature < features; feature++, column += across) {
-            Four *values = taken[feature];
-            for (const Py_ssize_t *at = places; at < places + TOGETHER; at += 4)
-                *values++ = (Four){column[at[0]], column[at[1]], column[at[2]], column[at[3]]};
+            float values[TOGETHER];
+            for (int i = 0; i < TOGETHER; i++)
+                values[i] = column[places[i]];
+            memcpy(taken[feature], values, sizeof values);
         }
         int sums[TOGETHER] = {0};
         added_up(views, taken, sums);
