@@ -17,7 +17,7 @@ from ..runtime.store.found import Found
 from .measure.decide import paired
 from .measure.evaluate import FAILURES, MEASURING, TIE
 
-_PLAN = TimingPlan(0.0, 0.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
+_PLAN = TimingPlan(0.0, 0.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=32)
 """Batches of a tenth of a millisecond: a program may meet many shapes."""
 _ROUNDS = 5
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
@@ -31,7 +31,7 @@ def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None
 
     Where there is a record of just this product, that says it. Else both are timed on `operands`, of which C is
     overwritten, or on random ones up to 1 GiB, each five times in turn: some 3 ms, or twelve products where these take
-    longer. Operands of a megabyte and more are copied some times, up to 2.5 times the last-level cache in all, and
+    longer. Operands of several megabytes are copied some times, up to 2.5 times the last-level cache in all, and
     these are rotated over: as in the timing of a record they come from memory.
     """
     problem, info = kernel.problem, kernel.device.info

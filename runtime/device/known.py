@@ -10,8 +10,9 @@ def _known(name: str, arch: str, sms: int, mhz: float, gb: int, l2_mb: int, gbs:
     return DeviceInfo(name, "cuda", ARCHES[arch], sms, mhz, gb * _GB, l2_mb * _MB, gbs, "unknown")
 
 
-# Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. The first of an architecture
-# stands for it.
+# Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. Those that this project has
+# measured on have the rate that the driver tells, so that look-ups for them are those on them. The first of an
+# architecture stands for it.
 _DEVICES = (
     #       name, arch, SMs, highest MHz, GB, MB of L2, GB/s
     _known("Tesla T4", "sm_75", 40, 1590, 16, 4, 320),
@@ -21,8 +22,8 @@ _DEVICES = (
     _known("NVIDIA A10", "sm_86", 72, 1695, 24, 6, 600),
     _known("NVIDIA L40S", "sm_89", 142, 2520, 48, 96, 864),
     _known("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 24, 72, 1008),
-    _known("NVIDIA H200", "sm_90a", 132, 1980, 141, 60, 4800),
-    _known("NVIDIA H100 80GB HBM3", "sm_90a", 132, 1980, 80, 50, 3350),
+    _known("NVIDIA H200", "sm_90a", 132, 1980, 141, 60, 4814.304),
+    _known("NVIDIA H100 80GB HBM3", "sm_90a", 132, 1980, 80, 50, 3352.32),
     _known("NVIDIA H100 PCIe", "sm_90a", 114, 1755, 80, 50, 2000),
     _known("NVIDIA B200", "sm_100", 148, 1965, 180, 126, 7700),
     _known("NVIDIA GeForce RTX 5090", "sm_120", 170, 2407, 32, 96, 1792),

@@ -23,8 +23,6 @@ from tilewright.tuner.search.nearest import around, nearest
 from tilewright.tuner.search.ranker import ranker_digest
 
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
-LACKING = [(7641, 468, 7)]
-"""Shapes that are still to be measured: the file says why they were not."""
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
 
 
@@ -80,13 +78,11 @@ def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
         document = json.loads(path.read_text())
         if document["ranker"] == ranker_digest():
             today.append(document["device"])
-            told = [row for row in document["rows"] if "predicted" in row]
-            for row in told:
+            for row in document["rows"]:
                 problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
                 assert str(store.lookup(KNOWN[document["device"]], problem, nearest).config) == row["predicted"]
             assert len(document["rows"]) == 60
-            lacking = [row for row in document["rows"] if row not in told]
-            assert [(row["m"], row["n"], row["k"]) for row in lacking if "failed" in row] == LACKING[: len(lacking)]
+            assert sum("tuned_us" in row for row in document["rows"]) == 30
     assert today
 
 

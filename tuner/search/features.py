@@ -319,7 +319,10 @@ class Table:
         place[some] = np.arange(len(some))
         counted, places = self._physics(problem, some), place.take(modelled)
         if len(rows) > count:
-            kept = counted[_TOTAL].take(places).argpartition(count)[:count]
+            total = counted[_TOTAL].take(places)
+            kept = np.flatnonzero(total <= np.partition(total, count - 1)[count - 1])
+            if len(kept) > count:  # of equal ones the first, whatever the processor
+                kept = kept[total[kept].argsort(kind="stable")[:count]]
             rows, places = rows[kept], places[kept]
         return rows, self._features(problem, rows, counted.take(places, axis=1), np.float32)
 
