@@ -49,7 +49,7 @@ _CONTENDERS, _NEARLY = 3, 1.03
 _KEPT_TRIES = 9
 """For that, the vendor's library included, as much time is kept as so many tries take."""
 _TRY_SECONDS = 0.03
-"""What one try takes, until that is known: of the first, which loads what all of them need, it is not."""
+"""What one try takes, until that is known. The first does not count: it loads what all of them need."""
 
 
 def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
@@ -151,7 +151,9 @@ def _decided(bench: Bench, found: Sequence[Record]) -> Record:
     except FAILURES:
         return first
     best = min(near, key=lambda config: statistics.median(ours[config]))
-    ratio, within = paired_if_timed(theirs, ours[best][: len(theirs)])
+    if len(theirs) == 1:  # it is far behind: not timed in these rounds
+        return replace(near[best], vendor_us=theirs[0], ratio_vendor=theirs[0] / statistics.median(ours[best]))
+    ratio, within = paired_if_timed(theirs, ours[best])
     return replace(near[best], vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
 
 

@@ -233,45 +233,45 @@ def product(
     (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012). What is done element by
     element is done to the numbers.
     """
-    sliced = problem.dtype is DType.DOUBLE and problem.k > 0
-    bits = (53 - math.ceil(math.log2(max(1, problem.k)))) // 2
-    anchors = (2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)) if sliced else ()
-
-    def parts(numbers: NDArray[Any], shape: tuple[int, int], trans: bool, some: Any, axis: int) -> list[Any]:
-        if some is not None:
-            numbers, shape = _chosen(numbers, shape, some, axis)
-        wide = numbers.astype(np.float64)
-        found = list[Any]()
-        for each in (abs(wide), wide, *(_slices(wide, *anchors) if sliced else ())):
-            array = xp.empty(shape)
-            _repeat(xp, each, array.ravel())
-            found.append(array.T if trans else array)
-        return found
-
-    size_a, op_a, *slices_a = parts(a, problem.stored_a, problem.trans_a, rows, int(problem.trans_a))
-    size_b, op_b, *slices_b = parts(b, problem.stored_b, problem.trans_b, cols, int(not problem.trans_b))
+    wide_a, matrix_a = _read(xp, a, problem.stored_a, problem.trans_a, rows, int(problem.trans_a))
+    wide_b, matrix_b = _read(xp, b, problem.stored_b, problem.trans_b, cols, int(not problem.trans_b))
     at_rows, at_cols = (slice(None) if some is None else xp.asarray(some) for some in (rows, cols))
     if problem.accuracy is Grade.NORMWISE:
+        op_a, op_b = matrix_a(wide_a), matrix_b(wide_b)
         magnitude = xp.sqrt((op_a * op_a).sum(1))[:, None] * xp.sqrt((op_b * op_b).sum(0))
+        del op_a, op_b  # matrices may take most of the memory
     else:
-        magnitude = size_a @ size_b
-    if not sliced:
-        high = op_a @ op_b
+        magnitude = matrix_a(abs(wide_a)) @ matrix_b(abs(wide_b))
+    if problem.dtype is DType.FLOAT or problem.k == 0:
+        high = matrix_a(wide_a) @ matrix_b(wide_b)
         return _Reference(at_rows, at_cols, high, xp.zeros_like(high), magnitude)
-    (a1, a2, a3), (b1, b2, b3) = slices_a, slices_b
+    bits = (53 - math.ceil(math.log2(problem.k))) // 2
+    anchors = 2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)
+    a1, a2, a3 = map(matrix_a, _slices(wide_a, *anchors))
+    b1, b2, b3 = map(matrix_b, _slices(wide_b, *anchors))
     high, low = a1 @ b1, xp.zeros_like(magnitude)
-    for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, op_b)):
+    for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, matrix_b(wide_b))):
         high, low = _fused(xp).added(high, low, one @ other)
     return _Reference(at_rows, at_cols, high, low, magnitude)
 
 
-def _chosen(
-    numbers: NDArray[Any], shape: tuple[int, int], some: NDArray[np.int64], axis: int
-) -> tuple[NDArray[Any], tuple[int, int]]:
-    """The elements of some rows (axis 0) or columns of a matrix that repeats these numbers in rows, and their shape."""
-    rows, cols = map(np.arange, shape)
-    rows, cols = (some, cols) if axis == 0 else (rows, some)
-    return numbers[(rows[:, None] * shape[1] + cols).ravel() % len(numbers)], (len(rows), len(cols))
+def _read(
+    xp: Any, numbers: NDArray[Any], shape: tuple[int, int], trans: bool, some: NDArray[np.int64] | None, axis: int
+) -> tuple[NDArray[np.float64], Callable[[NDArray[Any]], Any]]:
+    """Of a stored matrix that repeats numbers, or of some of its rows (axis 0) or columns: the numbers, and what makes
+    op of it from a function of them."""
+    if some is not None:
+        rows, cols = map(np.arange, shape)
+        rows, cols = (some, cols) if axis == 0 else (rows, some)
+        numbers = numbers.take((rows[:, None] * shape[1] + cols).ravel(), mode="wrap")
+        shape = len(rows), len(cols)
+
+    def matrix(values: NDArray[Any]) -> Any:
+        array = xp.empty(shape)
+        _repeat(xp, values, array.ravel())
+        return array.T if trans else array
+
+    return numbers.astype(np.float64), matrix
 
 
 def _slices(wide: NDArray[Any], coarse: float, fine: float) -> tuple[NDArray[Any], ...]:

@@ -11,8 +11,8 @@ def _known(name: str, arch: str, sms: int, mhz: float, gb: int, l2_mb: int, gbs:
 
 
 # Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. Those that this project has
-# measured on have the rate that the driver tells, so that look-ups for them are those on them. The first of an
-# architecture stands for it.
+# measured on have the memory rate that the driver tells, so that a look-up by key finds what one on the device finds.
+# The first of an architecture stands for it.
 _DEVICES = (
     #       name, arch, SMs, highest MHz, GB, MB of L2, GB/s
     _known("Tesla T4", "sm_75", 40, 1590, 16, 4, 320),

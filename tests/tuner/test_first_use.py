@@ -130,6 +130,7 @@ class Beside:
 def test_on_a_gpu_the_winner_is_timed_beside_the_vendors_library(theirs: list[float], ratio: float | None) -> None:
     record = first_use._decided(Beside(theirs, tiled=10.0), [make(10.0, config=FAST)])  # type: ignore[arg-type]
     assert (record.vendor_us, record.ratio_vendor) == (theirs[0] if theirs else None, ratio)
+    assert (record.ratio_interval is not None) is (len(theirs) == 7)
     assert first_use._decided(Beside(theirs), [make(10.0)]) == make(10.0)  # type: ignore[arg-type]
 
 

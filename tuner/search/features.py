@@ -111,7 +111,7 @@ class Table:
             "least_work": np.where(c["stream"] == 0, 0.0, can_stream),
             "least_tiles": np.where(c["persistent"] == 1, 0.0, places),
         }
-        # Configs differ in much that neither of these asks for, and a third of them in nothing else.
+        # To the bounds and to the model many configs are alike: what they are asked for is kept once.
         self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
         self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
         known = [name for name in FEATURES if name in c]

@@ -76,7 +76,7 @@ class Trees:
             leaf += leaf
             leaf += level
         added = flat.take((leaf + first).astype(np.intp))  # indices of any other type take longer
-        found: Floats = (np.ones(len(first), np.float32) @ added) * np.float64(self._unit)
+        found: Floats = (np.ones(len(first), np.float32) @ added).astype(np.float64) * self._unit
         return found
 
     @cached_property
