@@ -84,7 +84,7 @@ class Tuned:
     us: Floats
     best_us: float
     """Of all trials, those that are left out here included."""
-    features: Floats
+    features: NDArray[np.float32]
 
     @classmethod
     def of(cls, trials: Trials) -> "Tuned":

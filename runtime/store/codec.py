@@ -83,7 +83,7 @@ def encode(value: object) -> object:
     if isinstance(value, enum.Enum):
         return encode(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {name: encode(getattr(value, name)) for name in _names(type(value))}
+        found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Record) and not value.gpu:
             del found["gpu"]
         if isinstance(value, Problem) and value.accuracy is Grade.IEEE:
@@ -98,11 +98,6 @@ def encode(value: object) -> object:
     if not isinstance(value, float) or not math.isfinite(value):
         raise StoreError(f"cannot be stored: {value!r}")
     return float(value)  # a float of NumPy becomes a plain one
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def decode(hint: Any, value: object, where: str) -> object:

@@ -133,7 +133,7 @@ def test_the_likeliest_are_those_that_the_model_puts_first(dtype: DType) -> None
     for problem in (replace(each, dtype=dtype) for each in drawn(10)):
         rows, features = table.likeliest(problem, 100)
         us, sensible = table.modelled_us(problem), np.flatnonzero(table.sensible(problem))
-        assert np.array_equal(features, table.features(problem, rows).astype(np.float32))
+        assert np.array_equal(features, table.features(problem, rows))
         assert len(set(rows)) == min(100, len(sensible))
         assert set(rows) == set(sensible[us[sensible].argsort(kind="stable")[:100]])  # of equal ones the first
         assert set(rows) <= set(sensible)

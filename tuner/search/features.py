@@ -38,6 +38,8 @@ from .policies import policy_of
 from .policies.ranked import LIMBS, RANKED, k_innermost, slices_of, streamed
 
 Floats = NDArray[np.float64]
+Taken = NDArray[np.float32]
+"""Features, as trees take them."""
 Columns = dict[str, Floats]
 
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
@@ -116,7 +118,7 @@ class Table:
         self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
         known = [name for name in FEATURES if name in c]
         self._known_places = np.array([_PLACES[name] for name in known])
-        self._known = np.stack([c[name] for name in known], axis=1).astype(np.float32)  # as trees take them
+        self._known = np.stack([c[name] for name in known], axis=1).astype(np.float32)
         self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
         """A row for each config, for few are looked at."""
 
@@ -307,9 +309,8 @@ class Table:
         found: Floats = self._physics(problem, some)[_TOTAL] / self.info.clock_mhz
         return found
 
-    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-        """The sensible rows, at most so many: those that the model of the device puts first; and their features, as
-        trees take them."""
+    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Taken]:
+        """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
         rows = np.flatnonzero(self.sensible(problem))
         modelled = self._modelled_as.take(rows)
         # What the model cannot tell apart is modelled once.
@@ -324,14 +325,14 @@ class Table:
             if len(kept) > count:  # of equal ones the first, whatever the processor
                 kept = kept[total[kept].argsort(kind="stable")[:count]]
             rows, places = rows[kept], places[kept]
-        return rows, self._features(problem, rows, counted.take(places, axis=1), np.float32)
+        return rows, self._features(problem, rows, counted.take(places, axis=1))
 
-    def features(self, problem: Problem, rows: Any = None) -> Floats:
+    def features(self, problem: Problem, rows: Any = None) -> Taken:
         """A row for each config, a column for each of FEATURES."""
         rows = np.arange(len(self.configs)) if rows is None else rows
-        return self._features(problem, rows, self._physics(problem, self._modelled_as.take(rows)), float)
+        return self._features(problem, rows, self._physics(problem, self._modelled_as.take(rows)))
 
-    def _features(self, problem: Problem, rows: Any, counted: Floats, kind: Any) -> NDArray[Any]:
+    def _features(self, problem: Problem, rows: Any, counted: Floats) -> Taken:
         described = self._described.take(rows, axis=0).T.copy()
         c, p = dict(zip(_DESCRIBED, described)), dict(zip(_COUNTED, counted))
         info, size = self.info, self.dtype.size_bytes
@@ -384,7 +385,7 @@ class Table:
             copies,
             np.ceil(k / c["held"]),
         )
-        found = np.empty((len(FEATURES), len(depth)), kind)
+        found = np.empty((len(FEATURES), len(depth)), np.float32)
         found[self._known_places] = self._known.take(rows, axis=0).T
         found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
         found[_PLAIN_PLACES] = plain

@@ -28,7 +28,7 @@ from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device import launcher
 from ...runtime.device.protocol import DeviceInfo
-from .features import FEATURES, Floats, Table, typical
+from .features import FEATURES, Floats, Table, Taken, typical
 from .legal import keeping, open_rules
 from .policies import policy_of
 from .policies.ranked import both_sides
@@ -46,29 +46,32 @@ LEAF = 1e-4
 class Trees:
     """Gradient-boosted trees whose every level asks one question: a leaf's number is the answers as bits."""
 
-    def __init__(self, questions: NDArray[np.intp], borders: Floats, leaves: NDArray[np.intp], unit: float) -> None:
+    def __init__(self, questions: NDArray[Any], borders: NDArray[Any], leaves: NDArray[Any], unit: float) -> None:
         """A row for each tree: the features asked for, lowest bit first; the borders above which the answers are yes;
         what it adds in each leaf, in whole multiples of `unit`."""
-        self.leaves, self._unit = leaves, unit
         self._borders = np.ascontiguousarray(borders[:, ::-1], np.float32)
         self._questions = np.ascontiguousarray(questions[:, ::-1], np.int32)
         """Both the highest bit first."""
-        self._whole = np.ascontiguousarray(leaves, np.int32)
+        self.leaves, self._unit = np.ascontiguousarray(leaves, np.int32), unit
 
-    def __call__(self, features: Floats) -> Floats:
+    def __getitem__(self, some: slice) -> "Trees":
+        """Some of the trees."""
+        return Trees(self._questions[some, ::-1], self._borders[some, ::-1], self.leaves[some], self._unit)
+
+    def __call__(self, features: Taken) -> Floats:
         """The prediction for each row of features."""
         return self.of(np.ascontiguousarray(features.T, np.float32), np.arange(len(features)))
 
-    def of(self, columns: NDArray[np.float32], rows: NDArray[np.intp]) -> Floats:
+    def of(self, columns: Taken, rows: NDArray[np.intp]) -> Floats:
         """The predictions for some rows of features, in their order; a column of `columns` for each row."""
         extension = launcher.module()
         if extension is None:
             return self._by_numpy(columns.take(rows, axis=1))
         found = np.empty(len(rows))
-        extension.trees(columns, rows, self._questions, self._borders, self._whole, found, self._unit)
+        extension.trees(columns, rows, self._questions, self._borders, self.leaves, found, self._unit)
         return found
 
-    def _by_numpy(self, columns: NDArray[np.float32]) -> Floats:
+    def _by_numpy(self, columns: Taken) -> Floats:
         asked, borders, levels, first, flat = self._at_once
         answers = (columns.take(asked, axis=0) > borders).view(np.uint8)
         leaf, *others = answers.take(levels, axis=0)
@@ -124,9 +127,9 @@ class Ranker:
         each device that was measured."""
         self.trees = trees_of(values["ranking"])
         """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
-        ends = [begin for begin, _ in STAGES[1:]] + [len(values["ranking"])]
-        parts = [(values["ranking"][begin:end], most) for (begin, most), end in zip(STAGES, ends)]
-        self._stages = [(trees_of(part), most) for part, most in parts if part]
+        ends = *(begin for begin, _ in STAGES[1:]), None
+        parts = ((self.trees[begin:end], most) for (begin, most), end in zip(STAGES, ends))
+        self._stages = [(part, most) for part, most in parts if len(part.leaves)]
         self.level = trees_of(values["level"])
         """For log(time of the first choice / least time) of a product."""
         self._tables: dict[DeviceInfo, Table | None] = {}
@@ -168,13 +171,13 @@ class Ranker:
         if table is None:
             return iter(())
         rows, features = table.likeliest(problem, MODELLED)
-        columns = np.ascontiguousarray(features.T, np.float32)
+        columns = features.T
         order, behind = self._order(columns)
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level.of(columns, order[:1])[0])
         slower = np.exp(behind - behind[0]) * first
         return (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
 
-    def _order(self, columns: NDArray[np.float32]) -> tuple[NDArray[np.intp], Floats]:
+    def _order(self, columns: Taken) -> tuple[NDArray[np.intp], Floats]:
         """The rows of features, the most promising first, and for each what `trees` says; of those that only some of
         them were asked about what these say, counted from the last of the others."""
         order, behind = np.arange(columns.shape[1]), np.zeros(columns.shape[1])
