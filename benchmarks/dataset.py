@@ -54,7 +54,7 @@ from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 from tilewright.tuner.tune import tune
-from trials import EDGES, Trials, line_of, looked_up, pack, read, read_chosen, trials_of
+from trials import EDGES, Trials, line_of, looked_up, pack, read, read_chosen, thinned, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
 """Of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a second to
@@ -71,11 +71,8 @@ OF_FAMILY = 3
 """Of each family, those that a look-up would take first."""
 BESIDE, BESIDE_AT_RANDOM = 16, 4
 """Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
-FASTEST, FAR_ELSEWHERE = 14, 5
-"""Of what was measured on another device."""
-KEPT_TIMES = 5
-"""Repetitions of a variant that a file has, from the shortest to the longest in equal steps: all of them would be most
-of it."""
+FASTEST, FAR_ELSEWHERE = 10, 2
+"""Of what was measured on another device, with half of the choices and one of each family: few, of many problems."""
 WAYS = 2
 """Ways to share out the work of each kernel of the pool."""
 NEAR = 2.5
@@ -92,10 +89,10 @@ def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     return looked_up(ranker, problem, info) if ranker else []
 
 
-def of_families(expected: Sequence[Config]) -> Iterator[Config]:
+def of_families(expected: Sequence[Config], each: int = OF_FAMILY) -> Iterator[Config]:
     """The first of each family."""
     for name in families():
-        yield from itertools.islice((config for config in expected if config.family == name), OF_FAMILY)
+        yield from itertools.islice((config for config in expected if config.family == name), each)
 
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
@@ -161,7 +158,7 @@ def variants_of(job: Job) -> list[Config]:
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:
         others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
-        chosen = *known[:FASTEST], *expected[:CHOICES], *of_families(expected), *guesses[: GUESSES // 2], *others
+        chosen = *known[:FASTEST], *expected[: CHOICES // 2], *of_families(expected, 1), *guesses[:1], *others
         return list(dict.fromkeys(chosen))
     near = [config for config in around(known[0], problem, info) if config not in known]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
@@ -199,14 +196,6 @@ def measured(
         if tried.fault:
             break
     return vendor_us, entries
-
-
-def thinned(entry: Entry) -> Entry:
-    """The same with KEPT_TIMES repetitions; the time that counts is that of all."""
-    times, last = sorted(entry.times_us), len(entry.times_us) - 1
-    if last < KEPT_TIMES:
-        return entry
-    return replace(entry, times_us=tuple(times[round(i * last / (KEPT_TIMES - 1))] for i in range(KEPT_TIMES)))
 
 
 SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPUs"

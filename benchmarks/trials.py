@@ -28,6 +28,9 @@ EDGES = Edge.EXACT, Edge.BOUNDS
 """In the order in which a look-up tries them."""
 FIRST_DEVICE = "nvidia-h200"
 """Of lines that do not say where they were measured."""
+KEPT_TIMES = 5
+"""Repetitions of a variant that a file has, from the shortest to the longest in equal steps: all of them would be most
+of it."""
 MANY = 3
 """Variants measured both times, from which on they tell how two GPUs differ."""
 VENDORS = "vendor.json"
@@ -142,6 +145,14 @@ def trials_of(recording: Recording, vendor_us: float | None) -> Trials:
     return Trials(recording.problem, entries, vendor_us, named.get(recording.device_name, FIRST_DEVICE))
 
 
+def thinned(entry: Entry) -> Entry:
+    """The same with KEPT_TIMES repetitions; the time that counts is that of all."""
+    times, last = sorted(entry.times_us), len(entry.times_us) - 1
+    if last < KEPT_TIMES:
+        return entry
+    return replace(entry, times_us=tuple(times[round(i * last / (KEPT_TIMES - 1))] for i in range(KEPT_TIMES)))
+
+
 def short(entry: Entry) -> Entry:
     """The same with five significant digits of each time, which is more than clocks tell, and three of what it took to
     get it: digits of noise would be half of an archive."""
@@ -191,7 +202,7 @@ def _as_files(trials: Trials) -> dict[str, str]:
     for config, entry in trials.entries.items():
         point = found.point_of(config)
         assert point is not None
-        points[point] = short(entry)
+        points[point] = short(thinned(entry))
     recording = Recording.of(trials.problem, KNOWN[trials.device_key].name, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:

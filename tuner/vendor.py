@@ -11,14 +11,15 @@ from ..codegen.problem import Problem
 from ..runtime.check.timing import Inputs, Timer, TimingPlan
 from ..runtime.check.verify import place
 from ..runtime.device.protocol import Device, Operand
-from ..runtime.product.kernel import Kernel
-from ..runtime.product.vendor import Handover, Operands, VendorProduct, vendor_of
+from ..runtime.product.kernel import Kernel, prepare
+from ..runtime.product.vendor import Handover, Operands
 from ..runtime.store.found import Found
 from .measure.decide import paired
 from .measure.evaluate import FAILURES, MEASURING, TIE
 
-_PLAN = TimingPlan(0.0, 0.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=32)
-"""Batches of a tenth of a millisecond: a program may meet many shapes."""
+_PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
+"""Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: in a
+queue of launches one follows the other no sooner than after some 2 us, however short it is."""
 _ROUNDS = 5
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
@@ -30,8 +31,8 @@ def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None
     """That the vendor's library is faster than our kernel; None where it is not, nobody knows, or on the processor.
 
     Where there is a record of just this product, that says it. Else both are timed on `operands`, of which C is
-    overwritten, or on random ones up to 1 GiB, each five times in turn: some 3 ms, or twelve products where these take
-    longer. Operands of several megabytes are copied some times, up to 2.5 times the last-level cache in all, and
+    overwritten, or on random ones up to 1 GiB, each five times in turn: some 10 ms, or twelve products where these take
+    longer. Operands of a megabyte and more are copied some times, up to 2.5 times the last-level cache in all, and
     these are rotated over: as in the timing of a record they come from memory.
     """
     problem, info = kernel.problem, kernel.device.info
@@ -68,7 +69,8 @@ def by_record(found: Found) -> Handover | None:
 def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
     """By timing both: where the library is faster in every round, and beyond a tie. Raises one of FAILURES."""
     device, problem = kernel.device, kernel.problem
-    contenders = {"ours": kernel.launch, "vendor": VendorProduct(kernel, vendor_of(device)).launch}
+    twin = prepare(device, problem, kernel.config)  # what graphs of it hold goes with it
+    contenders = {"ours": twin.launch, "vendor": device.vendor(problem)}
     rounds = _ROUNDS if problem.flops < _LONG_FLOPS else _FEW_ROUNDS
     with device.on_stream(operands.stream):
         for launch in contenders.values():  # the library may have to load its kernel
@@ -84,21 +86,24 @@ def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:
-    """Further sets of operands: none where so many of them would lie in the cache as well, or there is no memory."""
-    count, size = _PLAN.cold_sets(device, problem), problem.dtype.size_bytes
+    """Further sets of operands, each matrix of all sets in one allocation, as in the timing of records. None where so
+    many of them would lie in the cache as well, or there is no memory."""
+    count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
 
-    def copied(given: Operand, filled: bool) -> Operand:
-        nbytes = ((given.rows - 1) * given.ld + given.cols) * size
-        buffer = device.allocate(nbytes)
-        if filled:
-            device.copy(buffer, given.pointer, nbytes, operands.stream)
-        return replace(given, pointer=buffer.pointer, owner=buffer)
+    def copies(given: Operand, filled: bool) -> list[Operand]:
+        step = given.rows * given.ld * size
+        stack = device.allocate(count * step)
+        copied = [replace(given, pointer=stack.pointer + i * step, owner=stack) for i in range(count)]
+        nbytes = step - (given.ld - given.cols) * size  # what follows may not be the caller's
+        for each in copied if filled else ():
+            device.copy(each.pointer, given.pointer, nbytes, operands.stream)
+        return copied
 
-    if count > _PLAN.max_sets:
+    if not 0 < count < _PLAN.max_sets:
         return []
     a, b, c = operands.each
     try:
-        return [(copied(a, True), copied(b, True), copied(c, False)) for _ in range(count - 1)]
+        return list(zip(copies(a, True), copies(b, True), copies(c, False), strict=True))
     except LaunchError:
         return []
 

@@ -77,10 +77,9 @@ class Cublas:
         self._place = stream, workspace
 
 
-def cublas_product(device: Device, problem: Problem, multiplied: Multiplied) -> Launch:
-    """What launches one product with any leading dimensions, with a handle and a workspace of
-    its own. Raises DeviceError where the library is missing."""
-    blas, laid = device.blas(), dict[tuple[int, int, int], Launcher]()
+def cublas_product(device: Device, blas: Cublas, problem: Problem, multiplied: Multiplied) -> Launch:
+    """What launches one product with any leading dimensions, with a workspace of its own."""
+    laid = dict[tuple[int, int, int], Launcher]()
     workspace = device.allocate(blas.workspace_bytes)
 
     def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:

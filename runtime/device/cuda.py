@@ -221,10 +221,10 @@ class CudaDevice:
         with self._device, _translated("clearing"):
             cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 
-    def copy(self, buffer: CudaBuffer, source: int, nbytes: int, stream: int) -> None:
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._device, _translated("copying"):
             runtime = cupy.cuda.runtime
-            runtime.memcpyAsync(buffer.pointer, source, nbytes, runtime.memcpyDeviceToDevice, stream)
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         with self._device, _translated("copying from the device"):
@@ -287,7 +287,12 @@ class CudaDevice:
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
-        return cublas_product(self, problem, multiplied)
+        return cublas_product(self, self._handle, problem, multiplied)
+
+    @cached_property
+    def _handle(self) -> Cublas:
+        """For all of these products: a handle stays, with memory of its own."""
+        return self.blas()
 
     def blas(self) -> Cublas:
         with self._device, _translated("starting cuBLAS"), _cublas_present():

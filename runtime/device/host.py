@@ -148,8 +148,8 @@ class HostDevice:
     def zero(self, buffer: HostBuffer, nbytes: int, stream: int) -> None:
         ctypes.memset(buffer.pointer, 0, nbytes)
 
-    def copy(self, buffer: HostBuffer, source: int, nbytes: int, stream: int) -> None:
-        ctypes.memmove(buffer.pointer, source, nbytes)
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        ctypes.memmove(target, source, nbytes)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         return np.array(array)

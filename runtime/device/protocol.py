@@ -205,8 +205,8 @@ class Device(Protocol):
     def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
         """Clear the first bytes of a buffer, on a stream."""
 
-    def copy(self, buffer: Any, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes from an address of the device's to the beginning of a buffer, on a stream."""
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes from an address of the device's to another, on a stream."""
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
@@ -244,8 +244,8 @@ class Device(Protocol):
         """
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """The vendor's library for a problem. Of other operands than the problem's `dtype`, leading dimensions count
-        elements of theirs.
+        """The vendor's library for a problem, for one thread at a time. Of other operands than the problem's `dtype`,
+        leading dimensions count elements of theirs.
 
         Raises DeviceError where it is missing.
         """

@@ -105,7 +105,7 @@ class VendorHost(HostDevice):
         return Cublas(self.library, 1)
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Any:
-        return cublas_product(self, problem, multiplied)
+        return cublas_product(self, self.blas(), problem, multiplied)
 
     def capturing(self, stream: int) -> bool:
         return self.captured
