@@ -94,17 +94,18 @@ def test_by_a_record(
 
 
 @pytest.mark.parametrize(("theirs", "handed"), [
-    ([8.0, 9.0, 9.5, 8.0, 9.0], True),
-    ([8.0, 9.0, 10.1, 8.0, 9.0], False),  # ahead in one round
-    ([9.97] * 5, False),  # a tie
-    ([20.0] * 5, False),
+    ([8.0, 9.0, 9.5, 8.0, 9.0, 9.0, 8.0, 9.5, 9.0], True),
+    ([8.0, 9.0, 9.5, 8.0, 9.0, 9.0, 8.0, 10.1, 9.0], True),  # ours is ahead in one round
+    ([8.0, 9.0, 10.1, 8.0, 9.0, 9.0, 8.0, 10.1, 9.0], False),  # in two
+    ([9.97] * 9, False),  # a tie
+    ([20.0] * 9, False),
 ])  # fmt: skip
 def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device = VendorHost()
-    seen, given = rounds_of(monkeypatch, theirs, [10.0] * 5), operands()
+    seen, given = rounds_of(monkeypatch, theirs, [10.0] * 9), operands()
     found = timed(prepare(device, PROBLEM, CONFIG), PREDICTED, given)
     ((count, contenders, inputs),) = seen
-    assert (count, set(contenders), inputs) == (5, {"ours", "vendor"}, [given.each])
+    assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [given.each])
     assert len(device.library.products) == 1  # its kernel is loaded before
     assert (found is not None) == handed
     if found is not None:
