@@ -47,26 +47,28 @@ _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
 _LINE_BYTES, _SECTORS_BYTES = 128, 64
 """What a warp has to read side by side at least of an operand that it streams: along k, and across it."""
-_PHYSICAL = (
-    "family tile_m tile_n tile_k threads work occupancy warps mode parts clustered cooperative smem_loads overhead "
-    "adding ahead deep m n k trans_a trans_b tiles waves even resident used_mn used_k depth arithmetic cached traffic "
-    "memory launch summed modelled issue waiting passed used_m used_n rows_of_tiles columns_of_tiles latency "
-    "rounds k_of_cta copied_a copied_b row_a row_b row_c copies copying c_share sides intensity ctas refills"
-).split()
-IEEE_FEATURES = len(_PHYSICAL) + len(RANKED)
-"""So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
-FEATURES = [*_PHYSICAL, *RANKED, *LIMBS, "limbs", "products", "splitting"]
-"""What the trees ask for, a column each."""
-_PLACES = {name: place for place, name in enumerate(FEATURES)}
-_LOGARITHMS = (
-    "arithmetic cached modelled issue waiting passed splitting tiles waves depth traffic summed rows_of_tiles "
-    "columns_of_tiles latency rounds k_of_cta row_a row_b copying ctas"
-).split()
-"""Those of what changes with config and problem that are logarithms; first those that are clocks."""
-_PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills".split()
-"""Those that are not, sizes that are used first."""
+_KERNEL = [
+    *"family tile_m tile_n tile_k threads work occupancy mode parts clustered cooperative smem_loads overhead".split(),
+    *"adding ahead deep".split(),
+    *RANKED,
+]
+"""What a kernel is, and how it shares out the work."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
-"""Those that are the same for every config."""
+"""What is the same for every config."""
+_PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills".split()
+"""What changes with config and problem, sizes that are used first."""
+_LOGARITHMS = (
+    "arithmetic cached modelled issue waiting passed tiles waves depth traffic summed rows_of_tiles columns_of_tiles "
+    "latency rounds k_of_cta row_a row_b copying ctas splitting"
+).split()
+"""The same, as logarithms."""
+_OF_LIMBS = [*LIMBS, "limbs", "products"]
+FEATURES = [*_KERNEL, *_PROBLEM, *_PLAIN, *_LOGARITHMS, *_OF_LIMBS]
+"""What the trees ask for, a column each."""
+_KNOWN, _SAME, _COUNTS, _LOGS = itertools.accumulate(map(len, (_KERNEL, _PROBLEM, _PLAIN, _LOGARITHMS)))
+"""Where the parts of that end."""
+IEEE_FEATURES = FEATURES.index("splitting")
+"""So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
 _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
     "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs"
@@ -116,9 +118,7 @@ class Table:
         # To the bounds and to the model many configs are alike: what they are asked for is kept once.
         self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
         self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
-        known = [name for name in FEATURES if name in c]
-        self._known_places = np.array([_PLACES[name] for name in known])
-        self._known = np.stack([c[name] for name in known], axis=1).astype(np.float32)
+        self._known = np.stack([c[name] for name in (*_KERNEL, *_OF_LIMBS)], axis=1).astype(np.float32)
         self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
         """A row for each config, for few are looked at."""
 
@@ -283,12 +283,14 @@ class Table:
         memory: Any = problem.bytes / info.bandwidth_gbs / 1e3 * info.clock_mhz
         waves = per_sm / c["occupancy"]
         if self._skinny:
+            few = np.flatnonzero(c["flying"] < math.inf)
             needed = info.bandwidth_gbs * 1e3 / info.sm_count * ARRIVAL_CYCLES / info.clock_mhz
-            late = needed / (resident * c["flying"])
-            held_up = memory * (1 + late * late / 4) * np.ceil(waves) / waves
-            memory = np.where(c["flying"] < math.inf, held_up, memory)
-        squares = clocks[1:] * clocks[1:]
-        total = (squares * squares).sum(axis=0) + _fourth(waiting * c["waited"]) + _fourth(memory)
+            late, waves_of = needed / (resident[few] * c["flying"][few]), waves[few]
+            held_up = memory * (1 + late * late / 4) * np.ceil(waves_of) / waves_of
+            memory = np.full(len(waves), memory)
+            memory[few] = held_up
+        of_busy, of_cached, of_passed = _fourth(clocks[1:])
+        total = of_busy + of_cached + of_passed + _fourth(waiting * c["waited"]) + _fourth(memory)
         total = np.sqrt(np.sqrt(total)) + FILL_CYCLES * rounds + c["filling"]
         splitting = np.zeros_like(total)
         per_byte = info.clock_mhz / info.bandwidth_gbs / 1e3
@@ -356,11 +358,12 @@ class Table:
         used = sizes / (np.ceil(sizes / described[:3]) * described[:3])
         clocks = counted[:_CLOCKS] / cycles
         clocks[-2:] += 1e-9  # passed and splitting, of which there may be none
+        *limits, splitting = clocks
         copies, copied, side_by_side = self._copies(problem, c)
         depth = p["depth"] / c["split"]
         loaded = p["cached"] * (L2_BYTES_PER_CYCLE * info.sm_count)
         logarithms = _stacked(
-            *clocks,
+            *limits,
             p["tiles"],
             p["waves"],
             depth,
@@ -374,6 +377,7 @@ class Table:
             *side_by_side,
             clocks[0] * copies,
             p["ctas"],
+            splitting,
         )
         plain = _stacked(
             *used,
@@ -386,10 +390,11 @@ class Table:
             np.ceil(k / c["held"]),
         )
         found = np.empty((len(FEATURES), len(depth)), np.float32)
-        found[self._known_places] = self._known.take(rows, axis=0).T
-        found[_PROBLEM_PLACES] = np.array(numbers)[:, None]
-        found[_PLAIN_PLACES] = plain
-        found[_LOGARITHM_PLACES] = np.log2(logarithms)
+        known = self._known.take(rows, axis=0).T
+        found[:_KNOWN], found[_LOGS:] = known[:_KNOWN], known[_KNOWN:]
+        found[_KNOWN:_SAME] = np.array(numbers)[:, None]
+        found[_SAME:_COUNTS] = plain
+        found[_COUNTS:_LOGS] = np.log2(logarithms)
         return found.T
 
     def _copies(self, problem: Problem, c: Columns) -> tuple[Floats, list[Floats], list[Floats]]:
@@ -404,11 +409,6 @@ class Table:
             copied.append(vector)
             side_by_side.append(np.minimum(vector * lanes + tiled, row))
         return c["copies_a"] / copied[0] + c["copies_b"] / copied[1], copied, side_by_side
-
-
-_PROBLEM_PLACES = np.array([_PLACES[name] for name in _PROBLEM])
-_PLAIN_PLACES = np.array([_PLACES[name] for name in _PLAIN])
-_LOGARITHM_PLACES = np.array([_PLACES[name] for name in _LOGARITHMS])
 
 
 @cache

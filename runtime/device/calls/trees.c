@@ -94,10 +94,17 @@ FOR_EACH_PROCESSOR static void evaluate(const Py_buffer *views, double unit)
         Py_ssize_t here = count - begin < TOGETHER ? count - begin : TOGETHER;
         const float *column = views[COLUMNS].buf;
         Py_ssize_t places[TOGETHER];
-        for (Py_ssize_t i = 0; i < TOGETHER; i++)
+        int in_order = here == TOGETHER;
+        for (Py_ssize_t i = 0; i < TOGETHER; i++) {
             places[i] = rows[begin + (i < here ? i : 0)];
+            in_order &= places[i] == places[0] + i;
+        }
         for (Py_ssize_t feature = 0; feature < features; feature++, column += across) {
             float values[TOGETHER];
+            if (in_order) { /* as the first trees are asked */
+                memcpy(taken[feature], column + *places, sizeof values);
+                continue;
+            }
             for (int i = 0; i < TOGETHER; i++)
                 values[i] = column[places[i]];
             memcpy(taken[feature], values, sizeof values);
