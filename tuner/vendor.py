@@ -24,7 +24,7 @@ _ROUNDS = 9
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
 _MOST_BYTES = 1 << 30
-"""Of random operands: memory that was allocated for them stays with the array library."""
+"""Of random operands, and of copies: memory that was allocated for them stays with the array library."""
 
 
 def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None = None) -> Handover | None:
@@ -87,8 +87,9 @@ def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:
     """Further sets of operands, each matrix of all sets in one allocation, as in the timing of records. None where so
-    many of them would lie in the cache as well, or there is no memory."""
+    many of them would lie in the cache as well, or there is no memory, or they are views that lie far apart."""
     count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
+    spread = sum(each.rows * each.ld for each in operands.each) * size
 
     def copies(given: Operand, filled: bool) -> list[Operand]:
         step = given.rows * given.ld * size
@@ -99,7 +100,7 @@ def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs
             device.copy(each.pointer, given.pointer, nbytes, operands.stream)
         return copied
 
-    if not 0 < count < _PLAN.max_sets:
+    if not 0 < count < _PLAN.max_sets or count * spread > _MOST_BYTES:
         return []
     a, b, c = operands.each
     try:

@@ -134,6 +134,10 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
             assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(of.pointer, nbytes)
         assert (c.rows, c.cols, c.ld) == (30, 50, 50)
     assert len(timed_with_cache(52 * PROBLEM.bytes)) == 1  # 130 sets, and a cache may well hold them
+    for most, count in ((7 * PROBLEM.bytes, 8), (7 * PROBLEM.bytes - 1, 1)):  # views may have much between their rows
+        with monkeypatch.context() as limited:
+            limited.setattr(vendor, "_MOST_BYTES", most)
+            assert len(timed_with_cache(3 * PROBLEM.bytes)) == count
     allocate = HostDevice.allocate
 
     def full(self: HostDevice, nbytes: int, stream: int | None = None) -> Any:
