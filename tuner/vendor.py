@@ -18,8 +18,8 @@ from .measure.decide import paired
 from .measure.evaluate import FAILURES, MEASURING, TIE
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
-"""Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: in a
-queue of launches one follows the other no sooner than after some 2 us, however short it is."""
+"""Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: queued
+launches follow each other later, and the library's later than ours."""
 _ROUNDS = 9
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
