@@ -47,10 +47,13 @@ _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
 _LINE_BYTES, _SECTORS_BYTES = 128, 64
 """What a warp has to read side by side at least of an operand that it streams: along k, and across it."""
-_KERNEL = (
-    "family tile_m tile_n tile_k threads work occupancy mode parts clustered cooperative smem_loads overhead adding ahead "
-    "deep"
-).split() + [*RANKED]
+_KERNEL = [
+    *(
+        "family tile_m tile_n tile_k threads work occupancy mode parts clustered cooperative smem_loads overhead "
+        "adding ahead deep"
+    ).split(),
+    *RANKED,
+]
 """What a kernel is, and how it shares out the work."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """What is the same for every config."""
