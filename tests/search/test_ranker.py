@@ -337,12 +337,17 @@ def test_predictions_are_sorted_and_serve() -> None:
         assert all(serves(each.config, problem, H200.arch) for each in found)
 
 
-def test_a_search_tries_what_is_predicted() -> None:
+def test_a_search_tries_what_is_predicted_and_may_try_what_is_next_to_it() -> None:
     problem, records = Problem.parse("300x5000x70", "float", "tn"), tuple(Store().records())
     predicted = [each.config for each in predictions(problem, H200, 3)]
     allowed = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, records))
     assert set(predicted) <= set(allowed.configs)
     assert set(predicted) <= set(first_guesses(problem, H200, allowed.configs, records))
+    advised = candidates(problem, H200, read_spaces(), predicted)
+    for config in predicted:
+        beside = set(around(config, problem, H200))
+        assert beside <= set(allowed.configs)
+        assert beside - set(advised.configs)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
 from .model import estimate_us
-from .nearest import distance, fitted, predictions
+from .nearest import around, distance, fitted, predictions
 from .policies import policy_of
 
 GUESSES = 48
@@ -76,8 +76,11 @@ def stored(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> lis
 
 
 def beyond_advice(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:
-    """What may be tried whatever the policies advise: what the store has for the problem, and what is predicted."""
-    return [*stored(problem, info, records), *(each.config for each in predictions(problem, info, PREDICTED))]
+    """What may be tried whatever the policies advise: what the store has for the problem, what is predicted, and what
+    is next to that, where first use looks too."""
+    predicted = [each.config for each in predictions(problem, info, PREDICTED)]
+    beside = itertools.chain.from_iterable(around(config, problem, info) for config in predicted)
+    return list(dict.fromkeys([*stored(problem, info, records), *predicted, *beside]))
 
 
 def first_guesses(
