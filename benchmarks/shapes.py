@@ -29,6 +29,7 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     shapes += [*_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4))]
     shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7), 120)]
     shapes += _any(random.Random(SEED + 8), 320)
+    shapes += _half_narrow(random.Random(SEED + 9), 420)
     found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
     return list(dict.fromkeys(found))  # a shape may be drawn twice
 
@@ -94,6 +95,21 @@ def _any(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
     """As `untuned.py` draws those that it times."""
     for shape in _drawn(rng, count, *[(1, 16384)] * 3):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+
+
+def _half_narrow(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Shapes of all kinds, and in turn with them long and narrow ones, of which a look-up was worst at those with a
+    row, a column or hardly any k."""
+    shapes, few, long = _drawn(rng, count, *[(1, 16384)] * 3), (1, 64), (512, 16384)
+    hardly, some = (1, 8), (64, 16384)
+    third = count // 3
+    narrow = [*_drawn(rng, third, few, long, (1, 2048)), *_drawn(rng, third, long, few, (1, 2048))]
+    narrow += [*_drawn(rng, third // 2, hardly, some, some), *_drawn(rng, third // 2, some, hardly, some)]
+    narrow += [*_drawn(rng, count - len(narrow), some, some, hardly)]
+    rng.shuffle(narrow)
+    for pair in zip(shapes, narrow):
+        for shape in pair:
+            yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
 def _size(rng: random.Random, low: float, high: float) -> int:
