@@ -84,7 +84,7 @@ class Place:
             env=environment, text=True, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True,
         )  # fmt: skip
         self.started.append(process)
-        until(file.exists)
+        until(lambda: _is_whole(file))
         return process
 
     def dask_worker(self, *arguments: str) -> "subprocess.Popen[str]":
@@ -165,6 +165,14 @@ class Place:
             with contextlib.suppress(psutil.Error):
                 found += [process] if words in " ".join(process.cmdline()) else []
         return found
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a scheduler has written its file to the end; it writes where the file lies."""
+    try:
+        return "address" in json.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
