@@ -39,7 +39,9 @@ RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 CPU_LIMIT_S = 20.0
 """After which a kernel counts as endless; others take a fifth on a slow machine."""
 
-COMPILER = QuickCompiler(sanitize=True)
+COMPILER = QuickCompiler(sanitize=True, quick_headers=False)
+FOR_LIMBS = QuickCompiler(sanitize=True)
+"""For kernels that run longer than it takes to compile them."""
 TOGETHER = 10
 """Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
 
@@ -100,7 +102,8 @@ class Planted:
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    paths = built([each.source() for each in planted], folder)
+    limbs = any(each.config.accuracy is not Grade.IEEE for each in planted)
+    paths = built([each.source() for each in planted], folder, FOR_LIMBS if limbs else COMPILER)
     jobs = [
         (
             each.name, each.cpu_limit_s, str(each.config), each.dtype, each.trans, each.shapes, each.sm_count,
@@ -119,14 +122,14 @@ def assert_caught(planted: Sequence[Planted], folder: Path) -> None:
     assert BROKEN not in found.values(), found
 
 
-def built(sources: Sequence[KernelSource], folder: Path) -> list[str]:
+def built(sources: Sequence[KernelSource], folder: Path, compiler: QuickCompiler) -> list[str]:
     """Where each kernel's binary is, under its name with its place here behind it. Several share one."""
     paths = []
     for begin in range(0, len(sources), TOGETHER):
         place = folder / str(begin)
         place.mkdir()
         some = [numbered(source, begin + each) for each, source in enumerate(sources[begin : begin + TOGETHER])]
-        COMPILER.build(together(some), str(place))
+        compiler.build(together(some), str(place))
         paths += [str(place / "kernel.so")] * len(some)
     return paths
 
