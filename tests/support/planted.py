@@ -39,8 +39,8 @@ RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
 CPU_LIMIT_S = 20.0
 """After which a kernel counts as endless; others take a fifth on a slow machine."""
 
-COMPILER = QuickCompiler(sanitize=True, quick_headers=False)
-FOR_LIMBS = QuickCompiler(sanitize=True)
+COMPILER = QuickCompiler(sanitize=True)
+FOR_LIMBS = QuickCompiler(sanitize=True, quick_headers=True)
 """For kernels that run longer than it takes to compile them."""
 TOGETHER = 10
 """Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
