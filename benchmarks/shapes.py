@@ -30,6 +30,7 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7), 120)]
     shapes += _any(random.Random(SEED + 8), 320)
     shapes += _half_narrow(random.Random(SEED + 9), 420)
+    shapes += _half_panels(random.Random(SEED + 10), 420)
     found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
     return list(dict.fromkeys(found))  # a shape may be drawn twice
 
@@ -108,6 +109,19 @@ def _half_narrow(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
     narrow += [*_drawn(rng, count - len(narrow), some, some, hardly)]
     rng.shuffle(narrow)
     for pair in zip(shapes, narrow):
+        for shape in pair:
+            yield shape, rng.choice(("nn", "nt", "tn", "tt"))
+
+
+def _half_panels(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Shapes of all kinds, and in turn with them panels: some rows or columns beside thousands, and a large C of some
+    k. Of 141 random shapes a look-up was worst at these."""
+    shapes, some, many, deep = _drawn(rng, count, *[(1, 16384)] * 3), (16, 512), (1024, 16384), (64, 8192)
+    third = count // 3
+    panels = [*_drawn(rng, third, some, many, deep), *_drawn(rng, third, many, some, deep)]
+    panels += _drawn(rng, count - len(panels), (512, 16384), (512, 16384), some)
+    rng.shuffle(panels)
+    for pair in zip(shapes, panels):
         for shape in pair:
             yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 

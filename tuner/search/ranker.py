@@ -35,7 +35,7 @@ from .policies.ranked import both_sides
 
 MODELLED = 400
 """The trees rank so many configs: those that the model of the device puts first."""
-STAGES = (0, MODELLED), (100, 128), (400, 64), (700, 32)
+STAGES = (0, MODELLED), (100, 192), (300, 96), (600, 32)
 """The first trees, which say most, rank all of these; those from a number on only so many of the best."""
 _SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Whole, as a kernel of the portfolio has it."""
