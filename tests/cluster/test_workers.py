@@ -312,6 +312,43 @@ def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_anot
         assert len(list((here.store / "records").iterdir())) == 4
 
 
+GONE = """
+import os
+import time
+from tilewright.tuner.cluster import worker
+
+real = getattr(worker, "real", worker.Attempt.say)  # Dask reads this file more than once
+worker.real = real
+
+def say(self, message):
+    real(self, message)
+    if isinstance(message, worker.Ends):
+        try:
+            open({flag!r}, "x").close()
+        except FileExistsError:
+            return
+        time.sleep(1)  # until that was sent
+        os._exit(1)
+
+worker.Attempt.say = say
+from tilewright.tuner.cluster.worker import dask_setup
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_after_its_result_was_heard_keeps_no_other_from_work(tmp_path: Path) -> None:
+    """Dask gives its problem to the next worker, who need not solve it again."""
+    with place(tmp_path, shapes=3) as here:
+        (tmp_path / "gone.py").write_text(GONE.format(flag=str(tmp_path / "flag")))
+        here.scheduler()
+        here.dask_worker("--preload", str(tmp_path / "gone.py"), "--device", "host")
+        status, out, err = ended(here.start(*here.tune, *here.named))
+        assert (tmp_path / "flag").exists()
+        assert (status, err) == (0, "")
+        assert "3 of 3 shapes" in out
+        assert here.complete()
+
+
 @pytest.mark.slow
 def test_nobody_answers(tmp_path: Path) -> None:
     with place(tmp_path, shapes=2) as here:

@@ -206,7 +206,12 @@ class Tuning:
     def _asked(self, message: Asks) -> None:
         check(0 <= message.number < len(self._jobs), "of a problem that nobody asked for", StoreError)
         job = self._jobs[message.number]
-        check(job.future is not None and not job.over, "of a problem that nobody is at", StoreError)
+        check(job.future is not None, "of a problem that nobody is at", StoreError)
+        assert job.future is not None
+        if job.over:  # who solved it died before Dask heard that: the next one gets something else
+            with contextlib.suppress(OSError, RuntimeError):
+                job.future.cancel()
+            return
         known = self._attempts.get(message.attempt)
         check(known is None or known.job is job, "of an attempt at another problem", StoreError)
         right = message.device.key == self._key and dict(message.versions).get("generator") == generator_version()
