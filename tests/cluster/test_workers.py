@@ -362,7 +362,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=1) as here:
+    with place(tmp_path, shapes=1, pause_s=1) as here:  # none is done before it is killed
         process = here.start(*here.tune, *WORKERS, "1")
         for _ in range(4):
             until(here.measuring)
