@@ -16,9 +16,11 @@ import itertools
 import json
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import catboost
@@ -41,6 +43,7 @@ from tilewright.tuner.search.ranker import (
     shared_out,
     trees_of,
     unfitted,
+    way_of,
 )
 from trials import EDGES, Trials, chosen_line, looked_up, read
 
@@ -70,6 +73,9 @@ LEFT_OUT = 3
 """Choices for a problem that was left out, where they are written."""
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
+RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
+"""So many random problems, of at most so many rows, columns and steps of k, say which ways to share out the work pay:
+those among the first 32 of two on each device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,10 +173,34 @@ def _exported(model: catboost.CatBoost, depth: int) -> list[dict[str, Any]]:
     return trees
 
 
-def exported(trees: dict[str, Any], portfolio: Sequence[Config], regret: Mapping[str, float]) -> dict[str, Any]:
+def exported(trees: dict[str, Any], portfolio: Mapping[Config, str], regret: Mapping[str, float]) -> dict[str, Any]:
     """What ships for a type, with the regret by device."""
-    texts = [str(config) for config in portfolio]
+    texts = {str(config): ways for config, ways in portfolio.items()}
     return {"portfolio": texts, "regret": {key: round(value, 3) for key, value in regret.items()}, **trees}
+
+
+def with_ways(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> dict[Config, str]:
+    """The kernels of a portfolio, each with the ways to share out the work that pay somewhere: whole, and those that
+    came early for some random problems. Fewer rows take less time, and the model of the device puts more of those first
+    that the trees would take."""
+    problem, random = tuned[0].problem, Random(0)
+    every = Ranker(exported(trees, dict.fromkeys(portfolio, ""), {}), problem.dtype, problem.accuracy)
+    early: Counter[tuple[Config, str]] = Counter()
+    infos = [each.info for each in _of_devices(tuned)]
+    for _ in range(RANDOM):
+        m, n, k = (round(math.exp(random.uniform(0, math.log(LARGEST)))) for _ in range(3))
+        trans = random.random() < 0.5, random.random() < 0.5
+        for info in infos:
+            first = itertools.islice(every.ranked(Problem(m, n, k, problem.dtype, *trans), info), EARLY)
+            early.update((plain(each.config), way_of(each.config)) for each in first)
+    arch, rows, ways = infos[0].arch, 0, dict[Config, str]()
+    for base in portfolio:
+        known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, arch, problem.accuracy)))
+        paying = [way for way in known if way == "whole" or early[base, way] >= SELDOM * len(infos)]
+        rows += len(paying)
+        ways[base] = " ".join(paying)
+    print(f"  ways to share out the work: {rows}", flush=True)
+    return ways
 
 
 def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
@@ -289,7 +319,9 @@ def judged(tuned: Sequence[Tuned], unseen: str | None) -> Iterator[tuple[Ranker,
         train = [each for each in tuned if each.problem.shape not in out and each.info.key != unseen]
         others = [each for each in tuned if each.problem.shape in out and unseen in (None, each.info.key)]
         trees, problem = fit(train), tuned[0].problem
-        yield Ranker(exported(trees, portfolio_of(train, trees), {}), problem.dtype, problem.accuracy), others
+        portfolio = with_ways(trees, portfolio_of(train, trees), train)
+        measured = {each.info.key: 1.0 for each in train}
+        yield Ranker(exported(trees, portfolio, measured), problem.dtype, problem.accuracy), others
 
 
 def main() -> None:
@@ -336,7 +368,8 @@ def main() -> None:
                 regret[key] = float(np.quantile(sure, 0.9))
         if not (options.judge or options.unseen):
             trees = fit(tuned)
-            document[name_of(dtype, accuracy)] = exported(trees, portfolio_of(tuned, trees), regret)
+            portfolio = with_ways(trees, portfolio_of(tuned, trees), tuned)
+            document[name_of(dtype, accuracy)] = exported(trees, portfolio, regret)
     if options.choices:
         options.choices.write_text("".join(lines))
     if not (options.judge or options.unseen):

@@ -28,7 +28,7 @@ EDGES = Edge.EXACT, Edge.BOUNDS
 """In the order in which a look-up tries them."""
 FIRST_DEVICE = "nvidia-h200"
 """Of lines that do not say where they were measured."""
-KEPT_TIMES = 5
+KEPT_TIMES = 3
 """Repetitions of a variant that a file has, from the shortest to the longest in equal steps: all of them would be most
 of it."""
 MANY = 3

@@ -12,6 +12,8 @@ from ..problem import Problem
 
 WIDE_BYTES = 16
 """The widest load of a thread."""
+SECTOR_BYTES = 32
+"""What device memory and caches write at a time."""
 MOST_COPIES = 32
 """Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 

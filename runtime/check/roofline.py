@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ...codegen.problem import DType, Grade, Problem
 from ..device.protocol import DeviceInfo
@@ -42,6 +43,7 @@ _WGMMA_PER_CYCLE = 2048
 """Multiply-adds of halves of an SM in one clock by instructions of a warpgroup."""
 
 
+@cache
 def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
     """The rates of a GPU, measured where they are known, else by clock and cores; None for the processor. That of float
     is of products that keep `accuracy`."""

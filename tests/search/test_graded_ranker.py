@@ -34,7 +34,12 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
     """One that has kernels take `less` where they answer yes."""
     trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
     level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
-    values = {"portfolio": [*SPLIT, WHOLE], "regret": {H200.key: 1.25}, "ranking": trees, "level": level}
+    values = {
+        "portfolio": dict.fromkeys([*SPLIT, WHOLE], "whole split_k=2"),
+        "regret": {H200.key: 1.25},
+        "ranking": trees,
+        "level": level,
+    }
     return Ranker(values, DType.FLOAT, Grade.NORMWISE)
 
 

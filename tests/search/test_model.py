@@ -103,6 +103,30 @@ def test_slices_with_barriers_of_their_own_wait_less_where_each_has_steps_enough
         assert (0.95 if gains else 1) * one <= own <= (0.98 if gains else 1) * one
 
 
+@pytest.mark.parametrize(
+    ("text", "dtype", "n", "least", "most"),
+    [
+        ("simt:64x128x8,lanes_m=2", "float", 8191, 3.5, 4.5),  # four stores of 4 bytes for a lane's 16
+        ("simt:64x128x8,lanes_m=2", "float", 8190, 1.8, 2.3),
+        ("simt:64x128x8,lanes_m=2", "float", 8188, 1.1, 1.3),  # whole vectors, which begin within sectors
+        ("simt:64x128x8,lanes_m=2", "float", 8192, 1.0, 1.0),
+        ("simt:64x128x8,lanes_m=2,k_inner_b", "float", 8191, 1.4, 1.6),  # lanes hold every other column
+        ("dmma:64x64x16", "double", 8191, 2.3, 2.6),
+        ("dmma:64x64x16", "double", 8190, 1.4, 1.6),
+        ("dmma:64x64x16", "double", 8188, 1.0, 1.0),
+    ],
+)
+def test_rows_of_c_that_are_no_whole_sectors_are_written_in_parts(
+    text: str, dtype: str, n: int, least: float, most: float
+) -> None:
+    """But not where accumulators pass through shared memory, nor in a C that is padded. It is all that counts here."""
+    problem, both = Problem.parse(f"8192x{n}x1", dtype), [parse(text + more) for more in ("", ",shared")]
+    direct, shared = (estimate_us(problem, config, H200) for config in both)
+    assert least <= direct / shared <= most
+    direct, shared = (estimate_us(problem, config.changed(edge=Edge.PAD), H200) for config in both)
+    assert direct == pytest.approx(shared, rel=0.05)
+
+
 def test_padding_costs_copies() -> None:
     problem, config = Problem.parse("1000"), parse(SIMT)
     assert estimate_us(problem, config.changed(edge=Edge.PAD), H200) > estimate_us(problem, config, H200)

@@ -45,6 +45,24 @@ def test_what_is_for_odd_rows_is_reset_where_rows_are_aligned() -> None:
     assert [(each.packs, each.get("shared")) for each in (odd, even)] == [((True, True), True), ((False, False), False)]
 
 
+@pytest.mark.parametrize(
+    ("text", "shape", "kept"),
+    [
+        ("simt:64x64x16,shared", "2000x1002x300", True),  # threads write vectors of 8 bytes
+        ("simt:64x64x16,shared", "2000x1004x300", False),
+        ("dmma:64x64x16,shared", "2000x1002x300", True),  # and here whole ones, but a warp no whole sectors
+        ("dmma:64x64x16,shared", "2000x1004x300", False),
+    ],
+)
+def test_accumulators_pass_through_shared_memory_where_sectors_of_c_would_be_written_in_parts(
+    text: str, shape: str, kept: bool
+) -> None:
+    problem = Problem.parse(shape, "double" if "dmma" in text else "float")
+    fit = fitted(parse(text), problem, H200.arch, (Edge.BOUNDS,))
+    assert fit is not None
+    assert fit.get("shared") is kept
+
+
 def test_what_cannot_serve_is_not_fitted() -> None:
     assert fitted(parse("dmma:64x64x16"), Problem.parse("512"), ARCH, EDGES) is None
 

@@ -26,7 +26,7 @@ from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import around, nearest, predictions
 from tilewright.tuner.search.ranked import beyond_advice, first_guesses
-from tilewright.tuner.search.ranker import MODELLED, Ranker, Trees, plain, ranker_of, shared_out
+from tilewright.tuner.search.ranker import MODELLED, Ranker, Trees, plain, ranker_of, shared_out, shipped, way_of
 
 H200 = KNOWN["nvidia-h200"]
 SHAPES = ((300, 5000, 70), (5, 7, 9), (12000, 3, 900), (7000, 7000, 7000), (64, 64, 300_000), (1, 1, 1), (1, 9000, 1))
@@ -88,11 +88,40 @@ def test_what_ships_says_the_same_in_both_languages(dtype: DType, monkeypatch: p
     assert [list(ranker(dtype).ranked(problem, H200)) for problem in problems] == ours
 
 
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("simt:64x128x16", "whole"),
+        ("naive:8x32", "whole"),
+        ("dmma:64x64x16,split_k=4", "split_k=4"),
+        ("simt:64x128x16,split_k=2,reduce=cluster", "split_k=2,cluster"),
+        ("simt:64x128x16,stream_k=1", "stream_k=1"),
+        ("dmma:64x64x16,persistent=2", "persistent=2"),
+        ("skinny:4x4x4,resident_k=128,split_k=3", "split_k=3"),
+    ],
+)
+def test_how_a_config_shares_out_the_work(text: str, way: str) -> None:
+    assert way_of(tilewright.codegen.families.parse(text)) == way
+
+
+@DTYPES
+def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) -> None:
+    found, known = ranker(dtype), KNOWN["nvidia-h100-pcie"]
+    ways = dict(zip(found.portfolio, shipped()[dtype.value]["portfolio"].values()))
+    measured, other = found.table(H200).configs, found.table(known).configs
+    assert {way_of(config) for config in measured} > {"whole", "split_k=2"}
+    assert all(way_of(config) in ways[plain(config)].split() for config in measured)
+    assert all("whole" in each.split() for each in ways.values())
+    assert known.key not in found.regret
+    assert set(measured) < set(other)  # of the same generation
+    assert 0.3 * len(other) < len(measured) < 0.6 * len(other)
+
+
 @DTYPES
 def test_what_ships_is_read_whole(dtype: DType) -> None:
     values = json.loads((resources.files("tilewright") / "configs" / "ranker.json").read_text())[dtype.value]
     found = ranker(dtype)
-    assert [str(config) for config in found.portfolio] == values["portfolio"]
+    assert [str(config) for config in found.portfolio] == list(values["portfolio"])
     assert [plain(config) for config in found.portfolio] == list(found.portfolio)
     for trees, name in ((found.trees, "ranking"), (found.level, "level")):
         assert len(trees.leaves) == len(values[name])
@@ -165,6 +194,29 @@ def test_features_say_what_a_config_does() -> None:
     assert (found["trans_a"], found["trans_b"], found["row_c"]) == (0, 1, 32)
     assert (found["copied_a"], found["copied_b"]) == (4, 4)  # both run along k, and cp.async transposes them
     assert (found["shared"], found["stages"], found["thread_m"], found["warp_m"]) == (0, 3, 8, -1)
+    assert found["pieces"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "pieces"),
+    [
+        ("simt:64x128x16", 521, 4.5),
+        ("simt:64x128x16,lanes_m=2", 522, 2.125),
+        ("simt:64x128x16,lanes_m=4", 524, 1.25),
+        ("simt:64x128x16", 528, 1),
+        ("simt:64x128x16,shared", 521, 1),
+        ("skinny:short=n,1x2x8,lanes_k=32,warps=2,resident_k=512", 521, 1),
+    ],
+)
+def test_how_often_a_sector_of_c_is_written(text: str, n: int, pieces: float) -> None:
+    problem, config = Problem(1000, n, 300, DType.FLOAT), tilewright.codegen.families.parse(text)
+    (row,) = Table((config,), DType.FLOAT, H200).features(problem)
+    found = dict(zip(FEATURES, row))
+    assert found["pieces"] == pytest.approx(pieces)
+    floor = floor_us(H200, problem) or 0.0
+    assert found["written"] == pytest.approx(
+        np.log2(pieces * 1000 * n * 4 / H200.bandwidth_gbs / 1e3 / floor), abs=1e-4
+    )
 
 
 @DTYPES

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...codegen.config import Config
 from ...codegen.families import families
+from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.protocol import DeviceInfo
@@ -33,6 +34,7 @@ from .model import (
     cta_limits,
     filled_sms,
     fma_per_cycle,
+    whole_sectors,
 )
 from .policies import policy_of
 from .policies.ranked import LIMBS, RANKED, k_innermost, slices_of, streamed
@@ -57,11 +59,11 @@ _KERNEL = [
 """What a kernel is, and how it shares out the work."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """What is the same for every config."""
-_PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills".split()
+_PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills pieces".split()
 """What changes with config and problem, sizes that are used first."""
 _LOGARITHMS = (
     "arithmetic cached modelled issue waiting passed tiles waves depth traffic summed rows_of_tiles columns_of_tiles "
-    "latency rounds k_of_cta row_a row_b copying ctas splitting"
+    "latency rounds k_of_cta row_a row_b copying ctas written splitting"
 ).split()
 """The same, as logarithms."""
 _OF_LIMBS = [*LIMBS, "limbs", "products"]
@@ -73,14 +75,14 @@ IEEE_FEATURES = FEATURES.index("splitting")
 """So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
 _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
-    "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs"
+    "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs neighbours ends"
 ).split()
 """What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
 _BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
 """What decides whether a config is sensible for a problem."""
 _DESCRIBED = (
     "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
-    "least_a least_b most_a most_b copies_a copies_b"
+    "least_a least_b most_a most_b copies_a copies_b neighbours ends"
 ).split()
 """What the other features need of it: first what CTAs that share a tile of C cover."""
 _COUNTED = (
@@ -223,6 +225,8 @@ class Table:
             "copies_a": size / tile_n,
             "copies_b": size / tile_m,
             "held": held,
+            "neighbours": cost.neighbours,
+            "ends": SECTOR_BYTES / (cost.beside * size) if cost.beside else 0.0,
             "limbs": config.limbs,
             "products": config.products,
             # Lanes side by side along k and across it, of what is streamed; else bytes of a tile's rows along k and
@@ -282,20 +286,22 @@ class Table:
         if self._tensor:
             busy *= np.maximum(1, c["starved"] / warps)
         waiting = critical / resident * depth * c["waits"]
-        memory: Any = problem.bytes / info.bandwidth_gbs / 1e3 * info.clock_mhz
+        per_byte = info.clock_mhz / info.bandwidth_gbs / 1e3
         waves = per_sm / c["occupancy"]
+        memory: Any = problem.bytes * per_byte
+        if not whole_sectors(problem):
+            memory = memory + (_times_written(problem, c) - 1) * (m * n * size * per_byte)
         if self._skinny:
-            few = np.flatnonzero(c["flying"] < math.inf)
+            few = (c["flying"] < math.inf).nonzero()[0]
             needed = info.bandwidth_gbs * 1e3 / info.sm_count * ARRIVAL_CYCLES / info.clock_mhz
             late, waves_of = needed / (resident[few] * c["flying"][few]), waves[few]
-            held_up = memory * (1 + late * late / 4) * np.ceil(waves_of) / waves_of
+            held_up = problem.bytes * per_byte * (1 + late * late / 4) * np.ceil(waves_of) / waves_of
             memory = np.full(len(waves), memory)
             memory[few] = held_up
         of_busy, of_cached, of_passed = _fourth(clocks[1:])
         total = of_busy + of_cached + of_passed + _fourth(waiting * c["waited"]) + _fourth(memory)
         total = np.sqrt(np.sqrt(total)) + FILL_CYCLES * rounds + c["filling"]
         splitting = np.zeros_like(total)
-        per_byte = info.clock_mhz / info.bandwidth_gbs / 1e3
         if self._copied:
             total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
         if self._limbed:  # operands are read, their limbs written, and what more it takes as if they were read twice
@@ -315,17 +321,17 @@ class Table:
 
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Taken]:
         """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
-        rows = np.flatnonzero(self.sensible(problem))
+        rows = self.sensible(problem).nonzero()[0]
         modelled = self._modelled_as.take(rows)
         # What the model cannot tell apart is modelled once.
         asked, place = np.zeros(self._modelled.shape[1], np.bool_), np.empty(self._modelled.shape[1], np.intp)
         asked[modelled] = True
-        some = np.flatnonzero(asked)
+        some = asked.nonzero()[0]
         place[some] = np.arange(len(some))
         counted, places = self._physics(problem, some), place.take(modelled)
         if len(rows) > count:
             total = counted[_TOTAL].take(places)
-            kept = np.flatnonzero(total <= np.partition(total, count - 1)[count - 1])
+            kept = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
             if len(kept) > count:  # of equal ones the first, whatever the processor
                 kept = kept[total[kept].argsort(kind="stable")[:count]]
             rows, places = rows[kept], places[kept]
@@ -362,6 +368,7 @@ class Table:
         clocks[-2:] += 1e-9  # passed and splitting, of which there may be none
         *limits, splitting = clocks
         copies, copied, side_by_side = self._copies(problem, c)
+        pieces = np.ones(len(rows)) if whole_sectors(problem) else _times_written(problem, c)
         depth = p["depth"] / c["split"]
         loaded = p["cached"] * (L2_BYTES_PER_CYCLE * info.sm_count)
         logarithms = _stacked(
@@ -379,6 +386,7 @@ class Table:
             *side_by_side,
             clocks[0] * copies,
             p["ctas"],
+            pieces * (m * n * size / (info.bandwidth_gbs * 1e3 * least)),
             splitting,
         )
         plain = _stacked(
@@ -390,6 +398,7 @@ class Table:
             *copied,
             copies,
             np.ceil(k / c["held"]),
+            pieces,
         )
         found = np.empty((len(FEATURES), len(depth)), np.float32)
         known = self._known.take(rows, axis=0).T
@@ -403,8 +412,8 @@ class Table:
         """Copies for each multiply-add; for A and B the bytes that a copy moves at a time, and those of a row of a tile
         in memory or of what a warp streams of one at a time."""
         copied, side_by_side = list[Floats](), list[Floats]()
-        for x, (row, widest, along) in _stored(problem).items():
-            vector = np.maximum(widest, c[f"least_{x}"])
+        for x, (row, widest_copy, along) in _stored(problem).items():
+            vector = np.maximum(widest_copy, c[f"least_{x}"])
             if along:  # where the family keeps k innermost or transposes in flight, that takes copies of one element
                 vector = np.minimum(vector, c[f"most_{x}"])
             lanes, tiled = (c[f"streamed_{x}"], c[f"deep_{x}"]) if along else (c[f"across_{x}"], c[f"wide_{x}"])
@@ -435,6 +444,12 @@ def _stored(problem: Problem) -> dict[str, tuple[int, int, bool]]:
     size = problem.dtype.size_bytes
     rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
     return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
+
+
+def _times_written(problem: Problem, c: Columns) -> Floats:
+    """How many times as much is written as C has, as the model has it, where rows are no whole sectors."""
+    found: Floats = np.maximum(c["neighbours"] / widest(problem, "c"), 1) + c["ends"]
+    return found
 
 
 def _distinct(columns: Floats) -> tuple[Floats, NDArray[np.intp]]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.leaf import Edge
+from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
 from ...codegen.problem import DType, Problem
 from ...runtime.device.protocol import DeviceInfo
 from .policies import policy_of
@@ -64,7 +65,9 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     # CTAs of the critical SM, in stream-K tiles: there all SMs have the same.
     critical = tiles / info.sm_count if stream else float(-(-tiles * splits // filled_sms(config, info.sm_count)))
     concurrent = min(occupancy, max(math.ceil(critical), stream))
-    memory_us = problem.bytes / (info.bandwidth_gbs * 1e3)
+    times = 1.0 if config.edge is Edge.PAD else _times_written(problem, cost)
+    written = (times - 1) * m * n * dtype.size_bytes
+    memory_us = (problem.bytes + written) / (info.bandwidth_gbs * 1e3)
     if config.tensor_cores:
         cycles = _tensor_cycles(dtype, config, cost, info, critical, concurrent, depth)
     else:
@@ -161,6 +164,20 @@ def _tensor_cycles(
     tile = _slowest(busy, issue, shared, cached) + _BARRIER_CYCLES / (3 if cost.fragments_ahead else 1) + arrival / 10
     rounds = math.ceil(critical / concurrent)
     return max(critical / concurrent * tile, rounds * arrival) * depth + rounds * FILL_CYCLES
+
+
+def _times_written(problem: Problem, cost: Cost) -> float:
+    """How many times as much is written as C has, where sectors are written in parts: one after another by the vectors
+    of a thread, and those at both ends of what a warp writes side by side."""
+    if not cost.neighbours or whole_sectors(problem):
+        return 1.0
+    ends = SECTOR_BYTES / (cost.beside * problem.dtype.size_bytes)
+    return max(1.0, cost.neighbours / widest(problem, "c")) + ends
+
+
+def whole_sectors(problem: Problem) -> bool:
+    """Whether all rows of C begin and end with a sector of memory."""
+    return problem.n * problem.dtype.size_bytes % SECTOR_BYTES == 0
 
 
 def _slowest(*cycles: float) -> float:

@@ -75,7 +75,7 @@ def _within(
             # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
             finer = grade is not problem.accuracy
             distances = np.abs(logs - sizes).sum(axis=1)
-            places = np.flatnonzero(distances < doublings + 1e-9)
+            places = (distances < doublings + 1e-9).nonzero()[0]
             for place, distant in zip(places, distances[places].round(9).tolist()):
                 record = those[place]
                 far = distant > _NEAR or _aligned(record.problem) != aligned

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -122,6 +122,8 @@ class Ranker:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
+        self._ways = [frozenset(ways.split()) for ways in values["portfolio"].values()]
+        """For each the ways that pay somewhere on a device that was measured, as `way_of` tells them."""
         self.regret: dict[str, float] = values["regret"]
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit; by the key of
         each device that was measured."""
@@ -135,12 +137,17 @@ class Ranker:
         self._tables: dict[DeviceInfo, Table | None] = {}
 
     def table(self, info: DeviceInfo) -> Table | None:
-        """The portfolio with every way to share out the work, as far as the device has them; None where it has none."""
+        """The portfolio with every way to share out the work, as far as the device has them, and on a device that was
+        measured those that pay; None where it has none."""
         if info not in self._tables:
-            every = (_on_device(base, self.dtype, info.arch, self.accuracy) for base in self.portfolio)
-            configs = dict.fromkeys(itertools.chain.from_iterable(every))
+            configs = dict.fromkeys(itertools.chain.from_iterable(self._rows(info)))
             self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
         return self._tables[info]
+
+    def _rows(self, info: DeviceInfo) -> Iterator[Iterable[Config]]:
+        for base, ways in zip(self.portfolio, self._ways):
+            every = _on_device(base, self.dtype, info.arch, self.accuracy)
+            yield (config for config in every if way_of(config) in ways) if info.key in self.regret else every
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
         """The regret, where it is known: on a device that was measured, for products of this accuracy. One that
@@ -201,6 +208,15 @@ def plain(config: Config) -> Config:
 def unfitted(config: Config) -> Config:
     """A config as it serves no problem in particular: guarded, with vectors of one element."""
     return _changed(config, {"edge": Edge.BOUNDS}).scalar()
+
+
+def way_of(config: Config) -> str:
+    """How a config shares out the work: `whole`, `split_k=4`, `split_k=4,cluster`, `stream_k=1` and so on."""
+    values = config.typed
+    mode = values.get("mode", Mode.NONE)
+    if mode is Mode.NONE:
+        return "whole"
+    return f"{mode}={values['parts']}" + (",cluster" if values.get("reduce") is Reduce.CLUSTER else "")
 
 
 def _changed(config: Config, values: dict[str, Any]) -> Config:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ....codegen.arch import Arch
 from ....codegen.leaf import Edge, Mode
 from ....codegen.legality import Rule, whole
-from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, widest
+from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, stored_row, widest
 from ....codegen.mechanisms.split import LONG_SPLITS
 from ....codegen.problem import DType, Problem
 from .policy import Policy
@@ -49,19 +49,23 @@ def _written(problem: Problem, least_bytes: int) -> bool:
     return problem.k <= SHORT_K and problem.m * problem.n * problem.dtype.size_bytes >= least_bytes
 
 
-SHARED_PAYS: Rule[Any] = Rule(
-    # Elsewhere threads write vectors, which fill whole sectors of memory by themselves.
-    "accumulators pass through shared memory where rows of C allow no vectors, or much is written and little computed",
-    lambda problem, config, arch: (
-        not config.epilogue.shared or widest(problem, "c") == 1 or _written(problem, _UNCACHED_BYTES)
-    ),
-)
+def shared_pays(row_bytes: int) -> Rule[Any]:
+    """Where accumulators should pass through shared memory: rows of C are no multiple of so many bytes, or much is
+    written. Elsewhere threads write whole sectors by themselves."""
+    return Rule(
+        f"accumulators pass through shared memory where rows of C are no multiple of {row_bytes} bytes, or much is "
+        "written and little computed",
+        lambda problem, config, arch: (
+            not config.epilogue.shared
+            or stored_row(problem, "c") * problem.dtype.size_bytes % row_bytes > 0
+            or _written(problem, _UNCACHED_BYTES)
+        ),
+    )
 
 
 class Blocked(Policy):
     """What such families have in common."""
 
-    for_rows: ClassVar[Mapping[str, Rule[Any]]] = {"shared": SHARED_PAYS}
     tile_sides = ("block_m", "block_n")
     orders_tiles = frozenset(("block_m", "block_n", "vec_a", "vec_b", "vec_c", "edge"))
     side_by_side: ClassVar[tuple[str, ...]] = (
@@ -244,12 +248,9 @@ STREAMS_PAY: tuple[Rule[Any], ...] = (
         ),
     ),
 )
-EPILOGUES_PAY: tuple[Rule[Any], ...] = (
-    SHARED_PAYS,
-    Rule(
-        "evict-first stores are for a large C of few steps of k",
-        lambda problem, config, arch: not config.epilogue.evict_first or _written(problem, _EVICTED_BYTES),
-    ),
+EVICT_FIRST_PAYS: Rule[Any] = Rule(
+    "evict-first stores are for a large C of few steps of k",
+    lambda problem, config, arch: not config.epilogue.evict_first or _written(problem, _EVICTED_BYTES),
 )
 INTERLEAVE_PAYS: Rule[Any] = Rule(
     "cp.async copies are interleaved with the multiply-adds of long products",

@@ -90,6 +90,7 @@ class _Dmma(blocked.Blocked):
         {"stages": 2},
     )
     advice = _ADVICE
+    for_rows = fragments.FOR_ROWS
     first = (
         "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "vec_a", "vec_b", "vec_c", "fragments",
         "slices", "mode", "parts", "reduce", "raster",
@@ -119,6 +120,8 @@ class _Dmma(blocked.Blocked):
             ahead=config.pipeline.stages - 1,
             fragments_ahead=config.pipeline.fragments is Fragments.DOUBLE,
             narrow=blocked.narrow_operands(problem, config),
+            neighbours=0 if config.epilogue.shared else 2,
+            beside=0 if config.epilogue.shared else 8,
         )
 
 

@@ -40,6 +40,11 @@ class Cost:
     """Share of the tensor cores' rate that was measured of a family that does not reach what its limits leave."""
     narrow: int = 0
     """Operands that are copied to shared memory in pieces of less than 16 bytes."""
+    neighbours: int = 0
+    """Elements side by side in a row of C that a thread writes from its registers, one vector after another; 0 where
+    accumulators pass through shared memory first."""
+    beside: int = 0
+    """Such elements of all threads of a warp that share the row."""
 
 
 class Policy:

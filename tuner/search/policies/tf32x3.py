@@ -62,6 +62,7 @@ _ADVICE: tuple[Rule[Tf32x3Config], ...] = (
 class _Tf32x3(blocked.Blocked):
     instead = ({"interleave": 1}, {"interleave": 1, "stages": 2})
     advice = _ADVICE
+    for_rows = fragments.FOR_ROWS
     first = (
         "promote", "block_m", "block_n", "block_k", "warp_m", "warp_n", "stages", "vec_a", "vec_b", "vec_c",
         "fragments", "slices", "mode", "parts", "reduce", "raster",
