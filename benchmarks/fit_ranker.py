@@ -54,8 +54,9 @@ PORTFOLIO = {DType.FLOAT: 480, DType.DOUBLE: 320}
 GUESSED = 750
 """Rows, those that the model of the device puts first, of which it is expected how they do where that was not
 measured."""
-GOOD = 1.05
-"""Of kernels that came so near the best of a problem."""
+GOOD, OFTEN = 1.05, 6
+"""Of kernels that came so near the best of a problem, and were measured for so many: of what was measured once and was
+good the trees expect too much elsewhere."""
 LEAST_GAIN = 1e-3
 """What a kernel has to bring all problems nearer to their best in the mean."""
 RANKING = 1800, 6, 0.1
@@ -76,6 +77,10 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """So many random problems, of at most so many rows, columns and steps of k, say which ways to share out the work pay:
 those among the first 32 of two on each device."""
+CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
+"""So many of them say how far the model of the device is off for each kernel, where one that takes e times the best
+counts exp(-24). As if it were right once more where a kernel is the best: what is hardly ever near is hardly
+corrected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,34 +178,68 @@ def _exported(model: catboost.CatBoost, depth: int) -> list[dict[str, Any]]:
     return trees
 
 
-def exported(trees: dict[str, Any], portfolio: Mapping[Config, str], regret: Mapping[str, float]) -> dict[str, Any]:
+Kernels = Mapping[Config, Mapping[str, Any]]
+"""Those of a portfolio, with what ships of each: ways to share out the work, and how far the model is off."""
+
+
+def exported(trees: dict[str, Any], portfolio: Kernels, regret: Mapping[str, float]) -> dict[str, Any]:
     """What ships for a type, with the regret by device."""
-    texts = {str(config): ways for config, ways in portfolio.items()}
+    texts = {str(config): kernel for config, kernel in portfolio.items()}
     return {"portfolio": texts, "regret": {key: round(value, 3) for key, value in regret.items()}, **trees}
 
 
-def with_ways(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> dict[Config, str]:
-    """The kernels of a portfolio, each with the ways to share out the work that pay somewhere: whole, and those that
-    came early for some random problems. Fewer rows take less time, and the model of the device puts more of those first
-    that the trees would take."""
-    problem, random = tuned[0].problem, Random(0)
-    every = Ranker(exported(trees, dict.fromkeys(portfolio, ""), {}), problem.dtype, problem.accuracy)
+def complete(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> Kernels:
+    """The kernels of a portfolio, each with how far the model of the device is off by what the trees say, and with the
+    ways to share out the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
+    take less time, and the model puts more of those first that the trees would take."""
+    problem, infos = tuned[0].problem, [each.info for each in _of_devices(tuned)]
+    kernels = {base: {"ways": "", "correction": 0.0} for base in portfolio}
+    every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
+    for base, correction in zip(portfolio, _corrections(every, infos)):
+        kernels[base]["correction"] = correction
+    every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
     early: Counter[tuple[Config, str]] = Counter()
-    infos = [each.info for each in _of_devices(tuned)]
-    for _ in range(RANDOM):
-        m, n, k = (round(math.exp(random.uniform(0, math.log(LARGEST)))) for _ in range(3))
-        trans = random.random() < 0.5, random.random() < 0.5
+    for random in _random(problem, RANDOM):
         for info in infos:
-            first = itertools.islice(every.ranked(Problem(m, n, k, problem.dtype, *trans), info), EARLY)
+            first = itertools.islice(every.ranked(random, info), EARLY)
             early.update((plain(each.config), way_of(each.config)) for each in first)
-    arch, rows, ways = infos[0].arch, 0, dict[Config, str]()
+    arch, rows = infos[0].arch, 0
     for base in portfolio:
         known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, arch, problem.accuracy)))
         paying = [way for way in known if way == "whole" or early[base, way] >= SELDOM * len(infos)]
         rows += len(paying)
-        ways[base] = " ".join(paying)
+        kernels[base]["ways"] = " ".join(paying)
     print(f"  ways to share out the work: {rows}", flush=True)
-    return ways
+    return kernels
+
+
+def _random(problem: Problem, count: int) -> Iterator[Problem]:
+    """Random problems of the same type and accuracy."""
+    random = Random(0)
+    for _ in range(count):
+        m, n, k = (round(math.exp(random.uniform(0, math.log(LARGEST)))) for _ in range(3))
+        trans = random.random() < 0.5, random.random() < 0.5
+        yield Problem(m, n, k, problem.dtype, *trans, problem.accuracy)
+
+
+def _corrections(ranker: Ranker, infos: Sequence[DeviceInfo]) -> list[float]:
+    """For each kernel of a ranker's portfolio the mean of what the trees say beyond the model of the device, both as
+    logarithms: it counts the less the slower a kernel is for a problem."""
+    place = {base: i for i, base in enumerate(ranker.portfolio)}
+    weights, sums = np.full(len(place), SELDOM_FIRST), np.zeros(len(place))
+    for info in infos:
+        table = ranker.table(info)
+        assert table is not None
+        owner = np.array([place[plain(config)] for config in table.configs])
+        for random in _random(Problem(1, 1, 1, ranker.dtype, accuracy=ranker.accuracy), CORRECTED):
+            rows = table.sensible(random).nonzero()[0]
+            said = ranker.trees(table.features(random, rows))
+            weight = np.exp(-STEEP * (said - said.min()))
+            beyond = said - np.log(table.modelled_us(random, rows))
+            beyond -= np.average(beyond, weights=weight)
+            np.add.at(weights, owner[rows], weight)
+            np.add.at(sums, owner[rows], weight * beyond)
+    return [round(float(each), 3) for each in sums / weights]
 
 
 def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
@@ -208,7 +247,9 @@ def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
     their best; where none does any more, again as if none had been chosen."""
     dtype, accuracy, arch = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info.arch
     good = {c for each in tuned for c, target in zip(each.plain, each.target) if target <= math.log(GOOD)}
-    bases = [base for base in sorted(good, key=str) if shared_out(base, dtype, arch, accuracy)]
+    known = Counter(config for each in tuned for config in set(each.plain))
+    often = (base for base in sorted(good, key=str) if known[base] >= min(OFTEN, len(tuned)))
+    bases = [base for base in often if shared_out(base, dtype, arch, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
     rows = [config for base in bases for config in shared_out(base, dtype, arch, accuracy)]
     owner = np.array([place[plain(config)] for config in rows])
@@ -319,7 +360,7 @@ def judged(tuned: Sequence[Tuned], unseen: str | None) -> Iterator[tuple[Ranker,
         train = [each for each in tuned if each.problem.shape not in out and each.info.key != unseen]
         others = [each for each in tuned if each.problem.shape in out and unseen in (None, each.info.key)]
         trees, problem = fit(train), tuned[0].problem
-        portfolio = with_ways(trees, portfolio_of(train, trees), train)
+        portfolio = complete(trees, portfolio_of(train, trees), train)
         measured = {each.info.key: 1.0 for each in train}
         yield Ranker(exported(trees, portfolio, measured), problem.dtype, problem.accuracy), others
 
@@ -368,7 +409,7 @@ def main() -> None:
                 regret[key] = float(np.quantile(sure, 0.9))
         if not (options.judge or options.unseen):
             trees = fit(tuned)
-            portfolio = with_ways(trees, portfolio_of(tuned, trees), tuned)
+            portfolio = complete(trees, portfolio_of(tuned, trees), tuned)
             document[name_of(dtype, accuracy)] = exported(trees, portfolio, regret)
     if options.choices:
         options.choices.write_text("".join(lines))

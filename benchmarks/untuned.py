@@ -54,7 +54,7 @@ from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.search.ranker import ranker_digest
 from tilewright.tuner.tune import tune
 
-SEED = 20261129
+SEED = 20261130
 COUNT, TUNED, LARGEST = 60, 30, 16384
 NEAR = 1.15
 TRANS = "nn", "nt", "tn"

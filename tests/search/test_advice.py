@@ -43,9 +43,30 @@ def test_short_products_whose_ctas_all_run_at_once_prefetch_to_l2(shape: str, ar
 
 
 @pytest.mark.parametrize(
+    ("config", "shape", "arch", "some"),
+    [
+        ("skinny:2x4x4", "20000x2x100", "sm_90a", True),  # however many CTAs there are
+        ("skinny:2x4x4", "1000x2x512", "sm_90a", True),
+        ("skinny:2x4x4", "1000x2x513", "sm_90a", False),
+        ("skinny:2x4x4", "1000x2x100", "sm_80", False),
+        ("skinny:2x4x4,load=cp_async,stages=4", "1000x2x5000", "sm_90a", True),
+        ("skinny:2x4x4,load=cp_async,stages=4", "900000x2x100", "sm_90a", False),  # not all CTAs run at once
+    ],
+)
+def test_what_is_streamed_is_prefetched_to_l2(config: str, shape: str, arch: str, some: bool) -> None:
+    prefetched = parse(f"{config.replace(':', ':short=n,')},l2_prefetch")
+    (rule,) = (rule for rule in policy_of("skinny").advice if "L2 prefetch" in rule.title)
+    assert rule.holds(Problem.parse(shape), prefetched, ARCHES[arch]) == some
+    assert rule.holds(Problem.parse(shape), prefetched.changed(l2_prefetch=False), ARCHES[arch])
+
+
+@pytest.mark.parametrize(
     ("shape", "dtype", "groups"),
     [
         ("1024x1024x64", "double", {1}),  # 256 tiles, and caches hold all of A and B
+        ("200x2000x64", "double", {1, 4}),  # 128 tiles in 4 rows
+        ("200x2000x64", "float", {1}),
+        ("260x2000x64", "double", {1}),  # in 5 rows
         ("128x12288x4096", "double", {1, 4}),  # 384 tiles: two that share 2 MB of B would else run far apart
         ("8192x64x4096", "double", {1}),  # one column of tiles
         ("256x32768x4096", "float", {4}),  # 2048 tiles in 4 rows

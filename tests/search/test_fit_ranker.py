@@ -17,6 +17,7 @@ from tilewright.tuner.search.nearest import fitted, predictions
 from tilewright.tuner.search.ranker import plain, shipped
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+KEPT = {"double": {"portfolio": {"kept": {"ways": "whole", "correction": 0.0}}}}
 DEVICES = "nvidia-h200", "nvidia-h100-80gb-hbm3"
 PROBLEMS = [Problem.parse(shape, "float", "nt") for shape in ("300x200x100", "1000x900x800", "64x7000x33", "5x400x900")]
 
@@ -32,10 +33,11 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     found = __import__("fit_ranker")
     monkeypatch.delitem(sys.modules, "fit_ranker")
     ranker = tmp_path / "ranker.json"
-    ranker.write_text(json.dumps({"double": {"portfolio": {"kept": "whole"}}}))
+    ranker.write_text(json.dumps(KEPT))
     values = shipped()["float"]
     trees = {"ranking": values["ranking"], "level": values["level"]}
-    changed = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60, "fit": lambda tuned: trees}
+    changed: dict[str, Any] = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60}
+    changed |= {"CORRECTED": 60, "fit": lambda tuned: trees}
     for name, value in changed.items():
         monkeypatch.setattr(found, name, value)
     return found
@@ -86,7 +88,7 @@ def test_a_fit_is_judged_on_every_device_and_written(
 ) -> None:  # fmt: skip
     chosen = tmp_path / "chosen.jsonl"
     written = run(fitting, monkeypatch, *files, "--choices", str(chosen), "--device", DEVICES[1])
-    assert written["double"] == {"portfolio": {"kept": "whole"}}  # there are no data of it
+    assert written["double"] == KEPT["double"]  # there are no data of it
     found = written["float"]
     assert set(found) == {"portfolio", "regret", "ranking", "level"}
     assert list(found["regret"]) == list(DEVICES)
@@ -97,8 +99,9 @@ def test_a_fit_is_judged_on_every_device_and_written(
     assert all(f"\n{device}\n" in out for device in DEVICES)
     best = {str(plain(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()}
     assert set(found["portfolio"]) == best  # nothing else came within 5%
-    assert {ways.split()[0] for ways in found["portfolio"].values()} == {"whole"}
-    assert len({*" ".join(found["portfolio"].values()).split()}) > 1
+    ways = [kernel["ways"].split() for kernel in found["portfolio"].values()]
+    assert {each[0] for each in ways} == {"whole"}
+    assert max(map(len, ways)) > 1
     told = __import__("trials").read_chosen(chosen)
     assert set(told) == set(PROBLEMS)
     assert {len(configs) for configs in told.values()} == {fitting.LEFT_OUT}

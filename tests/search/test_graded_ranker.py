@@ -35,7 +35,7 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
     trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
     level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
     values = {
-        "portfolio": dict.fromkeys([*SPLIT, WHOLE], "whole split_k=2"),
+        "portfolio": {kernel: {"ways": "whole split_k=2", "correction": 0.0} for kernel in (*SPLIT, WHOLE)},
         "regret": {H200.key: 1.25},
         "ranking": trees,
         "level": level,
@@ -47,7 +47,7 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
     of_grade = ranker("limbs", 2.5, 500)  # three limbs are the best
     original = looked_up.ranker_of
     known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
-    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: known.get(grade, original(dtype, grade)))
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: known.get(grade, original(dtype, grade)))
     problem = Problem.parse("300x5000x700", accuracy="normwise")
     first, second, *others = predictions(problem, H200, 9)
     assert {each.config.limbs for each in (first, second)} == {3}
@@ -67,7 +67,8 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
     accuracy: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = looked_up.ranker_of
-    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade: original(dtype) if grade is Grade.IEEE else None)
+    finest = Grade.IEEE
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: original(dtype) if grade is finest else None)
     ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
     expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
     assert [(each.config, each.us) for each in found] == [(each.config, each.us) for each in expected]

@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from search_spaces import H200, on
 from tilewright.codegen.arch import ARCHES, Arch
@@ -15,7 +16,8 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.nearest import distance, fitted, nearest
+from tilewright.tuner.search.features import Table
+from tilewright.tuner.search.nearest import distance, fitted, nearest, predictions
 from tilewright.tuner.search.ranker import ranker_of
 
 ARCH = ARCHES["sm_90a"]
@@ -132,11 +134,28 @@ def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None
         assert serves(found.config, problem, arch)
 
 
+def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
+    """The kernels of double are for tensor cores, but for narrow products."""
+    t4, found = typical(ARCHES["sm_75"]), list[str]()
+    for shape in ("4096", "1513x44x320", "4096x1x4096"):
+        (predicted,) = predictions(Problem.parse(shape, "double"), t4, 1)
+        assert serves(predicted.config, Problem.parse(shape, "double"), t4.arch)
+        assert predicted.regret is None
+        found.append(predicted.config.family)
+    assert found == ["simt", "simt", "skinny"]
+
+
+def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "sensible", lambda table, problem: np.zeros(len(table.configs), np.bool_))
+    assert predictions(Problem.parse("4096"), H200, 3) == []
+    assert Store(Path("nowhere").absolute()).lookup(H200, Problem.parse("4100x3x17"), nearest).origin == "predicted"
+
+
 def test_what_a_device_lacks_is_replaced_in_what_is_predicted() -> None:
     problem, a100, h200 = Problem.parse("512", "double"), KNOWN["nvidia-a100-sxm4-80gb"], KNOWN["nvidia-h200"]
     assert fitted(parse("dmma:64x64x16,vec=2"), problem, a100.arch, (Edge.BOUNDS,)) is None
     assert {config.get("mma_k") for config in configs_of(a100, "dmma")} == {4}
-    assert 4 not in {config.get("mma_k") for config in configs_of(h200, "dmma")}
+    assert 8 in {config.get("mma_k") for config in configs_of(h200, "dmma")}
 
 
 def configs_of(info: DeviceInfo, family: str) -> list[Config]:

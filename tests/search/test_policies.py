@@ -179,11 +179,13 @@ def test_two_ctas_that_share_a_tile_form_a_cluster_where_there_are_some(arch: st
         ("4096x4096x64", {False, True}, {False, True}),
         ("65536x64x64", {False}, {False, True}),
         ("4096x4096x256", {False}, {False}),
+        ("512x512x8", {False}, {False, True}),
+        ("512x512x9", {False}, {False}),
     ],
 )
 def test_how_c_is_written(shape: str, shared: set[bool], evicted: set[bool]) -> None:
     """Through shared memory where its rows allow no whole vectors; in long rows or by evict-first stores where k is
-    short."""
+    short, by these where it is very short whatever the size."""
     configs = simt(shape, **FEW_TILES, load=("cp_async",), stages=(2, 3))
     assert {config.epilogue.shared for config in configs} == shared
     assert {config.epilogue.evict_first for config in configs} == evicted

@@ -1,6 +1,7 @@
 """What runs for shapes that nobody tuned: trees, features, portfolio, and the look-up that they serve."""
 
 import json
+import math
 import random
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tilewright.runtime.device import launcher
 from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.search import features
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
@@ -107,7 +110,8 @@ def test_how_a_config_shares_out_the_work(text: str, way: str) -> None:
 @DTYPES
 def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) -> None:
     found, known = ranker(dtype), KNOWN["nvidia-h100-pcie"]
-    ways = dict(zip(found.portfolio, shipped()[dtype.value]["portfolio"].values()))
+    kernels = shipped()[dtype.value]["portfolio"].values()
+    ways = {base: kernel["ways"] for base, kernel in zip(found.portfolio, kernels)}
     measured, other = found.table(H200).configs, found.table(known).configs
     assert {way_of(config) for config in measured} > {"whole", "split_k=2"}
     assert all(way_of(config) in ways[plain(config)].split() for config in measured)
@@ -169,12 +173,40 @@ def test_the_likeliest_are_those_that_the_model_puts_first(dtype: DType) -> None
         assert max(us[rows]) <= min(us[np.setdiff1d(sensible, rows)], default=np.inf)
 
 
+def test_the_model_is_corrected_by_what_kernels_take_beside_it() -> None:
+    configs = [tilewright.codegen.families.parse(f"simt:{tile}x16") for tile in ("64x64", "64x128", "128x64")]
+    factors, problem = (1, 2, 1 / 8), Problem(1000, 1000, 1000, DType.FLOAT)
+    plainly, table = Table(configs, DType.FLOAT, H200), Table(configs, DType.FLOAT, H200, [*map(math.log, factors)])
+    assert table.modelled_us(problem) == pytest.approx(plainly.modelled_us(problem) * factors)
+    assert table.modelled_us(problem, [2, 1]) == pytest.approx(table.modelled_us(problem)[[2, 1]])
+    assert np.array_equal(table.features(problem), plainly.features(problem))  # trees know better
+    (row,), _ = table.likeliest(problem, 1)
+    assert row == 2
+
+
+def test_a_persistent_cta_waits_half_as_long_before_each_further_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [tilewright.codegen.families.parse(f"dmma:64x64x16{mode}") for mode in ("", ",persistent=2")]
+    problem = Problem(64 * 132 * 8, 64, 16, DType.DOUBLE)
+
+    def modelled() -> Any:
+        return Table(configs, DType.DOUBLE, H200).modelled_us(problem)
+
+    found = modelled()
+    monkeypatch.setattr(features, "_FILLED_AGAIN", 0.0)
+    never = modelled()
+    monkeypatch.setattr(features, "_FILLED_AGAIN", 1.0)
+    as_long = modelled()
+    assert never[0] == found[0] == as_long[0]
+    assert found[1] == pytest.approx((never[1] + as_long[1]) / 2)
+    assert as_long[1] > 1.05 * never[1]
+
+
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
 @DTYPES
 def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:
     """What is asked once for all of them does not depend on how they share out the work."""
     problem = Problem(1000, 520, 3000, dtype)
-    table = ranker(dtype).table(info)
+    table = Table(ranker(dtype).table(info).configs, dtype, info)
     features, us = table.features(problem), table.modelled_us(problem)
     for row in range(0, len(table.configs), 7):
         alone = Table([table.configs[row]], dtype, info)

@@ -47,6 +47,10 @@ Columns = dict[str, Floats]
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
 _MOST_WAVES = 6.0
 """CTAs share the k of a tile, or an SM, only up to so many CTAs for each place that the device has for one."""
+_FILLED_AGAIN = 0.5
+"""Of the time until a CTA's first tiles are there, what passes again before each further tile of C of a persistent one.
+By 600 random products in double: counted so, of what trees put first less lies far behind by the model than with 0 or
+1."""
 _LINE_BYTES, _SECTORS_BYTES = 128, 64
 """What a warp has to read side by side at least of an operand that it streams: along k, and across it."""
 _KERNEL = [
@@ -75,7 +79,7 @@ IEEE_FEATURES = FEATURES.index("splitting")
 """So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
 _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
-    "persistent warps_of_cta lone starved flying waits waited filling packs_a packs_b limbs neighbours ends"
+    "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b limbs neighbours ends"
 ).split()
 """What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
 _BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
@@ -103,8 +107,16 @@ def typical(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
 class Table:
     """Configs, and what their features need of them that is the same for every problem. For one type and device."""
 
-    def __init__(self, configs: Sequence[Config], dtype: DType, info: DeviceInfo) -> None:
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        dtype: DType,
+        info: DeviceInfo,
+        corrections: Sequence[float] | None = None,
+    ) -> None:
+        """`corrections`: how much more or less than by the model each config takes, as logarithms."""
         self.configs, self.dtype, self.info = tuple(configs), dtype, info
+        self._factors: Floats = np.exp(corrections or np.zeros(len(self.configs)))
         c, sms = self._by_config(), info.sm_count
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
@@ -156,6 +168,7 @@ class Table:
             "streaming": np.where(streams, sms, np.inf),  # SMs that have all tiles in equal parts
             "mode": 2.0 * streams + splits + 3.0 * (persistent > 1),
             "parts": split + stream + persistent - 1,
+            "fill": FILL_CYCLES * (1 + (persistent - 1) * _FILLED_AGAIN),
             "filling": c["adding"] + adding + around,
             "deep": smem_bytes / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
             "summing": np.where(streams, 3.0 * stream, splits * split) * elements * size / ALONE_BYTES_PER_CYCLE,
@@ -300,7 +313,7 @@ class Table:
             memory[few] = held_up
         of_busy, of_cached, of_passed = _fourth(clocks[1:])
         total = of_busy + of_cached + of_passed + _fourth(waiting * c["waited"]) + _fourth(memory)
-        total = np.sqrt(np.sqrt(total)) + FILL_CYCLES * rounds + c["filling"]
+        total = np.sqrt(np.sqrt(total)) + c["fill"] * rounds + c["filling"]
         splitting = np.zeros_like(total)
         if self._copied:
             total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
@@ -314,13 +327,15 @@ class Table:
         )  # fmt: skip
 
     def modelled_us(self, problem: Problem, rows: Any = None) -> Floats:
-        """A rough time for each config, as `estimate_us` has it but for what hardly matters here."""
-        some = self._modelled_as if rows is None else self._modelled_as.take(rows)
-        found: Floats = self._physics(problem, some)[_TOTAL] / self.info.clock_mhz
-        return found
+        """A rough time for each config, as `estimate_us` has it but for what hardly matters here, corrected."""
+        rows = np.arange(len(self.configs)) if rows is None else rows
+        clocks = self._physics(problem, self._modelled_as.take(rows))[_TOTAL]
+        us: Floats = clocks * self._factors.take(rows) / self.info.clock_mhz
+        return us
 
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Taken]:
-        """The sensible rows, at most so many: those that the model of the device puts first; and their features."""
+        """The sensible rows, at most so many: those that the model of the device, corrected, puts first; and their
+        features."""
         rows = self.sensible(problem).nonzero()[0]
         modelled = self._modelled_as.take(rows)
         # What the model cannot tell apart is modelled once.
@@ -330,7 +345,7 @@ class Table:
         place[some] = np.arange(len(some))
         counted, places = self._physics(problem, some), place.take(modelled)
         if len(rows) > count:
-            total = counted[_TOTAL].take(places)
+            total = counted[_TOTAL].take(places) * self._factors.take(rows)
             kept = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
             if len(kept) > count:  # of equal ones the first, whatever the processor
                 kept = kept[total[kept].argsort(kind="stable")[:count]]

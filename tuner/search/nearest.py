@@ -116,7 +116,7 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     who is content with less must not wait longer."""
     if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
         return []
-    rankers = _rankers(problem)
+    rankers = _rankers(problem, info.arch)
     regret = rankers[0].regret_of(problem, info) if rankers else None
     weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
     ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
@@ -135,7 +135,7 @@ def around(config: Config, problem: Problem, info: DeviceInfo) -> list[Config]:
     the work is shared out; those that are expected to be the fastest come first. What is hopeless is left out, and
     edges and vectors stay. None where no ranker knows the type."""
     kind: Any = type(config)
-    rankers = _rankers(problem)
+    rankers = _rankers(problem, info.arch)
     if not rankers:
         return []
     # What the ranker chooses may break some advice.
@@ -167,10 +167,10 @@ def _beside(leaf: Leaf, value: Any) -> list[Any]:
     return [*rising[max(0, place - 1) : place], *rising[place + 1 : place + 2]]
 
 
-def _rankers(problem: Problem) -> list[Ranker]:
+def _rankers(problem: Problem, arch: Arch) -> list[Ranker]:
     """Of a problem's accuracy, as far as there is one, and of finer ones."""
     grades = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
-    return list(filter(None, (ranker_of(problem.dtype, grade) for grade in grades)))
+    return list(filter(None, (ranker_of(problem.dtype, grade, arch) for grade in grades)))
 
 
 def _aligned(problem: Problem) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -33,9 +33,9 @@ from .legal import keeping, open_rules
 from .policies import policy_of
 from .policies.ranked import both_sides
 
-MODELLED = 400
-"""The trees rank so many configs: those that the model of the device puts first."""
-STAGES = (0, MODELLED), (100, 192), (300, 96), (600, 32)
+MODELLED = 240
+"""The trees rank so many configs: those that the model of the device, corrected for each kernel, puts first."""
+STAGES = (0, MODELLED), (100, 128), (300, 64), (600, 32)
 """The first trees, which say most, rank all of these; those from a number on only so many of the best."""
 _SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Whole, as a kernel of the portfolio has it."""
@@ -122,8 +122,11 @@ class Ranker:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, values["portfolio"]))
         """Kernels without a way to share out the work."""
-        self._ways = [frozenset(ways.split()) for ways in values["portfolio"].values()]
+        kernels = values["portfolio"].values()
+        self._ways = [frozenset(kernel["ways"].split()) for kernel in kernels]
         """For each the ways that pay somewhere on a device that was measured, as `way_of` tells them."""
+        self._corrections: list[float] = [kernel["correction"] for kernel in kernels]
+        """For each how far the model of the device is off, as a logarithm."""
         self.regret: dict[str, float] = values["regret"]
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit; by the key of
         each device that was measured."""
@@ -140,14 +143,13 @@ class Ranker:
         """The portfolio with every way to share out the work, as far as the device has them, and on a device that was
         measured those that pay; None where it has none."""
         if info not in self._tables:
-            configs = dict.fromkeys(itertools.chain.from_iterable(self._rows(info)))
-            self._tables[info] = Table(tuple(configs), self.dtype, info) if configs else None
+            rows: dict[Config, float] = {}
+            for base, ways, correction in zip(self.portfolio, self._ways, self._corrections):
+                for config in _on_device(base, self.dtype, info.arch, self.accuracy):
+                    if info.key not in self.regret or way_of(config) in ways:
+                        rows.setdefault(config, correction)
+            self._tables[info] = Table(tuple(rows), self.dtype, info, tuple(rows.values())) if rows else None
         return self._tables[info]
-
-    def _rows(self, info: DeviceInfo) -> Iterator[Iterable[Config]]:
-        for base, ways in zip(self.portfolio, self._ways):
-            every = _on_device(base, self.dtype, info.arch, self.accuracy)
-            yield (config for config in every if way_of(config) in ways) if info.key in self.regret else every
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
         """The regret, where it is known: on a device that was measured, for products of this accuracy. One that
@@ -178,6 +180,8 @@ class Ranker:
         if table is None:
             return iter(())
         rows, features = table.likeliest(problem, MODELLED)
+        if not len(rows):
+            return iter(())
         columns = features.T
         order, behind = self._order(columns)
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level.of(columns, order[:1])[0])
@@ -255,10 +259,15 @@ def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple
     return next(filter(None, ways), ())
 
 
+def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = None) -> Ranker | None:
+    """The ranker that ships for a type and accuracy; None where there is none. On a device whose double no tensor core
+    computes, that of float, whose kernels serve both types."""
+    return _ranker(dtype, accuracy, DType.FLOAT if arch is not None and not arch.dmma_per_cycle else dtype)
+
+
 @cache
-def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE) -> Ranker | None:
-    """The ranker that ships for a type and accuracy; None where there is none."""
-    values = shipped().get(name_of(dtype, accuracy))
+def _ranker(dtype: DType, accuracy: Grade, learned_of: DType) -> Ranker | None:
+    values = shipped().get(name_of(learned_of, accuracy))
     return Ranker(values, dtype, accuracy) if values else None
 
 
