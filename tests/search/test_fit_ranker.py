@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
@@ -102,6 +104,7 @@ def test_a_fit_is_judged_on_every_device_and_written(
     ways = [kernel["ways"].split() for kernel in found["portfolio"].values()]
     assert {each[0] for each in ways} == {"whole"}
     assert max(map(len, ways)) > 1
+    assert len({kernel["correction"] for kernel in found["portfolio"].values()}) > 1
     told = __import__("trials").read_chosen(chosen)
     assert set(told) == set(PROBLEMS)
     assert {len(configs) for configs in told.values()} == {fitting.LEFT_OUT}
@@ -145,6 +148,21 @@ def test_a_device_that_is_not_known(
     with pytest.raises(SystemExit):
         run(fitting, monkeypatch, *files, *given)
     assert message in capsys.readouterr().err
+
+
+def test_a_kernel_that_is_known_for_few_problems_is_left_out(
+    fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = [fitting.Tuned.of(each) for path in files for each in __import__("trials").read(Path(path))]
+    trees, rare = fitting.fit(everything), plain(parse("simt:16x48x8,thread=2x4"))
+    first, *others = everything
+    assert all(rare not in each.plain for each in everything)
+    plains = [*first.plain]
+    plains[int(first.us.argmin())] = rare
+    first = replace(first, plain=tuple(plains))
+    for often, kept in ((2, False), (1, True)):
+        monkeypatch.setattr(fitting, "OFTEN", often)
+        assert (rare in fitting.portfolio_of([first, *others], trees)) == kept
 
 
 def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: ModuleType, files: list[str]) -> None:
