@@ -85,7 +85,7 @@ STOP_OVER = 2.0
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     """What a look-up takes for a problem, and what it would take next; nothing where there is no ranker."""
-    ranker = ranker_of(problem.dtype, problem.accuracy)
+    ranker = ranker_of(problem.dtype, problem.accuracy, info.arch)
     return looked_up(ranker, problem, info) if ranker else []
 
 

@@ -79,7 +79,7 @@ RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 those among the first 32 of two on each device."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
 """So many of them say how far the model of the device is off for each kernel, where one that takes e times the best
-counts exp(-24). As if it were right once more where a kernel is the best: what is hardly ever near is hardly
+counts exp(-24). Each counts once more as if the model were right: a kernel that is hardly ever near the best is hardly
 corrected."""
 
 
@@ -199,7 +199,7 @@ def complete(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence
         kernels[base]["correction"] = correction
     every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
     early: Counter[tuple[Config, str]] = Counter()
-    for random in _random(problem, RANDOM):
+    for random in _random(problem.dtype, problem.accuracy, RANDOM):
         for info in infos:
             first = itertools.islice(every.ranked(random, info), EARLY)
             early.update((plain(each.config), way_of(each.config)) for each in first)
@@ -213,13 +213,13 @@ def complete(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence
     return kernels
 
 
-def _random(problem: Problem, count: int) -> Iterator[Problem]:
-    """Random problems of the same type and accuracy."""
+def _random(dtype: DType, accuracy: Grade, count: int) -> Iterator[Problem]:
+    """Random problems, the same each time."""
     random = Random(0)
     for _ in range(count):
         m, n, k = (round(math.exp(random.uniform(0, math.log(LARGEST)))) for _ in range(3))
         trans = random.random() < 0.5, random.random() < 0.5
-        yield Problem(m, n, k, problem.dtype, *trans, problem.accuracy)
+        yield Problem(m, n, k, dtype, *trans, accuracy)
 
 
 def _corrections(ranker: Ranker, infos: Sequence[DeviceInfo]) -> list[float]:
@@ -231,7 +231,7 @@ def _corrections(ranker: Ranker, infos: Sequence[DeviceInfo]) -> list[float]:
         table = ranker.table(info)
         assert table is not None
         owner = np.array([place[plain(config)] for config in table.configs])
-        for random in _random(Problem(1, 1, 1, ranker.dtype, accuracy=ranker.accuracy), CORRECTED):
+        for random in _random(ranker.dtype, ranker.accuracy, CORRECTED):
             rows = table.sensible(random).nonzero()[0]
             said = ranker.trees(table.features(random, rows))
             weight = np.exp(-STEEP * (said - said.min()))

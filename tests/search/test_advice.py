@@ -55,18 +55,18 @@ def test_short_products_whose_ctas_all_run_at_once_prefetch_to_l2(shape: str, ar
 )
 def test_what_is_streamed_is_prefetched_to_l2(config: str, shape: str, arch: str, some: bool) -> None:
     prefetched = parse(f"{config.replace(':', ':short=n,')},l2_prefetch")
-    (rule,) = (rule for rule in policy_of("skinny").advice if "L2 prefetch" in rule.title)
-    assert rule.holds(Problem.parse(shape), prefetched, ARCHES[arch]) == some
-    assert rule.holds(Problem.parse(shape), prefetched.changed(l2_prefetch=False), ARCHES[arch])
+    rules = [rule for rule in policy_of("skinny").advice if "L2 prefetch" in rule.title]
+    assert all(rule.holds(Problem.parse(shape), prefetched, ARCHES[arch]) for rule in rules) == some
+    assert all(rule.holds(Problem.parse(shape), prefetched.changed(l2_prefetch=False), ARCHES[arch]) for rule in rules)
 
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "groups"),
     [
         ("1024x1024x64", "double", {1}),  # 256 tiles, and caches hold all of A and B
-        ("200x2000x64", "double", {1, 4}),  # 128 tiles in 4 rows
-        ("200x2000x64", "float", {1}),
-        ("260x2000x64", "double", {1}),  # in 5 rows
+        ("190x2000x64", "double", {1, 4}),  # 96 tiles in 3 rows
+        ("190x2000x64", "float", {1}),
+        ("200x2000x64", "double", {1}),  # in 4 rows
         ("128x12288x4096", "double", {1, 4}),  # 384 tiles: two that share 2 MB of B would else run far apart
         ("8192x64x4096", "double", {1}),  # one column of tiles
         ("256x32768x4096", "float", {4}),  # 2048 tiles in 4 rows

@@ -25,16 +25,16 @@ _BYTES_AHEAD = range(24 << 10, 104 << 10)
 """What a CTA of deep tiles keeps on its way: an SM takes some 34 KB from memory while one copy lasts."""
 _ALL_RUN, _SOME_WAIT = 128, 512
 """Up to so many tiles of C all run at a time, on a large device; beyond so many some surely wait."""
-_FEW_ROWS = 4
+_FEW_ROWS = 3
 """Rows of tiles with which the best of a problem gains in double where tiles of a column follow each other, though all
-run at a time: 1.1% in the mean with two or three, 0.6% with four to eight, in float 0.2% (H100s, 2026-11-26)."""
+run at a time: 1.1% in the mean, with four to eight 0.6%, in float 0.2% (H100s, CUDA 13.0, 2026-11-26)."""
 _CACHED_BYTES = 1 << 25
 """Matrices that large caches hold, so that the order of tiles makes no difference to memory."""
 _EVICTED_BYTES, _UNCACHED_BYTES = 1 << 24, 1 << 25
 """Matrices from which on it may gain to let caches drop C first, and of which caches cannot hold much anyway."""
 _VERY_SHORT_K = 8
 """Steps of k up to which a smaller C gains as well: the best of a problem 1.3% in the mean in double, in float 1.4% up
-to 4 MB and nothing beyond; with more steps 0.1% (H100s, 2026-11-26)."""
+to 4 MB and nothing beyond; with more steps 0.1% (H100s, CUDA 13.0, 2026-11-26)."""
 _INTERLEAVED_FLOPS = {DType.FLOAT: 1 << 29, DType.DOUBLE: 1 << 30}
 """Shorter products have few tiles a CTA, and lose more by what each group of copies costs than they gain."""
 _PREFETCH_FLOPS = 1 << 30
@@ -140,17 +140,25 @@ def narrow_operands(problem: Problem, config: Any) -> int:
     return sum(not packed and unaligned(problem, operand) for operand, packed in zip("ab", config.packs))
 
 
+def has_pdl(arch: Arch) -> bool:
+    """Whether a kernel can begin while the one before it ends."""
+    return "griddepcontrol" in arch.instructions
+
+
+def at_once(problem: Problem, config: Any) -> bool:
+    """Whether a large device runs all CTAs at a time, two on each SM."""
+    return bool(config.ctas(problem, 0) <= _AT_ONCE)
+
+
 def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
     rows, cols = -(-problem.m // config.tile.block_m), -(-problem.n // config.tile.block_n)
     group = config.launch.raster
     if rows == 1 or cols == 1:
         return bool(group == 1)
-    if group == 4 and rows <= _FEW_ROWS and problem.dtype is DType.DOUBLE and rows * cols <= _SOME_WAIT:
-        return True
-    if rows * cols <= _ALL_RUN:
-        return bool(group == 1)
     if rows * cols <= _SOME_WAIT:
-        return group == 1 or (group == 4 and problem.bytes > _CACHED_BYTES)
+        apart = rows * cols > _ALL_RUN and problem.bytes > _CACHED_BYTES  # read again when the cache has dropped it
+        by_column = rows <= _FEW_ROWS and problem.dtype is DType.DOUBLE
+        return group == 1 or (group == 4 and (apart or by_column))
     return bool(group == 4 or 4 < group < 2 * rows)
 
 
@@ -268,17 +276,15 @@ INTERLEAVE_PAYS: Rule[Any] = Rule(
     "cp.async copies are interleaved with the multiply-adds of long products",
     lambda problem, config, arch: config.pipeline.interleave == 1 or problem.flops >= _INTERLEAVED_FLOPS[problem.dtype],
 )
+L2_PREFETCH_SHORT: Rule[Any] = Rule(
+    "L2 prefetch is for short products",
+    lambda problem, config, arch: not config.launch.l2_prefetch or problem.flops <= _PREFETCH_FLOPS,
+)
 L2_PREFETCH_PAYS: tuple[Rule[Any], ...] = (
-    Rule(
-        "L2 prefetch is for short products",
-        lambda problem, config, arch: not config.launch.l2_prefetch or problem.flops <= _PREFETCH_FLOPS,
-    ),
+    L2_PREFETCH_SHORT,
     Rule(
         "L2 prefetch is for kernels with PDL of which all CTAs run at once",
-        lambda problem, config, arch: (
-            not config.launch.l2_prefetch
-            or ("griddepcontrol" in arch.instructions and config.ctas(problem, 0) <= _AT_ONCE)
-        ),
+        lambda problem, config, arch: not config.launch.l2_prefetch or (has_pdl(arch) and at_once(problem, config)),
     ),
 )
 RASTER_PAYS: Rule[Any] = Rule(

@@ -8,7 +8,7 @@ from ....codegen.legality import Rule
 from ....codegen.mechanisms.blocked import registers_held_to
 from ....codegen.mechanisms.operands import Load, widest
 from ....codegen.problem import DType, Problem
-from .blocked import EDGES_PAY, L2_PREFETCH_PAYS
+from .blocked import EDGES_PAY, L2_PREFETCH_SHORT, at_once, has_pdl
 from .policy import Cost, Policy
 
 _MOST_SHORT = 32
@@ -82,11 +82,11 @@ def _resident_pays(problem: Problem, config: SkinnyConfig, arch: Arch) -> bool:
 
 def _prefetch_pays(problem: Problem, config: SkinnyConfig, arch: Arch) -> bool:
     # To registers: 168 variants with 33 to 512 steps of k bring the best of their problems 1.1 to 5.4% in the mean,
-    # however many CTAs they have, 293 with more 0 to 0.5% (H100s, 2026-11-26).
-    if not config.launch.l2_prefetch or config.pipeline.load is Load.CP_ASYNC:
-        return all(rule.holds(problem, config, arch) for rule in L2_PREFETCH_PAYS)
-    pdl = "griddepcontrol" in arch.instructions
-    return pdl and problem.k <= _SHORT_PREFETCHED and L2_PREFETCH_PAYS[0].holds(problem, config, arch)
+    # however many CTAs they have, 293 with more 0 to 0.5% (H100s, CUDA 13.0, 2026-11-26).
+    if not config.launch.l2_prefetch:
+        return True
+    by_cp_async = config.pipeline.load is Load.CP_ASYNC
+    return has_pdl(arch) and (at_once(problem, config) if by_cp_async else problem.k <= _SHORT_PREFETCHED)
 
 
 def _easy_registers(dtype: DType, config: SkinnyConfig) -> int:
@@ -118,8 +118,9 @@ _ADVICE: tuple[Rule[SkinnyConfig], ...] = (
         "the compiler has the registers that it takes",
         lambda problem, config, arch: _easy_registers(problem.dtype, config) <= registers_held_to(config),
     ),
+    L2_PREFETCH_SHORT,
     Rule(
-        "L2 prefetch is for short products, by cp.async where all CTAs run at once, to registers where k is short",
+        "L2 prefetch is for kernels with PDL, by cp.async where all CTAs run at once, to registers where k is short",
         _prefetch_pays,
     ),
     EDGES_PAY,
