@@ -1,0 +1,231 @@
+"""Every figure of the pages below is the one that a committed result gives.
+
+`readme`, `index` and `performance` write the sentences, table rows and lines of output that state results, with numbers
+computed from JSON files; each must stand in its page. Every other number of a page must stand, with its unit, in a page
+that the same sentence or table row links to, or belong to a phrase of PAGES, whose numbers nobody measured. So a new
+figure needs a line here, or a link to the page that says how it was measured.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from math import inf
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+import pytest
+import tilewright
+from tilewright.cli.tables import table
+from tilewright.codegen.families import parse
+from tilewright.runtime.check.roofline import LAUNCH_US, rates_of
+from tilewright.runtime.store.codec import loads
+from tilewright.runtime.store.record import Record
+from tilewright.tuner.bench.report import bench_columns, bench_json, bench_markdown, figure
+from tilewright.tuner.bench.stored import read_bench
+
+ROOT = Path(tilewright.__file__).parent
+RESULTS = ROOT / "benchmarks" / "results"
+H200 = RESULTS / "nvidia-h200"
+RECORDS = ROOT / "configs" / "tuned" / "nvidia-h200"
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^]]*)\]\(([^)#]*)[^)]*\)")
+NAME = re.compile(r"`[^`]*`|^\$ .*|\b[A-Za-z_]\w*\d[\w.]*|\b\d+(?:x\d+)+\b|\b\d+\^\d+")
+"""Code, commands, words that hold a digit, and shapes such as 64x64x65536 and 2047^3: their digits are no figures."""
+QUANTITY = re.compile(r"\d(?:[\d,.:-]*\d)?(?: to \d(?:[\d,.:-]*\d)?)?(?:%| (?:us|clocks|MHz|TFLOP/s)\b)?")
+"""A number or a range, with its unit."""
+
+Row = dict[str, Any]
+"""One shape of a bench, as its JSON file has it."""
+
+
+@cache
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def bench(name: str) -> Any:
+    return result(f"nvidia-h200/{name}")
+
+
+def shape(row: Row) -> str:
+    return f"{row['m']}x{row['n']}x{row['k']}"
+
+
+def ratio(row: Row) -> float:
+    return float(row["ratio_cublas"])
+
+
+def record(row: Row) -> Record:
+    """The shipped record of a row's problem."""
+    return loads((RECORDS / f"{shape(row)}-{row['dtype']}-{row['trans']}.json").read_bytes())
+
+
+def mean(name: str, of: str = "cublas") -> str:
+    return figure(bench(name)[f"geomean_ratio_{of}"])
+
+
+def when(name: str) -> tuple[str, str]:
+    """Day and time of a run."""
+    day, _, hour = bench(name)["date"].partition("T")
+    return day, hour[:5]
+
+
+def span(values: list[float], digits: int, word: str = "to") -> str:
+    return f"{min(values):.{digits}f} {word} {max(values):.{digits}f}"
+
+
+def cells(*values: str) -> str:
+    return "".join(f"| {value} " for value in values) + "|"
+
+
+def readme() -> Iterator[str]:
+    setting, rows = bench("float32")["versions"], bench("float32")["rows"]
+    yield f"One NVIDIA H200, {when('float32')[0]}, driver API {setting['driver']}, {setting['cublas']}"
+    yield f"four of the {len(rows)} shapes of the public suite in float"
+    yield f"the least and the most of the {len(rows)} are shown"
+    screen = "\n".join(line.plain for line in table(bench_columns(read_bench(H200 / "float32.json")), 80)).splitlines()
+    shapes = [*map(shape, rows[:2]), shape(min(rows, key=ratio)), shape(max(rows, key=ratio))]
+    yield from (next(line for line in screen if line.startswith(name)) for name in ["M x N", *shapes, "geometric mean"])
+    ends = span([*map(ratio, bench("float64")["rows"])], 2)
+    yield f"In double {mean('float64')} and {mean('float64', 'cublas_between')} times cuBLAS, from {ends}"
+    yield f"and {mean('float64', 'cublaslt')} times cuBLASLt"
+    grades = [bench(f"float32-{grade}") for grade in ("normwise", "elementwise")]
+    alone, between = ([each[f"geomean_ratio_cublas{kind}"] for each in grades] for kind in ("", "_between"))
+    yield f"the tensor cores ({when('float32-normwise')[0]}): {alone[0]:.2f} (`normwise`)"
+    yield f"and {alone[1]:.2f} (`elementwise`) times SGEMM"
+    yield f"at most {max(ratio(each) for grade in grades for each in grade['rows']):.2f}, and"
+    yield f"{between[0]:.2f} and {between[1]:.2f} with a kernel in between"
+    untuned = result("nvidia-h100-80gb-hbm3/untuned")
+    over: dict[str, list[tuple[int, float]]] = {"float": [], "double": []}
+    for row in untuned["rows"]:
+        over[row["dtype"]].append((row["m"] * row["n"] * row["k"], row["cublas_us"] / row["predicted_us"]))
+    single, double = (geometric_mean(times for _, times in each) for each in over.values())
+    large = [times for products, times in over["float"] if products > 10**8]
+    yield f"{len(untuned['rows'])} random shapes that nobody tuned, mostly small (H100s, {untuned['date']})"
+    yield f"{single:.2f} times cuBLAS in float, but {span(large, 2)} in the {len(large)} of more than 10^8"
+    yield f"multiply-adds, {double:.2f} in double"
+    yield f"{len([*RECORDS.glob('*.json')])} records for an H200 ship"
+
+
+def index() -> Iterator[str]:
+    first, setting = bench("float32")["rows"][0], bench("float32")["versions"]
+    yield f"takes {figure(first['ours_us'])} us on an NVIDIA H200, where cuBLAS takes {figure(ratio(first))} times"
+    yield f"Over the {len(bench('float32')['rows'])} shapes of the public suite the geometric mean is {mean('float32')}"
+    yield f"in float and {mean('float64')} in double, product after product"
+    yield f"{when('float32')[0]}, driver API {setting['driver']}, {setting['cublas']}"
+
+
+def performance() -> Iterator[str]:
+    names = ("float32", "float64")
+    runs = [bench(name) for name in names]
+    rows, double = [row for run in runs for row in run["rows"]], {shape(row): row for row in runs[1]["rows"]}
+    single = {shape(row): row for row in runs[0]["rows"]}
+    first, setting, device = rows[0], runs[0]["versions"], runs[0]["device_facts"]
+    yield f"{figure(first['ours_us'])} us and {figure(first['tflops'])} TFLOP/s, {figure(ratio(first))} times the speed"
+    yield f"over the {len(single)} shapes of the public suite"
+    yield f"{when('float32')[0]}, float {when('float32')[1]}, double {when('float64')[1]}"
+    yield f"driver API {setting['driver']}, {setting['cublas']}"
+    kinds = {"products back to back": "", "another library's kernel between two products": "_between"}
+    for words, kind in {**kinds, "eager calls, waited for": "_eager"}.items():
+        yield cells(words, *(mean(name, rival + kind) for name in names for rival in ("cublas", "cublaslt")))
+
+    other, *more = (row for row in rows if parse(row["config"]) != record(row).config)
+    assert not more, f"other kernels ship for {[*map(shape, more)]} too, which docs/performance.md does not say"
+    yield f"one of these {len(rows)} kernels: for {other['dtype']} {other['m']}^3 one with more stages ships"
+    yield f"took {figure(record(other).median_us)} us in its duel, {figure(record(other).ratio_vendor)} times the speed"
+    yield f"each of the {len(rows)} kernels as it was"
+
+    yield f"({device['arch']}, {device['sm_count']} SMs at {device['clock_mhz']:.0f} MHz)"
+    yield f"NVRTC {setting['compiler'].split()[1]}, CuPy {setting['cupy']}, one type after the other"
+    yield f"floats, {span([row['between_kernel_us'] for row in rows], 1)} us, no PDL"
+    rates = rates_of(read_bench(H200 / "float32.json").device)
+    peak = f"{rates.float_gflops / 1e3:.1f}"
+    yield f"arithmetic ({peak} TFLOP/s in float, {rates.double_gflops / 1e3:.1f} in double)"
+    yield f"memory ({rates.bandwidth_gbs / 1e3:.2f} TB/s) and {LAUNCH_US} us for a launch"
+
+    heads = ("TFLOP/s", "floor", "x cuBLAS", "x cuBLASLt")
+    yield cells("M x N x K", "float us", *heads, "double us", *heads)
+    for pair in zip(single.values(), double.values(), strict=True):
+        times = [(figure(row["ours_us"]), figure(row["tflops"]), f"{row['floor_share']:.1%}") for row in pair]
+        both = [(figure(ratio(row)), figure(row["ratio_cublaslt"])) for row in pair]
+        yield cells(shape(pair[0]), *times[0], *both[0], *times[1], *both[1])
+    shares = [("", "", f"{run['geomean_floor_share']:.1%}") for run in runs]
+    both = [(mean(name), mean(name, "cublaslt")) for name in names]
+    yield cells("geometric mean", *shares[0], *both[0], *shares[1], *both[1])
+
+    (*_, noisy), (*_, next_one, third, worst) = (sorted(run["rows"], key=lambda row: row["aa_spread"]) for run in runs)
+    yield f"within {noisy['aa_spread']:.1%} of 1 in float, and in double within {next_one['aa_spread']:.1%}"
+    yield f"{third['m']}^3 with {third['aa_spread']:.1%} and {worst['m']}^3 with {worst['aa_spread']:.1%}"
+    held = [row["clock_mhz"] for row in double.values() if row["held_back"]]
+    yield f"between {span(held, 0, 'and')} MHz in {len(held)} of the {len(double)} rows"
+
+    for name in (f"{name}-{trans}" for name in names for trans in ("nt", "tn", "tt")):
+        least, (day, hour) = min(bench(name)["rows"], key=ratio), when(name)
+        title, low = f"{least['dtype']}, {least['trans']}", f"{figure(ratio(least))}, {shape(least)}"
+        yield cells(title, f"{day}, {hour}", mean(name), mean(name, "cublaslt"), low)
+
+    squares = [f"{side}x{side}x{side}" for side in (2048, 4096, 8192)]
+    yield f"{span([single[each]['tflops'] for each in squares], 1)} of {peak} TFLOP/s"
+    middle = [f"{single[each]['tflops']:.1f}" for each in ("1024x768x512", "3072x1500x1024")]
+    yield f"from {middle[0]} TFLOP/s (1024x768x512) to {middle[1]} (3072x1500x1024)"
+    narrow = [f"{1 / single[each]['floor_share']:.2f}" for each in ("1x4096x4096", "16x4096x4096", "4096x16x4096")]
+    yield f"1x4096x4096 takes {narrow[0]} times the memory's time, 16x4096x4096 {narrow[1]}, 4096x16x4096 {narrow[2]}"
+    clocks = [double[each]["clock_mhz"] for each in ("2047x2047x2047", *squares)]
+    yield f"from {device['clock_mhz']:.0f} to between {span(clocks, 0, 'and')} MHz"
+    searches = [row for row in result("search/search")["rows"] if row["method"] == "tilewright gp"]
+    medians = [f"{median(seed or inf for seed in row['to_95%']['per_seed']):g}" for row in searches]
+    yield f"{' and '.join(medians)} evaluations to 95% of the optimum of two recorded spaces in the median"
+
+
+METHOD = ["the best of its 16 suggestions", "at least 7 rounds", "above 1 is ours faster", "negation of 4096"]
+PAGES = {
+    "README.md": (readme, ["Python 3.11 or later", "takes about 135 MB", "for m or n up to 32"]),
+    "docs/index.md": (index, []),
+    "docs/performance.md": (performance, [*METHOD, "7 further rounds", "those of 2026-11-27"]),
+}
+"""A page has a function that writes its results, and phrases whose numbers are no results: versions, sizes, the date of
+a statement, settings of the method."""
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("**", "").split())
+
+
+def quantities(text: str) -> list[str]:
+    return QUANTITY.findall(NAME.sub(" ", plain(LINK.sub(r"\1", text))))
+
+
+def units(page: str) -> list[str]:
+    """The paragraphs, list items, table rows and lines of output of a page, without commands and code."""
+    text = BLOCK.sub(lambda block: block[2].replace("\n", "\n\n") if block[1] == "text" else "", page)
+    return [plain(unit) for unit in re.split(r"\n\n+|\n(?=- |\|)", text)]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_figure_is_that_of_a_result(name: str) -> None:
+    text, (results, settings), wrong = units((ROOT / name).read_text()), PAGES[name], []
+    for sentence in map(plain, [*results(), *settings]):
+        at = next((place for place, unit in enumerate(text) if sentence in unit), None)
+        if at is None:
+            wrong.append(f"the results say: {sentence}")
+        else:
+            text[at] = text[at].replace(sentence, " ", 1)
+    for rest in (sentence for unit in text for sentence in re.split(r"(?<=\.) ", unit)):
+        pages = [(ROOT / name).parent / target for _, target in LINK.findall(rest) if target.endswith(".md")]
+        sources = {each for page in pages for each in quantities(page.read_text())}
+        if missing := [each for each in quantities(rest) if each not in sources]:
+            wrong.append(f"no result gives {', '.join(missing)} of: {rest}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", sorted(H200.glob("*float[36]*.json")), ids=lambda path: path.stem)
+def test_means_and_pages_of_a_bench_follow_from_its_rows(path: Path) -> None:
+    written, run = json.loads(path.read_text()), read_bench(path)
+    computed = json.loads(bench_json(run))
+    assert {key: value for key, value in written.items() if key.startswith("geomean")}.items() <= computed.items()
+    assert [row for row, again in zip(written["rows"], computed["rows"], strict=True) if row != again] == []
+    lines = [line for line in bench_markdown(run).splitlines() if line.startswith("|")]
+    assert [line for line in path.with_suffix(".md").read_text().splitlines() if line.startswith("|")] == lines
