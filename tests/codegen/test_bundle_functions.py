@@ -2,10 +2,12 @@
 device get (support/fake_cuda)."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bundles import SHARED_K, TESTED, Row, passes, program, run, served
+from emit_texts import TMA
 from emitted_on_host import COMPILER, Program, built, built_once
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.bundle import Served
@@ -53,13 +55,17 @@ DESCRIBE = """
     return 0;
 """
 
-CALL = """
-    expect(gemm_workspace_init(workspace, bytes, stream) == 0 && gemm_init() == 0, "init");
-    fake::calls.clear();
-    for (int i = 0; i < 3; ++i) {
-        expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == GEMM_SUCCESS && right(c), "run");
-    }
-    for (const auto& [name, count] : fake::calls) printf("%s %ld\\n", name.c_str(), count);
+COUNTED = """
+    const auto count = [&](const char* function, const auto& call) {
+        for (int i = 0; i < 3; ++i) {
+            fake::calls.clear();
+            expect(call() == GEMM_SUCCESS && right(c), function);
+        }
+        for (const auto& [name, times] : fake::calls) printf("%s %s %ld\\n", function, name.c_str(), times);
+    };
+    expect(gemm_workspace_init(workspace, bytes, stream) == GEMM_SUCCESS && gemm_init() == GEMM_SUCCESS, "init");
+    count("run", [&] { return gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream); });
+    count("plain", [&] { return gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream); });
     return 0;
 """
 SIMPLE_CALLS = """
@@ -173,28 +179,29 @@ def all_programs() -> dict[str, Program]:
     """What this file runs; one text is compiled for all."""
 
     def renamed(main: str, name: str) -> str:
-        return re.sub(r"\bgemm", name, main)
+        return re.sub(r"\bGEMM", name.upper(), re.sub(r"\bgemm", name, main))
 
     problem = Problem.parse("64x40x100")
     two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
-    mains = {"call": CALL, "simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
+    mains = {"simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
     mains["too many tiles"] = TOO_MANY_TILES
     capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
     header = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
+    arches, bare = Program(emit(two, "two_arches"), "two_arches"), Program(emit(near(), "near_shapes"), "near_shapes")
+    prepared = {
+        kind: program([(text, "64x40x100", "float", "nn")], f"captured_{kind}") for kind, text in PREPARED.items()
+    }
+    fed = program([(TMA["nn"], "64x40x100", "float", "nn")], "fed_by_tma")
+    split = program([SPLIT], "gemm")
+    counted = {"no workspace": bare, "split-K": split, **prepared, "TMA": fed, "two arches": arches}
     return {
-        **{label: program([SPLIT], "gemm", main=CALLS + main) for label, main in mains.items()},
+        **{label: replace(split, main=CALLS + main) for label, main in mains.items()},
         **{kind: Program(emit(timed(us), kind, TESTED), kind) for kind, us in RECORDED_US.items()},
-        **{
-            kind: program(
-                [(text, "64x40x100", "float", "nn")],
-                f"captured_{kind}",
-                main=renamed(CALLS + CAPTURED, f"captured_{kind}"),
-            )
-            for kind, text in PREPARED.items()
-        },
+        **{kind: replace(each, main=renamed(CALLS + CAPTURED, each.name)) for kind, each in prepared.items()},
+        **{f"count {kind}": replace(each, main=renamed(CALLS + COUNTED, each.name)) for kind, each in counted.items()},
         "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
-        "near": Program(emit(near(), "near_shapes"), "near_shapes", renamed(DESCRIBE, "near_shapes")),
-        "arches": Program(emit(two, "two_arches"), "two_arches", capability + renamed(DESCRIBE, "two_arches")),
+        "near": replace(bare, main=renamed(DESCRIBE, bare.name)),
+        "arches": replace(arches, main=capability + renamed(DESCRIBE, arches.name)),
         "header": Program(header, "whole_header", renamed(CALLS + HEADER, "whole_header")),
     }
 
@@ -218,9 +225,29 @@ def test_slower_than_recorded_is_a_failure_where_a_tolerance_is_given(
         assert f"--tolerance must be a number of at least 0, got {bad}" in done.stderr
 
 
-def test_a_call_launches_and_does_nothing_else(functions: Path) -> None:
-    told = passes(functions, "call")
-    assert dict(line.split() for line in told.splitlines()) == {"cudaGetDevice": "3", "cudaLaunchKernelExC": "3"}
+RUN_CALLS = {
+    "no workspace": {"cudaLaunchKernelExC": 1},
+    "split-K": {"cudaLaunchKernelExC": 1},
+    "packed": {"cudaLaunchKernelExC": 2},
+    "padded": {"cudaLaunchKernelExC": 3},
+    "limbs": {"cudaLaunchKernelExC": 2},
+    "TMA": {"cudaLaunchKernelExC": 1, "cuTensorMapEncodeTiled": 2},
+    "two arches": {"cudaLaunchKernelExC": 1},
+}
+"""Calls of CUDA by a warm `_run` of each kind of kernel, besides one that finds the current device."""
+STREAM_CALLS = {"cudaGetDevice": 2, "cudaStreamIsCapturing": 1, "cudaStreamGetId": 1}
+"""Calls by which the function without a workspace finds that of a stream; one for the device is that of `_run`."""
+
+
+@pytest.mark.parametrize("kind", RUN_CALLS)
+def test_a_warm_call_calls_cuda_so_often(functions: Path, kind: str) -> None:
+    """A launcher that calls less often lowers these numbers."""
+    counts: dict[str, dict[str, int]] = {}
+    for line in passes(functions, f"count {kind}").splitlines():
+        function, name, count = line.split()
+        counts.setdefault(function, {})[name] = int(count)
+    run = {"cudaGetDevice": 1} | RUN_CALLS[kind]
+    assert counts == {"run": run, "plain": run if kind == "no workspace" else run | STREAM_CALLS}
 
 
 @pytest.mark.parametrize("kind", PREPARED)

@@ -10,11 +10,13 @@ import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from counted import check_calls
 from fake_cublas import FakeCublas
 from fake_driver import FakeArray, FakeDriver, FakeGpu, FakeKind, failed
 from tilewright.codegen.errors import (
@@ -350,6 +352,16 @@ def test_both_languages_tell_the_driver_the_same(fake: FakeDriver, monkeypatch: 
     assert all(launches) == (name != "nothing")
 
 
+CALLS = {
+    ("C", "plain"): (8, 1),
+    ("C", "split-K"): (10, 3),
+    ("Python", "plain"): (13, 2),
+    ("Python", "split-K"): (16, 5),
+}
+"""Numbers of calls of Python functions and of C functions that a warm product takes once its plan is at hand. The fake
+array library and GPU are asked for seven or eight of them; one call in C is theirs: it notes what was written."""
+
+
 class TestCall:
     def test_the_usual_call_is_in_c(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
@@ -357,6 +369,11 @@ class TestCall:
         monkeypatch.setattr(Plan, "__call__", lambda *given: pytest.fail("Python did it"))
         product()
         assert len(fake.taken()) == 1
+
+    @pytest.mark.parametrize("name", ["plain", "split-K"])
+    def test_a_warm_call_takes_so_many_calls(self, fake: FakeDriver, language: str, name: str) -> None:
+        run = partial(Product(fake, name).call, FakeArray(A), FakeArray(B), FakeArray(OUT), 1.0, 0.0)
+        check_calls(run, CALLS[language, name], "fake_driver")
 
     @pytest.mark.parametrize("name", ["plain", "split-K", "TMA", "pack A"])
     def test_errors_leave_the_counter_of_versions_as_it_is(self, fake: FakeDriver, language: str, name: str) -> None:

@@ -5,14 +5,17 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tilewright
+from counted import check_calls
 from tilewright.codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, ShapeError
 from tilewright.runtime.product import matmul as matmul_module
+from tilewright.runtime.product.gemm import device_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -290,8 +293,18 @@ def test_linear_of_no_features_and_of_others_than_it_has() -> None:
             tilewright_torch.Linear(3, 5)(torch.ones(shape))
 
 
+CALLS = {"tilewright.torch.matmul": (38, 21), "the op": (38, 21), "tilewright.matmul": (25, 12)}
+"""Numbers of calls of Python functions and of C functions that a warm product into a new tensor takes."""
+
+
 class TestProcessor(Products):
     device, backend = "cpu", "aot_eager"
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.skipif(device_of("auto").info.selector != "host", reason="a GPU takes the processor's tensors")
+    def test_a_warm_product_takes_so_many_calls(self, way: str) -> None:
+        run = partial(WAYS[way], self.whole(5, 7), self.whole(7, 6))
+        check_calls(run, CALLS[way])
 
 
 @pytest.mark.gpu

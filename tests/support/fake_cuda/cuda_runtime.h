@@ -151,7 +151,12 @@ inline const char* cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : error ? "an error" : "no error";
 }
-inline cudaError_t cudaGetDeviceCount(int* count) { return *count = fake::devices, fake::devices ? cudaSuccess : cudaErrorNoDevice; }
+inline cudaError_t cudaGetDeviceCount(int* count)
+{
+    fake::Guard guard("cudaGetDeviceCount");
+    *count = fake::devices;
+    return fake::devices ? cudaSuccess : cudaErrorNoDevice;
+}
 inline cudaError_t cudaGetDevice(int* device)
 {
     fake::Guard guard("cudaGetDevice");
@@ -160,12 +165,14 @@ inline cudaError_t cudaGetDevice(int* device)
 }
 inline cudaError_t cudaSetDevice(int device)
 {
+    fake::Guard guard("cudaSetDevice");
     if (device >= fake::devices) return cudaErrorInvalidValue;
     fake::device = device;
     return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int)
 {
+    fake::Guard guard("cudaGetDeviceProperties");
     strcpy(properties->name, "fake");
     properties->l2CacheSize = 1 << 16;
     return cudaSuccess;
@@ -322,6 +329,7 @@ inline int encode(
     void* map, int type, unsigned rank, const void* first, const uint64_t* size, const uint64_t* pitch, const unsigned* box,
     const unsigned*, int, int swizzle, int, int)
 {
+    Guard guard("cuTensorMapEncodeTiled");
     if (rank != 2 || uintptr_t(first) % 16 || pitch[0] % 16) return 1;
     tilewright_host::TensorMap made = {};
     made.first = static_cast<const char*>(first);
