@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,17 @@ from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from . import nvml
 from .cache import compile_cached
 from .cublas import Cublas, cublas_product
-from .driver import driver_launch, driver_launches, encoded_map, graph_identity, load_now, pdl_works, stream_identity
+from .driver import (
+    driver_launch,
+    driver_launches,
+    encoded_map,
+    end_of_graph,
+    graph_identity,
+    load_now,
+    pdl_works,
+    relaxed_capture,
+    stream_identity,
+)
 from .elf import kernel_resources
 from .protocol import Binary, DeviceInfo, Launch, Launcher, Multiplied
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
@@ -141,6 +152,28 @@ class CudaBuffer:
         return cupy.ndarray(shape, dtype, self._memory + offset_bytes)
 
 
+class GraphBuffer:
+    """Device memory that the driver gives and takes back, whether or not a graph is being captured meanwhile."""
+
+    def __init__(self, nbytes: int, zeroed: bool, stream: cupy.cuda.Stream) -> None:
+        with relaxed_capture(), _translated(f"allocating {nbytes} bytes for a graph"):
+            # A pool would give what earlier work on some stream may still use.
+            self.nbytes, self.pointer = nbytes, int(cupy.cuda.runtime.malloc(max(1, nbytes)))
+            weakref.finalize(self, _free, self.pointer).atexit = False
+            if zeroed:
+                cupy.cuda.runtime.memsetAsync(self.pointer, 0, nbytes, stream.ptr)
+                stream.synchronize()
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> Any:
+        memory = cupy.cuda.UnownedMemory(self.pointer, self.nbytes, self)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, offset_bytes))
+
+
+def _free(pointer: int) -> None:
+    with relaxed_capture():
+        cupy.cuda.runtime.free(pointer)
+
+
 class CudaFunction:
     """A loaded kernel."""
 
@@ -217,7 +250,20 @@ class CudaDevice:
         with self._device, nullcontext() if stream is None else self.on_stream(stream):
             return CudaBuffer(nbytes)
 
-    def zero(self, buffer: CudaBuffer, nbytes: int, stream: int) -> None:
+    def graph_memory(self, nbytes: int, zeroed: bool) -> GraphBuffer:
+        with self._device:
+            return GraphBuffer(nbytes, zeroed, self._clearing)
+
+    @cached_property
+    def _clearing(self) -> cupy.cuda.Stream:
+        """A stream on which nothing is captured."""
+        with relaxed_capture():
+            return cupy.cuda.Stream(non_blocking=True)
+
+    def end_of_graph(self, stream: int) -> Callable[[], bool]:
+        return end_of_graph(stream)
+
+    def zero(self, buffer: CudaBuffer | GraphBuffer, nbytes: int, stream: int) -> None:
         with self._device, _translated("clearing"):
             cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 

@@ -2,7 +2,8 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,11 @@ _MAP_ALIGNMENT = 64  # of a CUtensorMap
 _MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
 _NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
 _PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_NO_DESTRUCTOR_SYNC = 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+_MOVE = 1  # CU_GRAPH_USER_OBJECT_MOVE
+_SEMAPHORE_BYTES = 64
+"""Bytes that hold a sem_t of any C library for Linux."""
 
 
 class _Attribute(ctypes.Structure):
@@ -144,8 +150,58 @@ def stream_identity(stream: int) -> int:
 
 def graph_identity(stream: int) -> int:
     """A number for the graph that a stream is captured into. Raises LaunchError."""
-    capturing, graph = ctypes.c_int(), ctypes.c_uint64()
-    given = ctypes.c_void_p(stream), ctypes.byref(capturing), ctypes.byref(graph), None, None, None
-    status = _driver().cuStreamGetCaptureInfo_v2(*given)
+    number, _ = _capture_of(stream)
+    return number
+
+
+def _capture_of(stream: int) -> tuple[int, int]:
+    """The number of the capture that a stream takes part in, and the handle of its graph. Raises LaunchError."""
+    capturing, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    results = ctypes.byref(capturing), ctypes.byref(number), ctypes.byref(graph)
+    status = _driver().cuStreamGetCaptureInfo_v2(ctypes.c_void_p(stream), *results, None, None)
     check(status == 0, f"cuStreamGetCaptureInfo returned {status}", LaunchError)
-    return graph.value
+    return number.value, graph.value or 0
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """A context in which this thread may allocate, clear and free memory while a stream is captured."""
+    mode = ctypes.c_int(_RELAXED)
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def end_of_graph(stream: int) -> Callable[[], bool]:
+    """What tells whether the graph that a stream is captured into is destroyed, with its clones and instances.
+
+    The graph holds a user object, whose destructor posts a semaphore: the driver may call it on any thread at any time,
+    so it is a function of the C library and none of Python. Raises LaunchError.
+    """
+    libc = _libc()
+    semaphore = ctypes.c_void_p(libc.malloc(_SEMAPHORE_BYTES))
+    libc.sem_init(semaphore, 0, 0)
+    post, user_object = ctypes.cast(libc.sem_post, ctypes.c_void_p), ctypes.c_void_p()
+    _, graph = _capture_of(stream)
+    status = _driver().cuUserObjectCreate(ctypes.byref(user_object), semaphore, post, 1, _NO_DESTRUCTOR_SYNC)
+    check(status == 0, f"cuUserObjectCreate returned {status}", LaunchError)
+    status = _driver().cuGraphRetainUserObject(ctypes.c_void_p(graph), user_object, 1, _MOVE)
+    check(status == 0, f"cuGraphRetainUserObject returned {status}", LaunchError)
+    value = ctypes.c_int()
+
+    def ended() -> bool:
+        # The semaphore is never freed: the driver may post it after everything of Python is gone.
+        libc.sem_getvalue(semaphore, ctypes.byref(value))
+        return value.value > 0
+
+    return ended
+
+
+@cache
+def _libc() -> Any:
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.malloc.argtypes = (ctypes.c_size_t,)
+    return library

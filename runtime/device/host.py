@@ -145,6 +145,15 @@ class HostDevice:
         """Memory between guard pages, filled with NaN; aligned to 16 bytes so that its end lies at the second."""
         return HostBuffer(nbytes, self._alignment)
 
+    def graph_memory(self, nbytes: int, zeroed: bool) -> HostBuffer:
+        buffer = self.allocate(nbytes)
+        if zeroed:
+            self.zero(buffer, nbytes, 0)
+        return buffer
+
+    def end_of_graph(self, stream: int) -> Callable[[], bool]:
+        return lambda: False
+
     def zero(self, buffer: HostBuffer, nbytes: int, stream: int) -> None:
         ctypes.memset(buffer.pointer, 0, nbytes)
 

@@ -202,6 +202,17 @@ class Device(Protocol):
         Raises LaunchError if there is too little.
         """
 
+    def graph_memory(self, nbytes: int, zeroed: bool) -> Buffer:
+        """Memory for a graph that is being captured, past the pool of the array library: no other work uses it until
+        the buffer is dropped. Its bytes are 0 where `zeroed`, else undefined. Raises LaunchError if there is too
+        little."""
+
+    def end_of_graph(self, stream: int) -> Callable[[], bool]:
+        """What tells whether the graph that a stream is captured into is destroyed, with its clones and instances.
+
+        Raises LaunchError.
+        """
+
     def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
         """Clear the first bytes of a buffer, on a stream."""
 

@@ -11,6 +11,9 @@ from ...codegen.problem import INT_MAX, Grade, Problem
 from ..device.protocol import Operand
 from .arrays import View, kind_of
 
+_MOST_GRAPHS = 65536
+"""Graphs that memory is set aside for at once, at most."""
+
 
 def asked(a: View, b: View, accuracy: object) -> Problem:
     """The product that two arrays ask for, which are used as they lie, transposed or not.
@@ -111,6 +114,12 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except OverflowError as error:
         raise ArgumentTypeError(f"{name} must be a number that a double can hold, got {value!r}") from error
+
+
+def check_graphs(graphs: object) -> None:
+    """Raise ArgumentTypeError unless it is a number of CUDA graphs to prepare for."""
+    whole = isinstance(graphs, int) and not isinstance(graphs, bool) and 0 <= graphs <= _MOST_GRAPHS
+    check(whole, f"graphs must be a whole number from 0 to {_MOST_GRAPHS}, got {graphs!r}", ArgumentTypeError)
 
 
 def operand_of(name: str, array: Any, trans: bool) -> Operand:

@@ -22,7 +22,7 @@ from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import lds_of
+from .arguments import check_graphs, lds_of
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
@@ -70,6 +70,22 @@ class Gemm:
         self.launch: Launch = product.launch
         """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
 
+    def prepare(self, graphs: int = 1) -> None:
+        """Have memory ready for so many CUDA graphs that the kernel is captured in, so that capturing allocates nothing.
+
+        Without it, each capture allocates what the kernel works in.
+
+        Args:
+            graphs: number of graphs, from 0 to 65,536.
+
+        Raises:
+            ArgumentTypeError: `graphs` is not such a number.
+            LaunchError: there is too little memory.
+        """
+        check_graphs(graphs)
+        with self._kept.kernel.device.entered():
+            self._kept.kernel.prepare_graphs(graphs)
+
     def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
         """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them. It is always one of
         ours.
@@ -113,7 +129,7 @@ class Gemm:
             ShapeError: other shapes than the kernel's, or beta without `out`.
             LayoutError: strides that no kernel takes, or `out` read-only or overlapping an operand.
             DeviceMismatchError: arrays on another GPU than the kernel.
-            CaptureError: memory or a kernel would be needed while a graph is captured.
+            CaptureError: a kernel would have to be compiled while a graph is captured.
             LaunchError: the launch failed.
         """
         kind = KINDS.get(type(a)) or kind_of(a)

@@ -13,7 +13,7 @@ from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
 from .copied import Packing, Padding, Splitting
 from .program import Maps, Program, Step, Value
-from .scratch import Buffers, Scratch
+from .scratch import Scratch
 
 _NO_MAP = bytes(128)
 
@@ -75,15 +75,15 @@ class Kernel(Product):
         workspace = config.workspace_bytes(problem, sm_count)
         stream_ctas = config.stream_ctas_per_sm * sm_count
         copies = self._padding or self._packing or self._splitting
-        sizes = tuple(size for size in (workspace, copies.nbytes if copies else 0) if size)
-        counters_at = workspace - 4 * config.counters(problem, sm_count)  # within the workspace
+        counter_bytes = 4 * config.counters(problem, sm_count)
+        sizes = (*([workspace - counter_bytes] if workspace else []), *([copies.nbytes] if copies else []))
 
-        def addresses(buffers: Buffers) -> tuple[int, ...]:
-            at, last = buffers[0].pointer, buffers[-1].pointer
-            return ((at, at + counters_at) if workspace else ()) + (copies.addresses(last) if copies else ())
+        def addresses(at: tuple[int, ...]) -> tuple[int, ...]:
+            own = (at[0], at[-1]) if workspace else ()
+            return own + (copies.addresses(at[len(sizes) - 1]) if copies else ())
 
         if sizes:
-            self._scratch = Scratch(device, sizes, workspace, addresses)
+            self._scratch = Scratch(device, sizes, counter_bytes, addresses)
         own = ("workspace", "counters") if workspace else ()
         self._names = (*own, *(copies.names if copies else ()))
         self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
@@ -100,7 +100,7 @@ class Kernel(Product):
         return self._padded((lda, ldb, ldc)) if self._padding else Laid(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
-        """Have memory ready for so many graphs that this kernel is captured in. Raises LaunchError."""
+        """Have memory ready for so many graphs, so that capturing this kernel allocates nothing. Raises LaunchError."""
         if self._scratch:
             with self._lock:
                 self._scratch.set_aside(count)

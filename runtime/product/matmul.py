@@ -20,7 +20,7 @@ from .. import settings
 from ..device.protocol import Device, Operand
 from ..store.found import Found, Ranking
 from ..store.store import Store
-from .arguments import asked, lds_of, turned
+from .arguments import asked, check_graphs, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
@@ -217,7 +217,8 @@ class Library:
         seconds: float = _SECONDS,
         vendor: str | None = None,
     ) -> None:
-        """Make `matmul` of these shapes ready, so that it may be captured: then nothing is compiled or allocated.
+        """Make `matmul` of these shapes ready, so that it may be captured: then nothing is compiled, and nothing allocated
+        for the first `graphs` graphs.
 
         Args:
             shapes: each `"1024x768x512"`, (m, n, k), or a Problem, which has dtype, transposes and accuracy of its own.
@@ -225,8 +226,8 @@ class Library:
             trans: nn, nt, tn or tt: which of A and B are stored transposed.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host.
-            graphs: how many graphs will be captured with each shape. A kernel that needs memory to work in gets a set
-                for each, held until `clear`.
+            graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to work
+                in gets a set for each, held until `clear`; further captures allocate theirs.
             measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", those that
                 were used before among them.
             seconds: about how long that may take for each.
@@ -235,9 +236,7 @@ class Library:
         Raises:
             TilewrightError: those that `tilewright.load` raises.
         """
-        check(
-            isinstance(graphs, int) and graphs >= 0, f"graphs must be a whole number, got {graphs!r}", ArgumentTypeError
-        )
+        check_graphs(graphs)
         opened = device_of(device)
         where = opened.info.selector, _vendor(vendor)
         for shape in shapes:

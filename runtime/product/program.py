@@ -68,7 +68,7 @@ class Program:
         return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-        """Carry it out. Raises LaunchError, and CaptureError where a graph would need memory that is not there."""
+        """Carry it out. Raises LaunchError."""
         values: tuple[Any, ...] = a, b, c, alpha, beta
         if not self.shared:
             values += self.constants

@@ -1,79 +1,120 @@
 """Device memory that launches of a kernel work in: partial sums, counters, copies of operands."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...codegen.errors import CaptureError
 from ..device.protocol import Buffer, Device
+from .torch_pool import torch_pool
 
 _MOST_STREAMS = 16
-"""Streams whose memory a kernel keeps; past this that of the stream used longest ago goes."""
+"""Streams whose memory a kernel keeps; past this the set of the least recently used stream is freed."""
 
-Buffers = tuple[Buffer, ...]
+Addresses = Callable[[tuple[int, ...]], tuple[int, ...]]
+"""Gives the arguments of launches for the addresses of a set's buffers, the counters last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What launches on one stream work in."""
+class Set:
+    """The buffers of launches that follow each other."""
 
-    buffers: Buffers
-    """The memory."""
-    addresses: tuple[int, ...]
-    """What kernels are told of it."""
+    buffers: tuple[Buffer, ...]
+    arguments: tuple[int, ...]
+    """The arguments that tell kernels of them; empty where the buffers are the counters alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A set that belongs to a graph until the graph has ended."""
+
+    set: Set
+    ended: Callable[[], bool]
+    """Tells whether the graph, its clones and its instances are destroyed."""
+    prepared: bool
+    """Whether `set_aside` made the set, which then serves other graphs."""
 
 
 class Scratch:
-    """Buffers of one kernel: a set for each stream, and one for each stream of a graph that the kernel is captured in,
-    as graphs may run at once. Not safe between threads: who asks holds a lock."""
+    """Buffers of one kernel: a set for each stream, and one for each stream of each graph that captures the kernel, as
+    graphs may run at once.
 
-    def __init__(
-        self, device: Device, sizes: tuple[int, ...], zeroed: int, addresses: Callable[[Buffers], tuple[int, ...]],
-        graphs: float = math.inf,
-    ) -> None:  # fmt: skip
-        """`sizes` are bytes of each buffer; of the first, `zeroed` bytes are 0 before its first use. `addresses` gives
-        what kernels are told of a set. For more than so many `graphs` sets are aside only where that is asked for."""
-        self._most_graphs = graphs
-        self._device, self._sizes, self._zeroed, self._addresses = device, sizes, zeroed, addresses
-        self._streams: OrderedDict[int, Held] = OrderedDict()
-        self._graphs: dict[tuple[int, int], Held] = {}
-        self._aside: list[Held] = []
+    A graph takes a set that `set_aside` prepared. Without one, torch's allocator gives memory from the graph's own pool
+    where torch captures, and the driver gives memory for the life of the graph where another library captures. Counters
+    are never in torch's pool, whose blocks serve other kernels of the graph: every kernel leaves its counters 0, so
+    they are 0 at each replay. Not safe between threads: the caller holds a lock.
+    """
+
+    def __init__(self, device: Device, sizes: tuple[int, ...], counter_bytes: int, addresses: Addresses) -> None:
+        """`sizes` are bytes of the buffers whose contents do not matter. The counters, `counter_bytes` of them, are 0
+        before the first launch."""
+        self._device, self._sizes, self._counter_bytes, self._addresses = device, sizes, counter_bytes, addresses
+        self._streams: OrderedDict[int, Set] = OrderedDict()
+        self._graphs: dict[tuple[int, int], Lease] = {}
+        self._aside: list[Set] = []
 
     def at(self, stream: int, capturing: bool) -> tuple[int, ...]:
-        """The addresses for a launch on a stream. Raises CaptureError where a graph needs some and none are aside."""
-        key = self._device.identity(stream, capturing)
+        """The arguments for a launch on a stream. Raises LaunchError where there is too little memory."""
         if capturing:
-            if key not in self._graphs:
-                if not self._aside:
-                    text = "a graph being captured needs memory of its own, and all that was set aside for graphs is"
-                    raise CaptureError(f"{text} in use: call tilewright.prepare(shape, graphs=...) before capturing")
-                self._graphs[key] = self._aside.pop()
-            return self._graphs[key].addresses
-        if not self._aside and len(self._graphs) < self._most_graphs and not self._device.info.arch.is_host:
-            self.set_aside(1)
-        found = self._streams.get(key[1])
-        if found is None:
+            return self._in_graph(stream)
+        _, key = self._device.identity(stream, False)
+        current = self._streams.get(key)
+        if current is None:
             if len(self._streams) >= _MOST_STREAMS:
                 self._streams.popitem(last=False)
-            found = self._streams[key[1]] = self._made(stream)
+            current = self._streams[key] = self._pooled(stream)
         elif len(self._streams) > 1:
-            self._streams.move_to_end(key[1])
-        return found.addresses
+            self._streams.move_to_end(key)
+        return current.arguments
+
+    def _in_graph(self, stream: int) -> tuple[int, ...]:
+        graph, _ = key = self._device.identity(stream, True)
+        lease, pool = self._graphs.get(key), None
+        if lease is None or not lease.set.arguments:
+            pool = None if self._aside and lease is None else torch_pool(self._device, stream, graph)
+        if lease is None:
+            self._end_leases()
+            lease = self._graphs[key] = self._leased(stream, pool is not None)
+        if lease.set.arguments:
+            return lease.set.arguments
+        assert pool is not None
+        # The pool gives a block that is free again only to work that is put on this stream later.
+        blocks = [pool(size) for size in self._sizes]
+        return self._addresses((*(block.data_ptr() for block in blocks), *(b.pointer for b in lease.set.buffers)))
+
+    def _leased(self, stream: int, pooled: bool) -> Lease:
+        ended = self._device.end_of_graph(stream)
+        if self._aside:
+            return Lease(self._aside.pop(), ended, True)
+        sizes = () if pooled else self._sizes
+        buffers = tuple(self._device.graph_memory(size, False) for size in sizes)
+        if self._counter_bytes:
+            buffers += (self._device.graph_memory(self._counter_bytes, True),)
+        arguments = () if pooled else self._addresses(tuple(buffer.pointer for buffer in buffers))
+        return Lease(Set(buffers, arguments), ended, False)
+
+    def _end_leases(self) -> None:
+        """Take back the sets of graphs that have ended: prepared ones serve again, the others are freed."""
+        for key in [key for key, lease in self._graphs.items() if lease.ended()]:
+            lease = self._graphs.pop(key)
+            if lease.prepared:
+                self._aside.append(lease.set)
 
     def set_aside(self, count: int) -> None:
-        """Have buffers ready for so many graphs: while one is captured nothing can be allocated."""
+        """Have `count` sets ready, so that as many graphs are captured without allocating."""
         stream = self._device.stream()
+        self._end_leases()
         while len(self._aside) < count:
-            self._aside.append(self._made(stream))
-        if self._zeroed:
-            self._device.synchronize()  # a graph may run on any stream
+            self._aside.append(self._pooled(stream))
+        self._device.synchronize()  # a graph may run on any stream
 
-    def _made(self, stream: int) -> Held:
-        made = tuple(self._device.allocate(size, stream) for size in self._sizes)
-        if self._zeroed:
-            self._device.zero(made[0], self._zeroed, stream)
-        return Held(made, self._addresses(made))
+    def _pooled(self, stream: int) -> Set:
+        """A set of the array library's memory, for work on a stream."""
+        buffers = tuple(self._device.allocate(size, stream) for size in self._sizes)
+        if self._counter_bytes:
+            counters = self._device.allocate(self._counter_bytes, stream)
+            self._device.zero(counters, self._counter_bytes, stream)
+            buffers += (counters,)
+        return Set(buffers, self._addresses(tuple(buffer.pointer for buffer in buffers)))
 
     def release(self) -> None:
         """Free all of it; graphs that were captured must not run any more."""
@@ -83,5 +124,7 @@ class Scratch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(self._sizes) * (len(self._streams) + len(self._graphs) + len(self._aside))
+        """Bytes held, torch's pools not counted. The sets of graphs that have ended are freed first."""
+        self._end_leases()
+        sets = [*self._streams.values(), *(lease.set for lease in self._graphs.values()), *self._aside]
+        return sum(buffer.nbytes for each in sets for buffer in each.buffers)

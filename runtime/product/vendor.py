@@ -5,16 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...codegen.errors import CaptureError
 from ..device.protocol import Device, Operand
 from ..store.found import Found
 from .kernel import Kernel, Product, Run
 from .program import Program
 from .scratch import Scratch
-
-_MOST_GRAPHS = 8
-"""Graphs that get memory for the library without being prepared for: it is much."""
-
 
 @dataclass(frozen=True, slots=True)
 class Handover:
@@ -51,8 +46,7 @@ class Vendor:
         self.device, self.blas = device, device.blas()
         self.lock = threading.Lock()
         """Held while a product is launched: a handle has one stream and one workspace at a time."""
-        sizes = (self.blas.workspace_bytes,)
-        self.scratch = Scratch(device, sizes, 0, lambda buffers: (buffers[0].pointer,), _MOST_GRAPHS)
+        self.scratch = Scratch(device, (self.blas.workspace_bytes,), 0, lambda addresses: addresses)
 
     def set_aside(self, count: int) -> None:
         """Have memory ready for so many graphs. Raises LaunchError."""
@@ -91,8 +85,7 @@ def started() -> tuple[Vendor, ...]:
 class VendorProduct(Product):
     """One problem by the vendor's library. A kernel of ours stands by for what the library may do
     otherwise than we promise: a product with alpha = 0, which must not read A and B, and one that is captured before
-    one like it was launched, so that the library might have to load something, or with no memory aside for the
-    graph."""
+    one like it was launched, so that the library might have to load something."""
 
     def __init__(self, kernel: Kernel, vendor: Vendor) -> None:
         super().__init__(kernel.device, kernel.problem)
@@ -142,11 +135,8 @@ class LaidVendor:
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         if alpha != 0 and not (capturing and _like(a, b, c, alpha, beta) not in self._seen):
-            try:
-                self.program(stream, capturing, a, b, c, alpha, beta)
-                return
-            except CaptureError:  # no memory for another graph
-                pass
+            self.program(stream, capturing, a, b, c, alpha, beta)
+            return
         if self._standing_by is None:
             self._standing_by = self._product.kernel.laid(*self._lds)
         self._standing_by(stream, capturing, a, b, c, alpha, beta)

@@ -1,6 +1,12 @@
 """What is kept between calls: plans by layout, kernels by use, memory for streams and graphs; arrays of any kind."""
 
+import ctypes
+import sys
 import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +14,12 @@ import numpy as np
 import pytest
 import tilewright
 from numpy.typing import NDArray
-from tilewright.codegen.errors import ArgumentTypeError, CaptureError, LayoutError, ShapeError
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
+from tilewright.runtime.product import torch_pool
 from tilewright.runtime.product.gemm import device_of
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Plan
@@ -174,63 +182,160 @@ class TestMemory:
         with pytest.raises((ArgumentTypeError, ShapeError)):
             tilewright.prepare(shape, device="host")
 
-    def test_graphs_must_be_a_number(self) -> None:
-        with pytest.raises(ArgumentTypeError, match="graphs must be a whole number, got -1"):
-            tilewright.prepare("4x4x4", device="host", graphs=-1)
-
-    def test_each_stream_and_each_graph_has_its_own(self) -> None:
-        device = FakeGpu()
-        made: list[Any] = []
-
-        def addresses(buffers: Any) -> tuple[int, ...]:
-            made.append(buffers[0])
-            return tuple(buffer.pointer for buffer in buffers)
-
-        scratch = Scratch(device, (64, 32), 64, addresses)
-        first, second = scratch.at(1, False), scratch.at(2, False)
-        assert scratch.at(1, False) is first
-        assert first is not second
-        device.graph = 7
-        inside = scratch.at(1, True)
-        assert scratch.at(1, True) is inside
-        assert inside is not first
-        device.graph = 8
-        with pytest.raises(CaptureError, match=r"call tilewright.prepare\(shape, graphs=...\) before"):
-            scratch.at(1, True)
-        scratch.at(1, False)  # sets more aside
-        other = scratch.at(1, True)
-        assert other is not inside
-        assert scratch.nbytes == 96 * 4
-        assert len({first, second, inside, other}) == 4
-        assert all(not buffer.array("uint8", (64,)).any() for buffer in made)
-        scratch.release()
-        assert scratch.nbytes == 0
-
-    def test_memory_of_streams_is_bounded(self) -> None:
-        scratch = Scratch(FakeGpu(), (64,), 0, lambda buffers: (buffers[0].pointer,))
-        first = scratch.at(0, False)
-        for stream in range(1, 40):
-            scratch.at(0, False)
-            scratch.at(stream, False)
-        assert scratch.nbytes == 64 * 17
-        assert scratch.at(0, False) is first  # the others were used longer ago
+    @pytest.mark.parametrize("graphs", [-1, True, 10**30, 1.0, "1"])
+    def test_graphs_must_be_a_number(self, graphs: Any) -> None:
+        kernel = tilewright.load(4, 4, 4, device="host")
+        for prepare in (kernel.prepare, lambda graphs: tilewright.prepare("4x4x4", device="host", graphs=graphs)):
+            with pytest.raises(ArgumentTypeError, match=rf"graphs must be a whole number from 0 to 65536, got {graphs!r}"):
+                prepare(graphs)
 
 
 class FakeGpu(HostDevice):
     """The host's memory, with graphs."""
 
-    graph = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph, self.ended = 0, set[int]()
 
     @property
     def info(self) -> Any:
-        from dataclasses import replace
-
-        from tilewright.codegen.arch import ARCHES
-
-        return replace(super().info, arch=ARCHES["sm_90a"])
+        return replace(super().info, arch=ARCHES["sm_90a"], selector="cuda:0")
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         return self.graph if capturing else 0, stream
+
+    def end_of_graph(self, stream: int) -> Callable[[], bool]:
+        graph = self.graph
+        return lambda: graph in self.ended
+
+
+class TestScratch:
+    """Memory of streams and graphs, on a GPU whose memory is the processor's."""
+
+    @pytest.fixture
+    def device(self) -> FakeGpu:
+        return FakeGpu()
+
+    @pytest.fixture
+    def scratch(self, device: FakeGpu) -> Scratch:
+        """One buffer of 64 bytes and 32 bytes of counters; kernels are told both addresses."""
+        return Scratch(device, (64,), 32, lambda at: at)
+
+    def test_each_stream_and_each_graph_has_its_own(self, device: FakeGpu, scratch: Scratch) -> None:
+        sets = [scratch.at(1, False), scratch.at(2, False)]
+        for graph in range(20):  # nothing is prepared
+            device.graph = graph
+            sets += [scratch.at(1, True), scratch.at(2, True)]
+            assert sets[-2:] == [scratch.at(1, True), scratch.at(2, True)]
+        assert scratch.at(1, False) == sets[0]
+        assert len({address for each in sets for address in each}) == 2 * len(sets)
+        assert scratch.nbytes == 96 * len(sets)
+        scratch.release()
+        assert scratch.nbytes == 0
+
+    def test_counters_begin_at_0(self, device: FakeGpu, scratch: Scratch) -> None:
+        scratch.set_aside(1)
+        for graph in (0, 1):
+            device.graph = graph
+            for at in (scratch.at(1, False), scratch.at(1, True)):
+                assert bytes((ctypes.c_char * 32).from_address(at[-1])) == bytes(32)
+
+    def test_memory_of_a_graph_goes_with_it(self, device: FakeGpu, scratch: Scratch) -> None:
+        for device.graph in (1, 2):
+            scratch.at(0, True)
+        assert scratch.nbytes == 96 * 2
+        device.ended.add(1)
+        assert scratch.nbytes == 96
+        device.ended.add(2)
+        device.graph = 3
+        scratch.at(0, True)
+        assert scratch.nbytes == 96
+
+    def test_what_was_prepared_is_taken_first_and_comes_back(self, device: FakeGpu, scratch: Scratch) -> None:
+        scratch.set_aside(2)
+        allocated = scratch.nbytes
+        for device.graph in (1, 2):
+            scratch.at(0, True)
+        assert scratch.nbytes == allocated == 96 * 2
+        device.ended.add(1)
+        device.graph = 3
+        scratch.at(0, True)
+        assert scratch.nbytes == allocated
+        device.graph = 4
+        scratch.at(0, True)
+        assert scratch.nbytes == 96 * 3
+
+    def test_memory_of_streams_is_bounded(self) -> None:
+        scratch = Scratch(FakeGpu(), (64,), 0, lambda at: at)
+        first = scratch.at(0, False)
+        for stream in range(1, 40):
+            scratch.at(0, False)
+            scratch.at(stream, False)
+        assert scratch.nbytes == 64 * 16
+        assert scratch.at(0, False) is first  # the others were used longer ago
+
+
+class Block:
+    """A tensor of torch's allocator."""
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.nbytes, self.data_ptr = nbytes, lambda: pointer
+
+
+class FakeTorch:
+    """torch as `torch_pool` sees it: its allocator gives what lies in a graph's own pool, or in the one of all work."""
+
+    uint8 = "uint8"
+
+    def __init__(self, private: bool) -> None:
+        self.cuda, self.private, self.streams = self, private, list[int]()
+        self.memory = np.zeros(1 << 16, np.uint8)
+        self.live = weakref.WeakSet[Any]()
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def ExternalStream(self, stream: int, device: int) -> int:  # noqa: N802
+        return stream
+
+    def stream(self, stream: int) -> AbstractContextManager[Any]:
+        self.streams.append(stream)
+        return nullcontext()
+
+    def empty(self, nbytes: int, dtype: str, device: str) -> Any:
+        assert (dtype, device) == ("uint8", "cuda:0")
+        block = Block(self.memory.ctypes.data + sum(each.nbytes for each in self.live), nbytes)
+        self.live.add(block)
+        return block
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        segment = {"device": 0, "address": self.memory.ctypes.data, "total_size": self.memory.nbytes}
+        return [{**segment, "segment_pool_id": (0, 1) if self.private else (0, 0)}]
+
+
+class TestTorchPool:
+    """Memory of graphs that torch captures."""
+
+    @pytest.mark.parametrize("private", [True, False])
+    def test_torch_gives_what_kernels_write_and_the_driver_their_counters(
+        self, private: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        torch, device = FakeTorch(private), FakeGpu()
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setattr(torch_pool, "_pools", {})
+        scratch = Scratch(device, (64, 128), 32, lambda at: at)
+        begin, end = torch.memory.ctypes.data, torch.memory.ctypes.data + torch.memory.nbytes
+        device.graph = 5
+        first, again = scratch.at(3, True), scratch.at(3, True)
+        assert not torch.live  # freed with the call: later work on the stream may have it
+        assert [begin <= address < end for address in first] == [private, private, False]
+        assert first == again
+        assert len(set(first)) == 3
+        assert set(torch.streams) == {3}
+        assert scratch.nbytes == (32 if private else 64 + 128 + 32)
+        device.graph = 6
+        assert scratch.at(3, True)[-1] != first[-1]  # counters are a graph's own
+        assert list(torch_pool._pools) == [("cuda:0", 6)]
 
 
 class TestCopies:
