@@ -3,7 +3,7 @@
 import enum
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import ArgumentTypeError, ShapeError, check
 
@@ -160,6 +160,11 @@ class Problem:
     def shape(self) -> str:
         """`MxNxK`."""
         return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def transposed(self) -> "Problem":
+        """The problem of C^T = op(B)^T op(A)^T: its A is stored as B is here, its B as A."""
+        return replace(self, m=self.n, n=self.m, trans_a=not self.trans_b, trans_b=not self.trans_a)
 
     @property
     def flops(self) -> int:

@@ -47,19 +47,33 @@ def turned(view: View) -> View:
     return View(view.pointer, view.shape[::-1], view.strides[::-1], view.dtype, view.place, view.writable)
 
 
-def lds_of(problem: Problem, a: View, b: View, out: View | None) -> tuple[int, int, int]:
+def by_columns(problem: Problem, out: View | None) -> bool:
+    """Whether C of a problem lies column by column: its transpose is then computed, row by row."""
+    return out is not None and out.shape == (problem.m, problem.n) and transposed(out)
+
+
+def names_of(swapped: bool) -> tuple[str, str, str]:
+    """The caller's names of A, B and C; `swapped` where the transpose of the caller's product is computed."""
+    return ("b", "a", "out") if swapped else ("a", "b", "out")
+
+
+def lds_of(problem: Problem, a: View, b: View, out: View | None, swapped: bool = False) -> tuple[int, int, int]:
     """Leading dimensions of A and B, as stored, and of C, in elements; for a new C its columns.
 
-    Raises ShapeError, ArgumentTypeError, DeviceMismatchError and LayoutError.
+    With `swapped` the problem is the transpose of the caller's, whose names messages use. Raises ShapeError,
+    ArgumentTypeError, DeviceMismatchError and LayoutError.
     """
-    views = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    shapes = {"a": problem.stored_a, "b": problem.stored_b, "out": (problem.m, problem.n)}
-    lds = [leading(name, _checked(name, view, shapes[name], a, problem)) for name, view in views.items()]
+    names, views = names_of(swapped), (a, b) if out is None else (a, b, out)
+    shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+    first = names[0], a
+    lds = [
+        leading(name, _checked(name, view, shape, first, problem)) for name, view, shape in zip(names, views, shapes)
+    ]
     if out is None:
         return lds[0], lds[1], max(1, problem.n)
     check_written(out)
     checked = lds[0], lds[1], lds[2]
-    check_apart(problem, (a.pointer, b.pointer, out.pointer), checked)
+    check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names)
     return checked
 
 
@@ -74,9 +88,9 @@ def check_written(out: View) -> None:
         reach += step * (length - 1)
 
 
-def _checked(name: str, view: View, shape: tuple[int, int], a: View, problem: Problem) -> View:
-    if view.place != a.place:
-        raise DeviceMismatchError(f"a is on {a.place}, {name} on {view.place}")
+def _checked(name: str, view: View, shape: tuple[int, int], first: tuple[str, View], problem: Problem) -> View:
+    if view.place != first[1].place:
+        raise DeviceMismatchError(f"{first[0]} is on {first[1].place}, {name} on {view.place}")
     check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
     if view.dtype is not problem.dtype:
         wanted, got = problem.dtype.numpy_name, view.dtype.numpy_name
@@ -131,7 +145,10 @@ def operand_of(name: str, array: Any, trans: bool) -> Operand:
     return Operand(view.pointer, rows, cols, leading(name, view), trans, array)
 
 
-def check_apart(problem: Problem, pointers: tuple[int, int, int], lds: tuple[int, int, int]) -> None:
+def check_apart(
+    problem: Problem, pointers: tuple[int, int, int], lds: tuple[int, int, int],
+    names: tuple[str, str, str] = names_of(False),
+) -> None:  # fmt: skip
     """Raise LayoutError where C shares bytes with A or B, by their addresses; rows that only interleave do not."""
     size = problem.dtype.size_bytes
 
@@ -142,5 +159,5 @@ def check_apart(problem: Problem, pointers: tuple[int, int, int], lds: tuple[int
         return np.asarray(SimpleNamespace(__array_interface__={**facts, "version": 3}))
 
     a, b, c = map(seen, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds)
-    for name, operand in (("a", a), ("b", b)):
+    for name, operand in zip(names, (a, b)):
         check(not np.shares_memory(operand, c), f"out overlaps {name}: give it memory of its own", LayoutError)

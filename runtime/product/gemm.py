@@ -4,13 +4,21 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
-from ...codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, TilewrightError, check_type
+from ...codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    DeviceError,
+    DeviceMismatchError,
+    TilewrightError,
+    check,
+    check_type,
+)
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
@@ -22,7 +30,7 @@ from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import check_graphs, lds_of
+from .arguments import by_columns, check_graphs, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
@@ -32,8 +40,11 @@ from .vendor import Handover, VendorProduct, vendor_of
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. `tilewright.load` gives it."""
 
-    def __init__(self, kernel: Kernel, found: Found, handover: Handover | None = None) -> None:
-        """`handover` says that the vendor's library is faster; where it is missing the kernel serves all the same."""
+    def __init__(
+        self, kernel: Kernel, found: Found, handover: Handover | None, transposed: "Callable[[], Gemm]"
+    ) -> None:
+        """`handover` says that the vendor's library is faster; where it is missing the kernel serves all the same.
+        `transposed` loads the kernel of the transposed problem, for an `out` that lies column by column."""
         product: Kernel | VendorProduct = kernel
         self.vendor = ""
         """What there is to say of the vendor's library: why it serves, or cannot where it should; else empty."""
@@ -45,6 +56,8 @@ class Gemm:
                 self.vendor = f"not the vendor's library, which is faster by {handover.why}: {error}"
                 handover = None
         self._kept = Kept(product, found.origin == "exact")
+        self._transposed: Gemm | None = None
+        self._load_transposed = transposed
         self._plans, self._lock = Plans(), threading.Lock()
         self._plan_of = self._plans.find
         self.kernel = kernel
@@ -71,9 +84,9 @@ class Gemm:
         """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
 
     def prepare(self, graphs: int = 1) -> None:
-        """Have memory ready for so many CUDA graphs that the kernel is captured in, so that capturing allocates nothing.
+        """Have memory ready for so many CUDA graphs, so that capturing the kernel allocates nothing.
 
-        Without it, each capture allocates what the kernel works in.
+        Without it, each graph allocates what the kernel works in.
 
         Args:
             graphs: number of graphs, from 0 to 65,536.
@@ -115,7 +128,8 @@ class Gemm:
             a: array of the problem's dtype as stored, m x k, or k x m if the kernel was loaded with trans_a; of NumPy,
                 CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded.
             b: the same, k x n, or n x k with trans_b.
-            out: m x n, written; with beta other than 0 it is C, and has to be given.
+            out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. In
+                one by columns the kernel of C^T = op(B)^T op(A)^T writes, which is loaded when it is first needed.
             alpha: factor of the product. With 0, a and b are not read.
             beta: factor of C. With 0, what `out` held is not read.
             copy: `never`, or `if-needed`, which copies arrays with strides that no kernel takes.
@@ -147,15 +161,33 @@ class Gemm:
         plan = self._plan_of(key)
         if plan is not None:  # of copies, or of arrays of another kind
             return plan
-        device = self._kept.kernel.device
-        lds = lds_of(self.problem, a, b, out)
-        if a.place not in ("host", device.info.selector):
-            raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {device.info.selector}")
-        plan = Plan(self._kept, kind, a.place, lds)
+        problem, kept, swapped = self.problem, self._kept, by_columns(self.problem, out)
+        if swapped and out is not None:
+            problem, a, b, out = problem.transposed, b, a, turned(out)
+        lds = lds_of(problem, a, b, out, swapped)
+        if a.place not in ("host", self.device.selector):
+            raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {self.device.selector}")
+        if swapped:
+            kept = self._kept_transposed(kind)
+        plan = Plan(kept, kind, a.place, lds, swapped=swapped)
         if key is not None:
             with self._lock:
-                self._plans.keep(key, self._kept, plan)
+                self._plans.keep(key, kept, plan)
         return plan
+
+    def _kept_transposed(self, kind: Kind) -> Kept:
+        """The kernel of the transposed problem, loaded at its first use."""
+        device = self._kept.kernel.device
+        with self._lock:
+            if self._transposed is None:
+                if not self.device.arch.is_host:
+                    index = int(self.device.selector.partition(":")[2])
+                    text = f"{self.problem.transposed} is not ready, and nothing is compiled while a graph is captured"
+                    remedy = "call the kernel once with such an `out` before"
+                    with device.entered():
+                        check(not device.capturing(kind.stream(index)), f"{text}: {remedy}", CaptureError)
+                self._transposed = self._load_transposed()
+            return self._transposed._kept
 
 
 Sure = Callable[[Device, Problem, Store, Found], Found]
@@ -165,16 +197,20 @@ Sure = Callable[[Device, Problem, Store, Found], Found]
 def load_on(
     device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None,
     faster: Callable[[Kernel, Found], Handover | None] | None = None,
+    loaded: Callable[[Kernel | VendorProduct], None] = lambda product: None,
 ) -> Gemm:  # fmt: skip
-    """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. Raises as that
-    does."""
+    """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. `loaded` is called
+    with each product that is loaded. Raises as `Library.load` does."""
     found = store.lookup(device.info, problem, ranking)
     if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
         found = measure(device, problem, store, found)
     if found.record is not None and not _current(device, found.record):
         found = _rechecked(device, found, store)
     kernel = prepare(device, problem, found.config)
-    return Gemm(kernel, found, faster and faster(kernel, found))
+    transposed = partial(load_on, device, problem.transposed, store, ranking, measure, faster, loaded)
+    gemm = Gemm(kernel, found, faster and faster(kernel, found), transposed)
+    loaded(gemm._kept.kernel)
+    return gemm
 
 
 def _current(device: Device, record: Record) -> bool:

@@ -20,7 +20,7 @@ from .. import settings
 from ..device.protocol import Device, Operand
 from ..store.found import Found, Ranking
 from ..store.store import Store
-from .arguments import asked, check_graphs, lds_of, turned
+from .arguments import asked, by_columns, check_graphs, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
@@ -120,10 +120,13 @@ class Library:
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
         beside = self._beside(_vendor(vendor))
-        gemm = load_on(opened, problem, Store(check_path("store", store)), self._ranking, measure, beside)
+        records = Store(check_path("store", store))
+        return load_on(opened, problem, records, self._ranking, measure, beside, self._note)
+
+    def _note(self, product: Kernel | VendorProduct) -> None:
+        """Count a product among those that are loaded."""
         with self._lock:
-            self._loaded.add(gemm._kept.kernel)
-        return gemm
+            self._loaded.add(product)
 
     def matmul(
         self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, accuracy: str = "ieee",
@@ -132,13 +135,14 @@ class Library:
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
         Arrays on a GPU are worked on there, on the current stream of their library. Views with padded rows and
-        transposed views are used where they lie. torch's autograd sees a product of tensors that it tracks.
+        transposed views are used where they lie; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's
+        autograd sees a product of tensors that it tracks.
 
         Args:
             a: m x k, float32 or float64, of NumPy, CuPy or torch, or anything with `__cuda_array_interface__` or
                 `__dlpack__`.
             b: k x n, of the same dtype and in the same memory.
-            out: m x n, written; with beta other than 0 it is C, and has to be given.
+            out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given.
             alpha: factor of the product. With 0, a and b are not read.
             beta: factor of C. With 0, what `out` held is not read.
             accuracy: ieee, elementwise or normwise, as for `load`.
@@ -182,22 +186,26 @@ class Library:
             if plan is not None:  # of copies, or of arrays of another kind
                 return plan
             problem = asked(a, b, accuracy)
-            stored_a = turned(a) if problem.trans_a else a
-            stored_b = turned(b) if problem.trans_b else b
-            lds = lds_of(problem, stored_a, stored_b, out)
+            trans = problem.trans_a, problem.trans_b
+            stored = [turned(view) if trans else view for view, trans in zip((a, b), trans)]
+            swapped = by_columns(problem, out)
+            if swapped and out is not None:
+                problem, out = problem.transposed, turned(out)
+                trans, stored = trans[::-1], stored[::-1]
+            lds = lds_of(problem, stored[0], stored[1], out, swapped)
             where = _selector(a.place, device), _vendor(vendor)
 
             def operands() -> Operands:
                 c = kind.empty(like, problem.m, problem.n)
                 each = (
-                    Operand(stored_a.pointer, *problem.stored_a, lds[0], problem.trans_a, a),
-                    Operand(stored_b.pointer, *problem.stored_b, lds[1], problem.trans_b, b),
+                    Operand(stored[0].pointer, *problem.stored_a, lds[0], problem.trans_a, a),
+                    Operand(stored[1].pointer, *problem.stored_b, lds[1], problem.trans_b, b),
                     Operand(kind.pointer(c), problem.m, problem.n, problem.n, False, c),
                 )
                 return Operands(each, kind.stream(int(a.place.partition(":")[2])))
 
             kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
-            plan = Plan(kept, kind, a.place, lds, (problem.trans_a, problem.trans_b))
+            plan = Plan(kept, kind, a.place, lds, trans, swapped)
             with self._lock:
                 if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
                     self._plans.keep((device, accuracy, vendor, key), kept, plan)
@@ -217,8 +225,8 @@ class Library:
         seconds: float = _SECONDS,
         vendor: str | None = None,
     ) -> None:
-        """Make `matmul` of these shapes ready, so that it may be captured: then nothing is compiled, and nothing allocated
-        for the first `graphs` graphs.
+        """Make `matmul` of these shapes ready, so that it may be captured: nothing is compiled then, and the first
+        `graphs` graphs allocate nothing.
 
         Args:
             shapes: each `"1024x768x512"`, (m, n, k), or a Problem, which has dtype, transposes and accuracy of its own.
@@ -226,8 +234,8 @@ class Library:
             trans: nn, nt, tn or tt: which of A and B are stored transposed.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host.
-            graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to work
-                in gets a set for each, held until `clear`; further captures allocate theirs.
+            graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to
+                work in gets a set for each, held until `clear`; further graphs allocate theirs.
             measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", those that
                 were used before among them.
             seconds: about how long that may take for each.
@@ -336,8 +344,8 @@ class Library:
             text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
             check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
         measure = measure or self._first_use(None, _SECONDS)
-        kept = load_on(device, problem, Store(), self._ranking, measure, self._beside(vendor, operands))._kept
-        self._loaded.add(kept.kernel)
+        beside = self._beside(vendor, operands)
+        kept = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._kept
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ..device import launcher
-from .arguments import check_apart, check_written, leading, number, transposed, turned
+from .arguments import check_apart, check_written, leading, names_of, number, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
@@ -41,13 +41,16 @@ class Plan:
 
     __slots__ = (
         "_device", "_index", "_kept", "_kind", "_lds", "_odd", "_pointer", "_run", "_size", "_span_a", "_span_b",
-        "_span_c", "_stream", "_turned", "tracks",
+        "_span_c", "_stream", "_swapped", "_turned", "tracks",
     )  # fmt: skip
 
     def __init__(
-        self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int], turned: tuple[bool, bool] = (False, False)
-    ) -> None:
-        """`turned` says whether a and b come as the transposes of what is stored."""
+        self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int],
+        turned: tuple[bool, bool] = (False, False), swapped: bool = False,
+    ) -> None:  # fmt: skip
+        """`turned` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
+        kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
+        """
         kernel = kept.kernel
         self.tracks = kind.tracked if kind.autograd else None
         """Whether autograd would have to know of a product of three arrays; None where it never has."""
@@ -55,7 +58,7 @@ class Plan:
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
-        self._turned = turned
+        self._turned, self._swapped = turned, swapped
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
@@ -71,13 +74,15 @@ class Plan:
         extension = launcher.module()
         if extension is None:
             return self
-        device, program = self._device, laid.program
+        device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
         lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
         asked = device.current, self._index, self._stream, device.capturing, self._pointer
         told = self._kept.touch, None if self.tracks is None else self._kind.wrote
         work = *lock, program.addresses, program.maps, program.constants, program.steps
+        order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
-        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), spans, laid.masks)
+        bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
+        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), *map(tuple, bounds))
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -102,10 +107,12 @@ class Plan:
     def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """Where the arrays are."""
         pointer, c = self._pointer, self._made(a, beta) if out is None else out
+        if self._swapped:
+            a, b = b, a
         at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
-            check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds)
+            check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
@@ -120,15 +127,17 @@ class Plan:
         """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
         pointer, problem = self._kind.pointer, self._kept.kernel.problem
+        if self._swapped:
+            a, b = b, a
         if out is not None:
-            check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds)
+            check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds, names_of(self._swapped))
         xp = self._device.xp
         seen_a, seen_b = (
             self._kind.numpy(array).T if turned else self._kind.numpy(array)
             for array, turned in zip((a, b), self._turned)
         )
         inside = xp.asarray(seen_a, order="C"), xp.asarray(seen_b, order="C")
-        seen = self._kind.numpy(result)
+        seen = self._kind.numpy(result).T if self._swapped else self._kind.numpy(result)
         if not seen.size:
             return result
         c = xp.asarray(seen, order="C") if beta != 0 else xp.empty(seen.shape, seen.dtype)
@@ -150,7 +159,7 @@ class Plan:
         return self._kind.empty(like, problem.m, problem.n)
 
     def _check_elements(self, *pointers: int) -> None:
-        for name, pointer, span in zip(("a", "b", "out"), pointers, (self._span_a, self._span_b, self._span_c)):
+        for name, pointer, span in zip(names_of(self._swapped), pointers, (self._span_a, self._span_b, self._span_c)):
             if span and pointer % self._size:
                 text = f"{name} starts at address {pointer:#x}, which is not a multiple of {self._size}"
                 raise LayoutError(f"{text}; make it contiguous first, or pass copy='if-needed'")
@@ -190,8 +199,8 @@ def first_call(
     """A product whose plan is not `kept`, or that may be one of copies: the arrays are looked at, converted and copied
     where that is asked for.
 
-    `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed arrays are used as
-    they lie.
+    `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed operands are used as
+    they lie, as `out` always is.
     """
     known = copy in ("never", "if-needed")
     check(known, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
@@ -218,7 +227,7 @@ def first_call(
     whole = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
-            if len(view.shape) == 2 and not _takes(name, view, transposes and name != "out"):
+            if len(view.shape) == 2 and not _takes(name, view, transposes or name == "out"):
                 if name == "out":
                     check_written(view)  # the result goes there in the end
                 arrays[name] = kinds[name].copied(arrays[name])

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -66,6 +66,14 @@ class Program:
         picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
         found_by = tuple((numbers[each.source], each) for each in maps.values())
         return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
+
+    def exchanged(self) -> "Program":
+        """The same launches for a caller who gives B in the place of A, and A in that of B."""
+        a, b = GIVEN.index("a"), GIVEN.index("b")
+        other = {a: b, b: a}
+        picks = [bytes(other.get(number, number) for number in each) for _, each, _ in self.steps]
+        steps = tuple((launch, each, itemgetter(*each)) for (launch, _, _), each in zip(self.steps, picks))
+        return replace(self, maps=tuple((other.get(number, number), maps) for number, maps in self.maps), steps=steps)
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         """Carry it out. Raises LaunchError."""

@@ -11,6 +11,7 @@ from .kernel import Kernel, Product, Run
 from .program import Program
 from .scratch import Scratch
 
+
 @dataclass(frozen=True, slots=True)
 class Handover:
     """That the vendor's library is faster than what a look-up found, and by what that is known."""

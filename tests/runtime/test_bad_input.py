@@ -113,7 +113,13 @@ TYPES: dict[str, Case] = {
 }
 LAYOUTS: dict[str, Case] = {
     "read-only out": (A, B, {"out": read_only((4, 5))}, LayoutError, "out is read-only"),
-    "out by columns": (A, B, {"out": np.zeros((5, 4), F32).T}, LayoutError, f"out {SIDE_BY_SIDE} 16 bytes, not 4"),
+    "out neither by rows nor by columns": (
+        A, B, {"out": np.zeros((5, 8), F32)[:, ::2].T}, LayoutError, f"out {SIDE_BY_SIDE} 32 bytes, not 4",
+    ),
+    "out by columns too close": (
+        A, B, {"out": np.lib.stride_tricks.as_strided(np.zeros(20, F32), (4, 5), (4, 12))}, LayoutError,
+        "out must have rows 4 to 2^31-1 whole elements apart, got a stride of 12 bytes",
+    ),
     "every other column": (BOARD[:4, :12:2], B, {}, LayoutError, f"a {SIDE_BY_SIDE} 8 bytes, not 4"),
     "columns backwards": (A, B[:, ::-1], {}, LayoutError, f"b {SIDE_BY_SIDE} -4 bytes, not 4"),
     "rows backwards": (A[::-1], B, {}, LayoutError, f"a {APART}, got a stride of -24 bytes"),

@@ -261,7 +261,7 @@ A, B, OUT = 1 << 30, 1 << 31, 1 << 32
 class Product:
     """A plan on the fake GPU, in the language that is in use."""
 
-    def __init__(self, fake: FakeDriver, name: str) -> None:
+    def __init__(self, fake: FakeDriver, name: str, swapped: bool = False) -> None:
         shape, text = CONFIGS[name]
         shape, _, dtype = shape.partition(":")
         self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
@@ -270,7 +270,8 @@ class Product:
         kept = Kept(Kernel(self.gpu, self.problem, config, source, Binary(b"")))
         self.kept = kept
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
-        self.plan = Plan(kept, self.kind, "cuda:0", (*lds, self.problem.n))  # type: ignore[arg-type]
+        lds_of_all: Any = *lds, self.problem.n
+        self.plan = Plan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped)  # type: ignore[arg-type]
         self.call: Any = self.plan.quick()
 
     def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -294,8 +295,9 @@ class Told(Product):
             assert result is self.out or self.out is None
         except (LaunchError, LayoutError, CaptureError, ShapeError, ArgumentTypeError) as caught:
             error = type(caught), str(caught)
-        held = self.kept.kernel._scratch._streams.values() if self.problem.m and self.kept.kernel._scratch else ()
-        own = {address: (place, i) for place, each in enumerate(held) for i, address in enumerate(each.addresses)}
+        scratch = self.kept.kernel._scratch if self.problem.m else None
+        sets = [*scratch._streams.values(), *(lease.set for lease in scratch._graphs.values())] if scratch else []
+        own = {address: (place, i) for place, each in enumerate(sets) for i, address in enumerate(each.arguments)}
         launches = []
         for seen in self.gpu.driver.taken():
             bytes_ = seen.arguments
@@ -305,6 +307,21 @@ class Told(Product):
         written = len(self.kind.written)
         self.kind.written.clear()
         return launches, written, error
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
+@pytest.mark.parametrize("name", ["plain", "TMA", "split-K"])
+def test_a_transposed_product_takes_b_for_a(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, language: str
+) -> None:
+    use(language, monkeypatch)
+    usual, swapped = Told(fake, name), Told(fake, name, swapped=True)
+    for a, b in ((A, B), (A + 4, B), (A, B + 4), (OUT + 64, B)):
+        launches, written, error = swapped(a=b, b=a)
+        expected = usual(a=a, b=b)
+        if error is not None:
+            error = error[0], error[1].replace("out overlaps b", "out overlaps a")
+        assert (launches, written, error) == expected
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -466,7 +483,7 @@ class TestCall:
         laid, scratch = product.plan._run, product.kept.kernel._scratch
         assert isinstance(laid, Laid)
         objects = [*given, *(made for _, maps in laid.program.maps for made in maps.values())]
-        objects += [held.addresses for held in scratch._streams.values()] if scratch else []
+        objects += [each.arguments for each in scratch._streams.values()] if scratch else []
         assert len(objects) > len(given)
         counts = [sys.getrefcount(each) for each in objects]
         for _ in range(100):

@@ -41,9 +41,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     made: list[Plan] = []
     make = Plan.__init__
 
-    def noted(self: Plan, *given: Any) -> None:
+    def noted(self: Plan, *given: Any, **named: Any) -> None:
         made.append(self)
-        make(self, *given)
+        make(self, *given, **named)
 
     monkeypatch.setattr(Plan, "__init__", noted)
     return made
@@ -186,7 +186,7 @@ class TestMemory:
     def test_graphs_must_be_a_number(self, graphs: Any) -> None:
         kernel = tilewright.load(4, 4, 4, device="host")
         for prepare in (kernel.prepare, lambda graphs: tilewright.prepare("4x4x4", device="host", graphs=graphs)):
-            with pytest.raises(ArgumentTypeError, match=rf"graphs must be a whole number from 0 to 65536, got {graphs!r}"):
+            with pytest.raises(ArgumentTypeError, match=f"whole number from 0 to 65536, got {graphs!r}"):
                 prepare(graphs)
 
 

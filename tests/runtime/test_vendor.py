@@ -48,6 +48,9 @@ class TestFake(Products):
     def product(self, a: Any, b: Any, **options: Any) -> Any:
         return self.library.matmul(a, b, **options)
 
+    def loaded(self, m: int, n: int, k: int, **options: Any) -> Any:
+        return self.library.load(m, n, k, **options)
+
     def test_the_loaded_kernel_takes_operands_as_stored(self) -> None:
         a, b = whole(14, 23, "float64"), whole(22, 14, "float64")
         kernel = self.library.load(23, 22, 14, dtype="double", trans_a=True, trans_b=True)

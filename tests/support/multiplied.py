@@ -31,6 +31,9 @@ class Products:
     def product(self, a: Any, b: Any, **options: Any) -> Any:
         return tilewright.matmul(a, b, device=self.device, **options)
 
+    def loaded(self, m: int, n: int, k: int, **options: Any) -> Any:
+        return tilewright.load(m, n, k, device=self.device or "auto", **options)
+
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_plain_and_transposed_operands(self, dtype: str) -> None:
         a, b = whole(33, 19, dtype), whole(19, 21, dtype)
@@ -98,6 +101,38 @@ class Products:
         target = self.put(board.copy())
         self.product(self.put(a), self.put(b), out=target[4:17, 9:21], beta=3)
         assert np.array_equal(self.back(target), wanted)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_out_by_columns(self, dtype: str) -> None:
+        """`out` is a transposed view, of a whole array, of part of one and of a single row of C, whose elements then
+        lie apart; operands are plain and transposed."""
+        for m, n, k in ((13, 12, 11), (1, 9, 17), (64, 1, 5), (5, 7, 0)):
+            a, b, board = whole(m, k, dtype), whole(k, n, dtype), whole(n + 5, m + 6, dtype)
+            within = (slice(2, n + 2), slice(3, m + 3))
+            for left in (self.put(a), self.put(np.ascontiguousarray(a.T)).T):
+                for right in (self.put(b), self.put(np.ascontiguousarray(b.T)).T):
+                    for alpha, beta in ((1, 0), (0.5, 2.0), (0, -1.0)):
+                        wanted, target = board.copy(), self.put(board.copy())
+                        wanted[within] = (alpha * (a @ b) + beta * board[within].T).T
+                        out = target[within].T
+                        for copy in ("never", "if-needed"):
+                            target[...] = self.put(board.copy())
+                            assert self.product(left, right, out=out, alpha=alpha, beta=beta, copy=copy) is out
+                            assert np.array_equal(self.back(target), wanted)
+
+    def test_out_by_columns_of_a_loaded_kernel(self) -> None:
+        a, b, board = whole(14, 23, "float64"), whole(14, 22, "float64"), whole(22, 30, "float64")  # k x m, k x n
+        kernel = self.loaded(23, 22, 14, dtype="double", trans_a=True)
+        target = self.put(board.copy())
+        out = target[:, 4:27].T
+        wanted = a.T @ b + 3 * board[:, 4:27].T
+        for _ in range(2):
+            target[...] = self.put(board.copy())
+            assert kernel(self.put(a), self.put(b), out=out, beta=3) is out
+            assert np.array_equal(self.back(out), wanted)
+        assert np.array_equal(self.back(target)[:, :4], board[:, :4])
+        plain = self.put(np.zeros((23, 22)))
+        assert np.array_equal(self.back(kernel(self.put(a), self.put(b), out=plain)), a.T @ b)
 
     def test_out_may_interleave_with_an_operand_in_one_array(self) -> None:
         board, b = whole(16, 40), whole(12, 9)
