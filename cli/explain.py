@@ -84,7 +84,7 @@ def show_explained(console: Console, told: Explained) -> None:
     say(console, *_bound(told), f"look-up: {found.config}", f"  {found.told}: {told.why}", *_figures(told))
     if told.handover:
         say(console, f"  vendor: its library serves instead, unless vendor='never', by {told.handover.why}")
-    elif found.origin != "exact" and not info.arch.is_host:
+    elif found.origin != "exact":
         say(console, "  vendor: its library is timed beside this at first use, and serves where it is faster")
     nearest = ", ".join(f"{record.problem.shape} ({away:.2f})" for record, away in told.near)
     if nearest:

@@ -10,9 +10,9 @@ from ..codegen.errors import LaunchError
 from ..codegen.problem import Problem
 from ..runtime.check.timing import Inputs, Timer, TimingPlan
 from ..runtime.check.verify import place
-from ..runtime.device.protocol import Device, Operand
+from ..runtime.device.protocol import Device, DeviceInfo, Operand
 from ..runtime.product.kernel import Kernel, prepare
-from ..runtime.product.vendor import Handover, Operands
+from ..runtime.product.vendor import Handover, Operands, OwnKernel
 from ..runtime.store.found import Found
 from .measure.decide import paired
 from .measure.evaluate import FAILURES, MEASURING, TIE
@@ -25,30 +25,43 @@ _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
 """Products of 10 ms and more have fewer."""
 _MOST_BYTES = 1 << 30
 """Of random operands, and of copies: memory that was allocated for them stays with the array library."""
+_ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
+"""Reason that a product of the processor goes to NumPy."""
 
 
-def faster(kernel: Kernel, found: Found, operands: Callable[[], Operands] | None = None) -> Handover | None:
-    """That the vendor's library is faster than our kernel; None where it is not, nobody knows, or on the processor.
+def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Handover | None:
+    """That the vendor's library is faster than our kernel; None where it is not, or nobody knows.
 
-    Where there is a record of just this product, that says it. Else both are timed on `operands`, of which C is
-    overwritten, or on random ones up to 1 GiB, each nine times in turn: some 10 ms, or twelve products where these take
-    longer. Operands of a megabyte and more are copied some times, up to 2.5 times the last-level cache in all, and
-    these are rotated over: as in the timing of a record they come from memory.
+    On the processor it is NumPy, unless the user tuned just this shape there. On a GPU a record of just this product
+    says it. Else both are timed on `operands`, of which C is overwritten, or on random ones up to 1 GiB, each nine
+    times in turn: some 10 ms, or twelve products where these take longer. Operands of a megabyte and more are copied
+    some times, up to 2.5 times the last-level cache in all, and these are rotated over: as in the timing of a record
+    they come from memory.
     """
-    problem, info = kernel.problem, kernel.device.info
-    if info.arch.is_host or min(problem.m, problem.n, problem.k) == 0:
+    problem, device = own.problem, own.device
+    if device.info.arch.is_host:
+        return untimed(device.info, own.found)
+    if min(problem.m, problem.n, problem.k) == 0:
         return None
+    kernel, found = own.kernel, own.found
     if found.origin == "exact":
-        return by_record(found)
+        return untimed(device.info, found)
     if operands is None and problem.bytes > _MOST_BYTES:
         return None
     try:
-        with MEASURING, kernel.device.entered():
-            if kernel.device.capturing(kernel.device.stream()):
+        with MEASURING, device.entered():
+            if device.capturing(device.stream()):
                 return None
-            return timed(kernel, found, operands() if operands else _random(kernel.device, problem))
+            return timed(kernel, found, operands() if operands else _random(device, problem))
     except (*FAILURES, RuntimeError):  # no library, no memory (of torch's too): ours serves, and tells what concerns it
         return None
+
+
+def untimed(info: DeviceInfo, found: Found) -> Handover | None:
+    """That the vendor's library is faster than what a look-up gives, as far as it is known without timing."""
+    if not info.arch.is_host:
+        return by_record(found)
+    return None if found.origin == "exact" else Handover(None, None, _ON_HOST)
 
 
 def by_record(found: Found) -> Handover | None:

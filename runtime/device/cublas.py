@@ -22,6 +22,7 @@ class Cublas:
 
     workspace_bytes = WORKSPACE_BYTES
     """Bytes that each product is given."""
+    complete = False
 
     def __init__(self, library: Any, handle: int) -> None:
         """`library` is libcublas as ctypes has it, `handle` a cublasHandle_t; its mode of arithmetic is set."""

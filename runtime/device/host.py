@@ -22,7 +22,7 @@ from ...codegen.source import LaunchConfig, TensorBox
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .parameters import ParameterBlock
-from .protocol import Binary, Blas, DeviceInfo, Launch, Multiplied, Operand
+from .protocol import Binary, Blas, DeviceInfo, Launch, Launcher, Multiplied, Operand
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -197,27 +197,15 @@ class HostDevice:
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """NumPy's BLAS, on as many cores as it takes; halves and bfloat16s become floats first. It has no TF32."""
-        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
-        dtype = np.dtype(problem.dtype.numpy_name)
+        blas = self.blas()
 
         def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-            out = _operand(c, dtype)
-            with np.errstate(all="ignore"):
-                if alpha == 0:  # what is not needed is not read
-                    out[:] = beta * out if beta else 0
-                    return
-                one, other = (_multiplied(each, dtype, multiplied) for each in (a, b))
-                product = np.matmul(one, other, out=None if beta else out)
-                if alpha != 1:
-                    product *= dtype.type(alpha)
-                if beta != 0:
-                    out *= dtype.type(beta)
-                    out += product
+            blas.gemm(problem, a.ld, b.ld, c.ld, multiplied)(0, a.pointer, b.pointer, c.pointer, alpha, beta)
 
         return multiply
 
     def blas(self) -> Blas:
-        raise DeviceError("products of the processor are not handed to another library")
+        return NumpyBlas()
 
     def clock_mhz(self) -> float | None:
         return clock_now_mhz()
@@ -227,21 +215,52 @@ class HostDevice:
         return False
 
 
-def _multiplied(operand: Operand, dtype: np.dtype[Any], multiplied: Multiplied) -> NDArray[Any]:
-    """What is multiplied, in the type of C."""
+class NumpyBlas:
+    """NumPy's BLAS as the vendor's library of the processor."""
+
+    workspace_bytes, complete = 0, True
+
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
+        dtype = np.dtype(problem.dtype.numpy_name)
+
+        def launch(stream: int, *values: Any) -> None:
+            a, b, c, alpha, beta = values
+            out = _matrix(c, (problem.m, problem.n), ldc, dtype)
+            with np.errstate(all="ignore"):
+                if alpha == 0:  # A and B are not read
+                    out[:] = dtype.type(beta) * out if beta else 0
+                    return
+                one = _multiplied(a, problem.stored_a, lda, dtype, multiplied)
+                other = _multiplied(b, problem.stored_b, ldb, dtype, multiplied)
+                operands = one.T if problem.trans_a else one, other.T if problem.trans_b else other
+                product = np.matmul(*operands, out=None if beta else out)
+                if alpha != 1:
+                    product *= dtype.type(alpha)
+                if beta != 0:
+                    out *= dtype.type(beta)
+                    out += product
+
+        return launch
+
+
+def _multiplied(
+    pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], multiplied: Multiplied
+) -> NDArray[Any]:
+    """A stored operand in the type of C."""
     if multiplied is Multiplied.HALF:
-        return _operand(operand, np.dtype(np.float16)).astype(dtype)
+        return _matrix(pointer, shape, ld, np.dtype(np.float16)).astype(dtype)
     if multiplied is Multiplied.BFLOAT16:  # the first half of a float
-        return (_operand(operand, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
-    return _operand(operand, dtype)
+        return (_matrix(pointer, shape, ld, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
+    return _matrix(pointer, shape, ld, dtype)
 
 
-def _operand(operand: Operand, dtype: np.dtype[Any]) -> NDArray[Any]:
-    rows, cols, size = operand.rows, operand.cols, dtype.itemsize
-    span = ((rows - 1) * operand.ld + cols) * size if rows and cols else 0
-    memory: Any = (ctypes.c_char * span).from_address(operand.pointer)
-    stored = np.ndarray((rows, cols), dtype, memory, strides=(operand.ld * size, size))
-    return stored.T if operand.trans else stored
+def _matrix(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A stored matrix with rows `ld` elements apart as an array over its memory."""
+    rows, cols = shape
+    span = ((rows - 1) * ld + cols) * dtype.itemsize if rows and cols else 0
+    memory: Any = (ctypes.c_char * span).from_address(pointer)
+    return np.ndarray(shape, dtype, memory, strides=(ld * dtype.itemsize, dtype.itemsize))
 
 
 def _path(file: int) -> str:

@@ -135,12 +135,16 @@ class Blas(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that each product is given."""
+        """Memory that each product is given; where it is 0, products may run at once in several threads."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it serves every product: also where m, n, k or alpha is 0, when A and B must not be read."""
 
     def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
         """The product of matrices with these leading dimensions, in IEEE arithmetic where `multiplied` is OWN: launched
-        with a stream, addresses of A, B and C, alpha, beta and the address of its workspace. m, n, k and alpha are not
-        0. Launching raises LaunchError."""
+        with a stream, addresses of A, B and C, alpha, beta and, where it has one, the address of its workspace. m, n, k
+        and alpha are not 0 unless it is `complete`. Launching raises LaunchError."""
 
 
 class Function(Protocol):
@@ -262,7 +266,7 @@ class Device(Protocol):
         """
 
     def blas(self) -> Blas:
-        """A handle of that library. Raises DeviceError where it is missing, or the device is the processor."""
+        """A handle of that library. Raises DeviceError where it is missing."""
 
     @property
     def vendor_name(self) -> str:

@@ -34,37 +34,36 @@ from .arguments import by_columns, check_graphs, lds_of, turned
 from .arrays import KINDS, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
-from .vendor import Handover, VendorProduct, vendor_of
+from .vendor import Handover, OwnKernel, VendorProduct, vendor_of
 
 
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. `tilewright.load` gives it."""
 
-    def __init__(
-        self, kernel: Kernel, found: Found, handover: Handover | None, transposed: "Callable[[], Gemm]"
-    ) -> None:
-        """`handover` says that the vendor's library is faster; where it is missing the kernel serves all the same.
+    def __init__(self, own: OwnKernel, handover: Handover | None, transposed: "Callable[[], Gemm]") -> None:
+        """`handover` says that the vendor's library is faster; where it is missing our kernel serves all the same.
         `transposed` loads the kernel of the transposed problem, for an `out` that lies column by column."""
-        product: Kernel | VendorProduct = kernel
+        product: Kernel | VendorProduct | None = None
         self.vendor = ""
         """What there is to say of the vendor's library: why it serves, or cannot where it should; else empty."""
         if handover is not None:
             try:
-                product = VendorProduct(kernel, vendor_of(kernel.device))
+                product = VendorProduct(own, vendor_of(own.device))
                 self.vendor = f"the vendor's library, by {handover.why}"
             except DeviceError as error:
                 self.vendor = f"not the vendor's library, which is faster by {handover.why}: {error}"
                 handover = None
+        if product is None:
+            product = own.kernel
+        found, self._own = own.found, own
         self._kept = Kept(product, found.origin == "exact")
         self._transposed: Gemm | None = None
         self._load_transposed = transposed
         self._plans, self._lock = Plans(), threading.Lock()
         self._plan_of = self._plans.find
-        self.kernel = kernel
-        """Ours, which stands by where the vendor's library serves."""
-        self.problem: Problem = kernel.problem
+        self.problem: Problem = own.problem
         """Shape, dtype and transposes it serves."""
-        self.config: Config = kernel.config
+        self.config: Config = found.config
         """The variant; where the vendor's library serves, the one that stands by."""
         self.origin = "vendor" if handover else found.origin
         """Whence the config: `exact`, `predicted` or `default`; `vendor` where the vendor's library serves."""
@@ -74,14 +73,22 @@ class Gemm:
         """How many times the tuned kernel's time it takes at most, for nine of ten shapes; None where nobody knows."""
         if handover:
             self.expected_us, self.regret = handover.expected_us, handover.regret
-        self.source = kernel.source.code
-        """Its CUDA text."""
-        self.device: DeviceInfo = kernel.device.info
+        self.device: DeviceInfo = own.device.info
         """Where it runs."""
         self.found = found
         """What the look-up gave."""
         self.launch: Launch = product.launch
         """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """Our kernel, which stands by where the vendor's library serves. Raises CompileError or LaunchError."""
+        return self._own.kernel
+
+    @property
+    def source(self) -> str:
+        """The CUDA text of our kernel."""
+        return render(self.problem, self.config, self.device.arch).code
 
     def prepare(self, graphs: int = 1) -> None:
         """Have memory ready for so many CUDA graphs, so that capturing the kernel allocates nothing.
@@ -196,7 +203,7 @@ Sure = Callable[[Device, Problem, Store, Found], Found]
 
 def load_on(
     device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None,
-    faster: Callable[[Kernel, Found], Handover | None] | None = None,
+    faster: Callable[[OwnKernel], Handover | None] | None = None,
     loaded: Callable[[Kernel | VendorProduct], None] = lambda product: None,
 ) -> Gemm:  # fmt: skip
     """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. `loaded` is called
@@ -204,11 +211,9 @@ def load_on(
     found = store.lookup(device.info, problem, ranking)
     if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
         found = measure(device, problem, store, found)
-    if found.record is not None and not _current(device, found.record):
-        found = _rechecked(device, found, store)
-    kernel = prepare(device, problem, found.config)
+    own = OwnKernel(device, problem, found, partial(_checked, device, store))
     transposed = partial(load_on, device, problem.transposed, store, ranking, measure, faster, loaded)
-    gemm = Gemm(kernel, found, faster and faster(kernel, found), transposed)
+    gemm = Gemm(own, faster and faster(own), transposed)
     loaded(gemm._kept.kernel)
     return gemm
 
@@ -226,6 +231,13 @@ def _current(device: Device, record: Record) -> bool:
         return False
 
 
+def _checked(device: Device, store: Store, found: Found) -> Found:
+    """A look-up whose record, if it has one, works with today's versions."""
+    if found.record is None or _current(device, found.record):
+        return found
+    return _rechecked(device, found, store)
+
+
 def _rechecked(device: Device, found: Found, store: Store) -> Found:
     """The record if it still verifies, marked with today's versions; else the default config, with a warning. One whose
     times are of a kernel that is gone is timed again."""
@@ -240,7 +252,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         reason = str(error)
     if reason:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=7)
         return Found(default_config(record.problem, device.info.arch), "default")
     fresh = replace(record, versions=versions_of(device.info, device.compiler), digest=kernel.source.digest)
     try:
@@ -251,7 +263,7 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
             store.keep(fresh, replace=True)
     except TilewrightError as error:
-        warnings.warn(f"checked again, but not noted: {error}", stacklevel=4)
+        warnings.warn(f"checked again, but not noted: {error}", stacklevel=7)
         return found
     return replace(found, record=fresh)
 

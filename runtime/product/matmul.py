@@ -25,7 +25,7 @@ from .arrays import KINDS, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
 from .plan import Kept, Plan, Plans, first_call
-from .vendor import Faster, Handover, Operands, VendorProduct, started
+from .vendor import Faster, Handover, Operands, OwnKernel, VendorProduct, started
 
 _SECONDS = 2.0
 """Spent on measuring a shape at its first use."""
@@ -104,9 +104,10 @@ class Library:
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
             seconds: about how long that may take.
-            vendor: `auto` hands the product to the GPU vendor's library where a record says that it is faster than our
-                kernel, or without a record timing both for some milliseconds does; `never` does not. None for what
-                TILEWRIGHT_VENDOR says, else `auto`.
+            vendor: `auto` hands the product to the vendor's library where that is faster than our kernel: to a GPU's
+                where a record says so, or without one timing both for some milliseconds, and on the processor to NumPy
+                unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
+                `auto`.
 
         Raises:
             ArgumentTypeError: a dimension that is no integer, another dtype.
@@ -311,9 +312,9 @@ class Library:
 
     def _beside(
         self, vendor: str, operands: Callable[[], Operands] | None = None
-    ) -> Callable[[Kernel, Found], Handover | None] | None:
+    ) -> Callable[[OwnKernel], Handover | None] | None:
         """What tells whether the vendor's library serves, None where it must not."""
-        return (lambda kernel, found: self._faster(kernel, found, operands)) if vendor == "auto" else None
+        return (lambda own: self._faster(own, operands)) if vendor == "auto" else None
 
     def _kept(
         self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None,

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
 from ..store.found import Found
-from .kernel import Kernel, Product, Run
+from .kernel import Kernel, Product, Run, prepare
 from .program import Program
 from .scratch import Scratch
 
@@ -16,8 +17,8 @@ from .scratch import Scratch
 class Handover:
     """That the vendor's library is faster than what a look-up found, and by what that is known."""
 
-    expected_us: float
-    """Microseconds that its product is expected to take."""
+    expected_us: float | None
+    """Microseconds that its product is expected to take; None where nobody measured."""
     regret: float | None
     """How many times the best kernel's time that is at most, for nine of ten shapes; None where nobody knows."""
     why: str
@@ -34,9 +35,30 @@ class Operands:
     """Whose work on them it is that comes before."""
 
 
-Faster = Callable[[Kernel, Found, Callable[[], Operands] | None], Handover | None]
-"""Tells where the vendor's library is faster than our kernel, by trying both if need be, on random operands where none
-are given; None where it is not, or nobody knows."""
+class OwnKernel:
+    """Our kernel for a look-up, compiled when it is first used: where the vendor's library serves it may never be."""
+
+    def __init__(self, device: Device, problem: Problem, found: Found, checked: Callable[[Found], Found]) -> None:
+        """`checked` gives a look-up whose record works with today's driver and compiler."""
+        self.device, self.problem = device, problem
+        self.found = found
+        """The look-up."""
+        self.compiled: Kernel | None = None
+        """The kernel, where it was used."""
+        self._checked = checked
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel. Raises ConfigError, CompileError, DeviceError or LaunchError."""
+        if self.compiled is None:
+            self.found = self._checked(self.found)
+            self.compiled = prepare(self.device, self.problem, self.found.config)
+        return self.compiled
+
+
+Faster = Callable[[OwnKernel, Callable[[], Operands] | None], Handover | None]
+"""Tells where the vendor's library is faster than our kernel, by timing both if need be, on random operands where none
+are passed; None where it is not, or nobody knows."""
 
 
 class Vendor:
@@ -47,7 +69,8 @@ class Vendor:
         self.device, self.blas = device, device.blas()
         self.lock = threading.Lock()
         """Held while a product is launched: a handle has one stream and one workspace at a time."""
-        self.scratch = Scratch(device, (self.blas.workspace_bytes,), 0, lambda addresses: addresses)
+        sizes = (self.blas.workspace_bytes,) if self.blas.workspace_bytes else ()
+        self.scratch = Scratch(device, sizes, 0, lambda addresses: addresses)
 
     def set_aside(self, count: int) -> None:
         """Have memory ready for so many graphs. Raises LaunchError."""
@@ -84,36 +107,47 @@ def started() -> tuple[Vendor, ...]:
 
 
 class VendorProduct(Product):
-    """One problem by the vendor's library. A kernel of ours stands by for what the library may do
-    otherwise than we promise: a product with alpha = 0, which must not read A and B, and one that is captured before
-    one like it was launched, so that the library might have to load something."""
+    """One problem by the vendor's library.
 
-    def __init__(self, kernel: Kernel, vendor: Vendor) -> None:
-        super().__init__(kernel.device, kernel.problem)
-        self.kernel, self.vendor = kernel, vendor
+    A kernel of ours stands by for what a library that is not `complete` may do otherwise than we promise: a product
+    with alpha = 0, which must not read A and B, and one that is captured before one like it was launched, so that the
+    library might have to load something."""
+
+    def __init__(self, own: OwnKernel, vendor: Vendor) -> None:
+        super().__init__(own.device, own.problem)
+        self._own, self.vendor = own, vendor
+        if not vendor.blas.complete:
+            _ = self.kernel  # it cannot be compiled while a graph is captured
+
+    @property
+    def kernel(self) -> Kernel:
+        """Ours, which stands by."""
+        return self._own.kernel
 
     def laid(self, lda: int, ldb: int, ldc: int) -> "LaidVendor":
         return LaidVendor(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
         """As `Kernel.prepare_graphs`: graphs hold the kernel, or the library's product where one like it was made."""
-        self.kernel.prepare_graphs(count)
+        if self._own.compiled:
+            self._own.compiled.prepare_graphs(count)
         self.vendor.set_aside(count)
 
     def release(self) -> None:
         """As `Kernel.release`; the library's memory is that of all products."""
-        self.kernel.release()
+        if self._own.compiled:
+            self._own.compiled.release()
 
     @property
     def nbytes(self) -> int:
         """Device memory of the kernel that stands by; that of the library is shared by all its products."""
-        return self.kernel.nbytes
+        return self._own.compiled.nbytes if self._own.compiled else 0
 
 
 class LaidVendor:
     """A product by the vendor's library of matrices with certain leading dimensions. Called as `Product.laid` says."""
 
-    __slots__ = ("_lds", "_product", "_seen", "_standing_by", "masks", "program")
+    __slots__ = ("_complete", "_lds", "_product", "_seen", "_standing_by", "masks", "program")
 
     def __init__(self, product: VendorProduct, lds: tuple[int, int, int]) -> None:
         self._product, self._lds = product, lds
@@ -123,19 +157,21 @@ class LaidVendor:
         self.masks = elements, elements, elements
         """Bits of the addresses of A, B and C that are always 0."""
         vendor = product.vendor
+        self._complete = vendor.blas.complete
         gemm = vendor.blas.gemm(product.problem, *lds)
 
         def launch(stream: int, *values: Any) -> None:
             gemm(stream, *values)
             seen.add(_like(*values))
 
-        names = ("workspace",)
+        names = ("workspace",) if vendor.blas.workspace_bytes else ()
         steps = [(launch, ["a", "b", "c", "alpha", "beta", *names])]
         self.program = Program.of(vendor.lock, vendor.scratch.at, names, {}, steps)
         """What is launched for all but alpha = 0."""
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-        if alpha != 0 and not (capturing and _like(a, b, c, alpha, beta) not in self._seen):
+        serves = alpha != 0 or self._complete
+        if serves and not (capturing and _like(a, b, c, alpha, beta) not in self._seen):
             self.program(stream, capturing, a, b, c, alpha, beta)
             return
         if self._standing_by is None:

@@ -88,7 +88,7 @@ class TestLookUp:
         assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
         with monkeypatch.context() as patched:
             handover = Handover(12.5, 1.25, "what a test says")
-            patched.setattr("tilewright.tuner.search.explain.by_record", lambda found: handover)
+            patched.setattr("tilewright.tuner.search.explain.untimed", lambda info, found: handover)
             vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
             out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
         assert vendor == {"expected_us": 12.5, "regret": 1.25, "why": "what a test says"}

@@ -1,6 +1,8 @@
 """Products that the vendor's library makes: the same rules as ours, by a fake cuBLAS and, marked gpu, the real one."""
 
+import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,18 +11,32 @@ import tilewright
 from fake_cublas import FakeCublas, VendorHost, always
 from multiplied import Products, whole
 from numpy.typing import NDArray
+from stored import make
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LaunchError
+from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.host import NumpyBlas
 from tilewright.runtime.product import gemm as gemm_module
+from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import LaidVendor, VendorProduct
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.vendor import faster
+
+
+@pytest.fixture(autouse=True)
+def vendor_of_tests(own_folders: object, monkeypatch: pytest.MonkeyPatch) -> str:
+    """TILEWRIGHT_VENDOR as tests have it. Here products go to the library where it is faster, as they do for a user."""
+    value = os.environ["TILEWRIGHT_VENDOR"]
+    monkeypatch.delenv("TILEWRIGHT_VENDOR")
+    return value
 
 
 def library() -> Library:
@@ -117,8 +133,46 @@ class TestLoaded:
         with pytest.raises(ConfigError, match="was chosen for the processor"):
             library().load(20, 24, 16).emit("my_gemm")
 
-    def test_the_processor_keeps_to_itself(self) -> None:
-        assert tilewright.load(20, 24, 16, device="host", vendor="auto").origin == "default"
+
+class TestNumpy(Products):
+    """All that holds of products, by NumPy as the library of the processor: nothing is compiled."""
+
+    device = "host"
+
+    @pytest.fixture(autouse=True)
+    def no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def compiled(*given: Any) -> Any:
+            raise AssertionError("a kernel was compiled")
+
+        tilewright.clear()
+        monkeypatch.setattr(kernel_module, "compile_cached", compiled)
+
+    def test_a_kernel_says_so(self) -> None:
+        kernel = tilewright.load(20, 24, 16, device="host")
+        assert (kernel.origin, kernel.expected_us, kernel.regret) == ("vendor", None, None)
+        assert "the vendor's library, by rule: on the processor NumPy is faster than CUDA text" in repr(kernel)
+        assert "__global__" in kernel.source
+        with pytest.raises(AssertionError, match="a kernel was compiled"):
+            tilewright.load(20, 24, 16, device="host", vendor="never")
+
+    def test_a_shape_that_was_tuned_runs_its_kernel(self) -> None:
+        problem, device = Problem(20, 24, 16), open_device(choose("host").info)
+        config = parse("tiled:8")
+        versions = versions_of(device.info, device.compiler)
+        Store().keep(replace(make(10.0, problem, config, device.info.key), versions=versions), replace=True)
+        with pytest.raises(AssertionError, match="a kernel was compiled"):
+            tilewright.load(20, 24, 16, device="host")
+        assert tilewright.load(24, 20, 16, device="host").origin == "vendor"
+
+
+def test_tests_of_the_processor_are_of_our_kernels(vendor_of_tests: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What conftest sets for all tests; without it products would be NumPy's, and right whatever our kernels do."""
+    monkeypatch.setenv("TILEWRIGHT_VENDOR", vendor_of_tests)
+    monkeypatch.setattr(NumpyBlas, "gemm", lambda *given: pytest.fail("NumPy multiplied"))
+    tilewright.clear()
+    a, b = whole(9, 8), whole(8, 7)
+    assert np.array_equal(tilewright.matmul(a, b, device="host"), a @ b)
+    assert tilewright.load(9, 7, 8, device="host").origin == "default"
 
 
 class TestCaptured:

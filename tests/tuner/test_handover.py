@@ -23,7 +23,7 @@ from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
 from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.product.matmul import Library
-from tilewright.runtime.product.vendor import Operands
+from tilewright.runtime.product.vendor import Operands, OwnKernel
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import REMOVED, Accuracy
 from tilewright.tuner import vendor
@@ -44,6 +44,13 @@ def on_gpu(device: HostDevice) -> Kernel:
         allocate=device.allocate,
     )  # fmt: skip
     return kernel
+
+
+def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
+    """The kernel as what a look-up gave."""
+    chosen = OwnKernel(kernel.device, kernel.problem, found, lambda found: found)
+    chosen.compiled = kernel
+    return chosen
 
 
 def rounds_of(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Sequence[float]) -> list[list[Any]]:
@@ -84,7 +91,7 @@ def test_by_a_record(
     ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vendor, "timed", lambda *given: pytest.fail("timed, though there is a record"))
-    found = faster(on_gpu(HostDevice()), recorded(ratio, **changes))
+    found = faster(own(on_gpu(HostDevice()), recorded(ratio, **changes)))
     assert found == by_record(recorded(ratio, **changes))
     assert (found is not None) == handed
     if found is not None:
@@ -184,7 +191,7 @@ def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the processor, of no work, of too much memory, while a graph is captured, without the library."""
+    """Of no work, of too much memory, while a graph is captured, without the library."""
     device, calls = VendorHost(), list[Operands]()
     kernel = on_gpu(device)
 
@@ -195,16 +202,15 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return timed
 
-    assert faster(prepare(HostDevice(), PROBLEM, CONFIG), PREDICTED) is None
     empty, large = on_gpu(device), on_gpu(device)
     empty.problem, large.problem = replace(PROBLEM, k=0), Problem(2**14, 2**14, 1)
     for error in (DeviceError("no library"), LaunchError("status 13"), MemoryError(), RuntimeError("torch: no memory")):
         monkeypatch.setattr(vendor, "timed", fails(error))
-        assert faster(kernel, PREDICTED) is None
-        assert faster(empty, PREDICTED) is None
-        assert faster(large, PREDICTED) is None
+        assert faster(own(kernel)) is None
+        assert faster(own(empty)) is None
+        assert faster(own(large)) is None
         device.captured = True
-        assert faster(kernel, PREDICTED) is None
+        assert faster(own(kernel)) is None
         device.captured = False
     assert len(calls) == 4
     for a, b, c in (each.each for each in calls):  # random ones, as the problem says
@@ -224,7 +230,7 @@ class TestMatmul:
             view = kind.view
             monkeypatch.setattr(kind, "view", lambda *a, view=view: replace(view(*a), place="cuda:0"))
 
-        def noted(kernel: Kernel, found: Found, operands: Any) -> None:
+        def noted(own: OwnKernel, operands: Any) -> None:
             given.append(operands())
 
         library = Library(nearest, measured, lambda *given: None, noted)
@@ -232,8 +238,8 @@ class TestMatmul:
         if turned:
             a, b = np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T
         board = np.zeros((9, 10), "f4")
-        library.matmul(a, b, out=board[:, :7])
-        library.matmul(a, b)
+        library.matmul(a, b, out=board[:, :7], vendor="auto")
+        library.matmul(a, b, vendor="auto")
         assert len(given) == 1
         x, y, c = given[0].each
         assert (x.pointer, y.pointer) == (a.ctypes.data, b.ctypes.data)

@@ -14,7 +14,7 @@ from ...runtime.product.vendor import Handover
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
-from ..vendor import by_record
+from ..vendor import untimed
 from .candidates import candidates, read_spaces
 from .model import estimate_us
 from .nearest import distance, nearest, predictions
@@ -88,7 +88,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         bounds=bounds_of(info, problem),
         found=found,
         why=_why(problem, info, found, near),
-        handover=None if info.arch.is_host else by_record(found),
+        handover=untimed(info, found),
         near=tuple(near[:NEAR]),
         tried=tuple((name, count) for name, count in counts.items() if count),
         guesses=_guesses(problem, info, allowed.configs, records),

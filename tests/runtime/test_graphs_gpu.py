@@ -1,0 +1,268 @@
+"""CUDA graphs of kernels that work in memory of their own: many graphs, on streams, as children, and what is freed."""
+
+import ctypes
+import gc
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from stored import make
+from tilewright.codegen.errors import CaptureError
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.product.gemm import device_of
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
+from variants import variant
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch = pytest.importorskip("torch")
+    import tilewright.torch as tilewright_torch
+
+cupy = pytest.importorskip("cupy")
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch's own, of its parts to each other
+
+KERNELS = {
+    "split-K": ("35x700x2048", "simt:32x32x16,edge=bounds,split_k=8"),
+    "stream-K": ("640x1280x2560", "simt:edge=bounds,stream_k=1"),
+    "packed": ("267x271x335", "simt:pack_a=1,vec_a=4,load=cp_async"),
+    "padded": ("267x271x335", "tiled:32,edge=pad"),
+    "plain": ("128x96x64", "simt:64x32x16,thread=4x4,edge=bounds"),
+}
+SLACK = 1 << 20
+"""Bytes of device memory by which free memory may differ after graphs have ended."""
+
+
+def whole(rows: int, cols: int, seed: int) -> Any:
+    """Whole numbers from -8 to 8 on the GPU: every sum of theirs is exact."""
+    values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
+    return torch.tensor(values, dtype=torch.float32, device="cuda")
+
+
+def shape_of(name: str) -> tuple[int, int, int]:
+    problem = Problem.parse(KERNELS[name][0])
+    return problem.m, problem.n, problem.k
+
+
+@pytest.fixture
+def use() -> Callable[[str], None]:
+    """Has one of KERNELS serve its shape, by a record of the store."""
+
+    def chosen(name: str) -> None:
+        shape, text = KERNELS[name]
+        device = device_of("cuda")
+        record = make(1.0, Problem.parse(shape), variant(text), device.info.key)
+        object.__setattr__(record, "versions", versions_of(device.info, device.compiler))
+        Store().keep(record, replace=True)
+        tilewright.clear()
+
+    return chosen
+
+
+class Ways:
+    """Entrances to one product of torch tensors."""
+
+    def __init__(self, m: int, n: int, k: int) -> None:
+        self.loaded = tilewright.load(m, n, k, device="cuda")
+
+    def matmul(self, a: Any, b: Any, out: Any) -> None:
+        tilewright.matmul(a, b, out=out)
+
+    def load(self, a: Any, b: Any, out: Any) -> None:
+        self.loaded(a, b, out=out)
+
+    def op(self, a: Any, b: Any, out: Any) -> None:
+        out.copy_(torch.ops.tilewright.matmul(a, b))
+
+
+class Captured:
+    """One graph of two products of one shape, on two streams of torch."""
+
+    def __init__(self, way: Callable[[Any, Any, Any], None], shape: tuple[int, int, int], seed: int) -> None:
+        m, n, k = shape
+        self.operands = [(whole(m, k, seed + i), whole(k, n, seed + i)) for i in (0, 1)]
+        self.results = [torch.full((m, n), torch.nan, device="cuda") for _ in (0, 1)]
+        self.graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(self.graph):
+            main = torch.cuda.current_stream()
+            side.wait_stream(main)
+            way(*self.operands[0], self.results[0])
+            with torch.cuda.stream(side):
+                way(*self.operands[1], self.results[1])
+            main.wait_stream(side)
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+    def right(self) -> bool:
+        pairs = zip(self.operands, self.results, strict=True)
+        return all(torch.equal(c.double(), a.double() @ b.double()) for (a, b), c in pairs)
+
+    def spoil(self) -> None:
+        for result in self.results:
+            result.fill_(torch.nan)
+
+
+class CapturedByCupy(Captured):
+    """One graph of a product of CuPy arrays, which CuPy captures."""
+
+    def __init__(self, shape: tuple[int, int, int], seed: int) -> None:
+        m, n, k = shape
+        self.operands = [(whole(m, k, seed), whole(k, n, seed))]
+        self.results = [torch.full((m, n), torch.nan, device="cuda")]
+        torch.cuda.synchronize()
+        a, b, c = map(cupy.asarray, (*self.operands[0], self.results[0]))
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            tilewright.matmul(a, b, out=c)
+            self.graph = stream.end_capture()
+
+    def replay(self) -> None:
+        self.graph.launch(cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream))
+
+
+def free_bytes() -> int:
+    """Free device memory once nothing that could be freed is held by torch, CuPy or tilewright."""
+    gc.collect()
+    torch.cuda.synchronize()
+    tilewright.memory()
+    torch.cuda.empty_cache()
+    cupy.get_default_memory_pool().free_all_blocks()
+    free: int = torch.cuda.mem_get_info()[0]
+    return free
+
+
+def test_twenty_graphs_of_five_kernels(use: Callable[[str], None]) -> None:
+    """Nothing is prepared but one product of each shape before; graphs are replayed on two streams in turn."""
+    for name in KERNELS:
+        use(name)
+        shape = m, n, k = shape_of(name)
+        ways, stream = Ways(m, n, k), cupy.cuda.Stream(non_blocking=True)
+        out = torch.empty((m, n), device="cuda")
+        for way in (ways.matmul, ways.load, ways.op):
+            way(whole(m, k, 0), whole(k, n, 0), out)
+        CapturedByCupy(shape, 0)
+        Captured(ways.matmul, shape, 0)
+        before = free_bytes()
+        graphs = [Captured(getattr(ways, way), shape, 10 * i) for i, way in enumerate(("matmul", "load", "op"))]
+        graphs += [CapturedByCupy(shape, 50 + i) for i in (0, 1)]
+        graphs += [Captured(ways.matmul, shape, 60 + i) for i in range(15)]
+        streams = torch.cuda.Stream(), torch.cuda.Stream()
+        for _ in range(3):
+            for each in graphs:
+                each.spoil()
+            torch.cuda.synchronize()
+            for _ in range(10):
+                for i, each in enumerate(graphs):
+                    with torch.cuda.stream(streams[i % 2]):
+                        each.replay()
+            torch.cuda.synchronize()
+            assert all(each.right() for each in graphs), name
+        del graphs, each
+        assert free_bytes() >= before - SLACK, name
+        del stream
+
+
+def test_prepared_graphs_allocate_nothing(use: Callable[[str], None]) -> None:
+    use("split-K")
+    m, n, k = shape_of("split-K")
+    kernel = tilewright.load(m, n, k, device="cuda")
+    a, b, out = whole(m, k, 1), whole(k, n, 1), torch.empty((m, n), device="cuda")
+    kernel(a, b, out=out)
+    kernel.prepare(graphs=3)
+    held = tilewright.memory().bytes
+    graphs = []
+    for _ in range(3):
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            kernel(a, b, out=out)
+    assert tilewright.memory().bytes == held
+    for graph in graphs:
+        out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out.double(), a.double() @ b.double())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_child_graphs_and_two_instances(name: str, use: Callable[[str], None]) -> None:
+    """A graph within another one, two instances of one graph, each launched again and again."""
+    use(name)
+    shape = m, n, k = shape_of(name)
+    tilewright.matmul(whole(m, k, 0), whole(k, n, 0))
+    captured, driver = CapturedByCupy(shape, 3), ctypes.CDLL("libcuda.so.1")
+    graph, parent, node = ctypes.c_void_p(captured.graph.graph), ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuGraphCreate(ctypes.byref(parent), 0) == 0
+    for _ in range(2):
+        last = ctypes.byref(node) if node else None
+        after = (ctypes.c_void_p * 1)(node) if last else None
+        child = ctypes.c_void_p()
+        assert driver.cuGraphAddChildGraphNode(ctypes.byref(child), parent, after, int(bool(last)), graph) == 0
+        node = child
+    instances = []
+    for each in (graph, graph, parent):
+        instance = ctypes.c_void_p()
+        assert driver.cuGraphInstantiateWithFlags(ctypes.byref(instance), each, ctypes.c_ulonglong(0)) == 0
+        instances.append(instance)
+    del captured.graph  # what the graph worked in must outlive it: instances and clones are left
+    gc.collect()
+    tilewright.memory()
+    other = CapturedByCupy(shape, 4)
+    stream = torch.cuda.current_stream().cuda_stream
+    for _ in range(5):
+        for instance in instances:
+            captured.spoil()
+            other.spoil()
+            assert driver.cuGraphLaunch(instance, ctypes.c_void_p(stream)) == 0
+            other.replay()
+            torch.cuda.synchronize()
+            assert captured.right()
+            assert other.right()
+    for instance in instances:
+        driver.cuGraphExecDestroy(instance)
+    driver.cuGraphDestroy(parent)
+
+
+def test_a_transposed_out_is_captured() -> None:
+    m, n, k = shape_of("split-K")
+    a, b, out = whole(m, k, 1), whole(k, n, 1), torch.empty((n, m), device="cuda").t()
+    kernel = tilewright.load(m, n, k, device="cuda")
+    remedy = "call the kernel once with such an `out` before"
+    with pytest.raises(CaptureError, match=remedy), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        kernel(a, b, out=out)
+    for way in (kernel, tilewright.matmul):
+        way(a, b, out=out)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            way(a, b, out=out)
+        out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out.double(), a.double() @ b.double())
+
+
+def test_a_network_that_trains_with_less_overhead() -> None:
+    torch.manual_seed(0)
+    x = whole(48, 2048, 0) / 64
+
+    def network(linear: Any) -> Any:
+        return torch.nn.Sequential(linear(2048, 35), torch.nn.Tanh(), linear(35, 8)).cuda()
+
+    model, plain = network(tilewright_torch.Linear), network(torch.nn.Linear)
+    plain.load_state_dict(model.state_dict())
+    losses: list[list[float]] = []
+    for net in (torch.compile(model, mode="reduce-overhead"), plain):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        row: list[float] = []
+        for _ in range(12):
+            torch.compiler.cudagraph_mark_step_begin()
+            loss = net(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            row.append(float(loss))
+        losses.append(row)
+    assert losses[0][-1] < losses[0][0]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
