@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..device.protocol import Buffer, Device
-from .torch_pool import torch_pool
 
 _MOST_STREAMS = 16
 """Streams whose memory a kernel keeps; past this the set of the least recently used stream is freed."""
@@ -67,6 +66,8 @@ class Scratch:
         return current.arguments
 
     def _in_graph(self, stream: int) -> tuple[int, ...]:
+        from .torch_pool import torch_pool  # few programs capture graphs
+
         graph, _ = key = self._device.identity(stream, True)
         lease, pool = self._graphs.get(key), None
         if lease is None or not lease.set.arguments:
