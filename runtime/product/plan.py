@@ -1,10 +1,12 @@
 """What is left to do of a call once its shapes, strides and types were seen before: addresses, factors, a launch."""
 
 import itertools
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
+from ...codegen.problem import DType
 from ..device import launcher
 from .arguments import check_apart, check_written, leading, names_of, number, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
@@ -40,7 +42,7 @@ class Plan:
     """One kernel for arrays of one kind, with one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kept", "_kind", "_lds", "_odd", "_pointer", "_run", "_size", "_span_a", "_span_b",
+        "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a", "_span_b",
         "_span_c", "_stream", "_swapped", "_turned", "tracks",
     )  # fmt: skip
 
@@ -61,6 +63,9 @@ class Plan:
         self._turned, self._swapped = turned, swapped
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
+        self._least = 0.0 if problem.dtype is DType.DOUBLE else problem.dtype.smallest_subnormal
+        """A factor nearer to 0 than this one is rounded to this one and never to 0, with which C or A and B would not
+        count."""
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._span_a, self._span_b, self._span_c = (
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
@@ -91,6 +96,11 @@ class Plan:
             alpha = number("alpha", alpha)
         if type(beta) is not float:
             beta = number("beta", beta)
+        least = self._least
+        if -least < alpha < least and alpha:
+            alpha = math.copysign(least, alpha)
+        if -least < beta < least and beta:
+            beta = math.copysign(least, beta)
         index, device = self._index, self._device
         if index is None:
             if device.info.arch.is_host:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -578,7 +579,8 @@ def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str
     product = Product(fake, "plain")
     gpu, library = product.gpu, FakeCublas()
     gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]
-    served = VendorProduct(product.kept.kernel, Vendor(gpu))
+    own: Any = SimpleNamespace(device=gpu, problem=product.problem, kernel=product.kept.kernel)
+    served = VendorProduct(own, Vendor(gpu))
     made = Plan(Kept(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
     call: Any = made.quick()
     assert (call is made) == (language == "Python")

@@ -59,6 +59,24 @@ class Products:
             assert self.product(self.put(a), self.put(b), out=out, alpha=alpha, beta=beta) is out
             assert np.array_equal(self.back(out), alpha * (a @ b) + beta * c)
 
+    def test_factors_that_float_cannot_hold(self) -> None:
+        """They are rounded as IEEE 754 says, but one that is not 0 never to 0, with which C would not be read."""
+        a, b, c = whole(5, 6), whole(6, 7), np.full((5, 7), np.inf, "float32")
+        for beta in (1e-60, -1e-60):
+            out = self.put(c.copy())
+            self.product(self.put(a), self.put(b), out=out, beta=beta)
+            assert np.array_equal(self.back(out), np.sign(beta) * c)
+            out = self.put(np.ones_like(c))
+            self.product(self.put(a), self.put(b), out=out, beta=beta)
+            assert (abs(self.back(out) - a @ b) <= 2.0**-149).all()
+        infinite = self.put(np.where(a == 0, a, np.copysign(np.inf, a)).astype("float32"))
+        ones = self.put(np.ones_like(b))
+        one, other = (self.back(self.product(infinite, ones, alpha=alpha)) for alpha in (1.0, 1e-60))
+        assert np.array_equal(one, other, equal_nan=True)
+        assert np.isinf(self.back(self.product(self.put(np.ones_like(a)), ones, alpha=1e39))).all()
+        doubles = self.product(*(self.put(each.astype("float64")) for each in (a, b)), alpha=1e-60)
+        assert np.array_equal(self.back(doubles), 1e-60 * (a @ b).astype("float64"))
+
     def test_beta_zero_never_reads_out_and_alpha_zero_never_reads_operands(self) -> None:
         a, b, nan = whole(9, 8), whole(8, 7), np.full((9, 7), np.nan, "float32")
         assert np.array_equal(self.back(self.product(self.put(a), self.put(b), out=self.put(nan))), a @ b)

@@ -25,6 +25,8 @@ enum {         /* what a Call keeps */
 
 enum { A, B, C, ALPHA, BETA, GIVEN, MOST_VALUES = 256 }; /* numbers of values are bytes */
 
+#define LEAST 0x1p-149 /* the smallest positive float */
+
 typedef struct {
     Head head;
     unsigned long long span[3], mask[3]; /* of A, B and C: bytes up to the end, bits that are 0 in the address */
@@ -113,8 +115,10 @@ end:
 static int usual(const Call *self, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept;
-    if (given[C] == Py_None || !PyFloat_CheckExact(given[ALPHA]) || !PyFloat_CheckExact(given[BETA]) ||
-        PyFloat_AS_DOUBLE(given[ALPHA]) == 0)
+    if (given[C] == Py_None || !PyFloat_CheckExact(given[ALPHA]) || !PyFloat_CheckExact(given[BETA]))
+        return 0;
+    double alpha = PyFloat_AS_DOUBLE(given[ALPHA]), beta = PyFloat_AS_DOUBLE(given[BETA]);
+    if ((-LEAST < alpha && alpha < LEAST) || (-LEAST < beta && beta < LEAST && beta != 0))
         return 0;
     int result = gives(PyObject_CallNoArgs(kept[CURRENT]), kept[INDEX]);
     if (result <= 0)
