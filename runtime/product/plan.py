@@ -42,8 +42,8 @@ class Plan:
     """One kernel for arrays of one kind, with one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a", "_span_b",
-        "_span_c", "_stream", "_swapped", "_turned", "tracks",
+        "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a",
+        "_span_b", "_span_c", "_stream", "_swapped", "_turned", "tracks",
     )  # fmt: skip
 
     def __init__(
