@@ -30,7 +30,7 @@ RESULT = Result(
 )  # fmt: skip
 SAID: list[Message] = [
     Asks("a", 3, "tcp://127.0.0.1:1", INFO, (("driver", "x"), ("generator", "y"))),
-    Begins("a", (Dimension("block_m", (16, 32)), Dimension("load", ("absent", "tma"))), 600, 4),
+    Begins("a", (Dimension("block_m", (16, 32)), Dimension("load", ("absent", "tma"))), 1, 1),
     Tells("a", (1, 0), Entry("ok", 12.5, (12.4, 12.6), 0.1, 0.2, 0.3), "2026-11-23T12:00:00", "naive:8x32"),
     Tells("a", (0, 1), Entry("crashed", reason="it ended"), "2026-11-23T12:00:00", "naive:8x32"),
     Ends("a", RESULT),
@@ -59,6 +59,7 @@ def changed(message: Message, *path: Any, value: object) -> str:
 
 
 TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
+RANKED = json.loads(written(DONE))["result"]["contenders"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,10 @@ TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
         changed(TOLD, "entry", "status", value="crashed"), changed(TOLD, "entry", "reason", value=[]),
         changed(BEGUN, "dimensions", value=[["x", [[1]]]]), changed(BEGUN, "dimensions", value=[["x", []]]),
         changed(BEGUN, "dimensions", value=[["x", [1, 1]]]), changed(BEGUN, "dimensions", value=[["x", [1]]] * 500),
-        changed(BEGUN, "trials", value="600"), changed(BEGUN, "more", value=1),
+        changed(BEGUN, "dimensions", value=[[5, [1]]]), changed(BEGUN, "dimensions", value=[["x", [1.5]]]),
+        changed(BEGUN, "dimensions", value=[["x", [True]]]), changed(BEGUN, "more", value=1),
+        changed(BEGUN, "trials", value="1"), changed(BEGUN, "trials", value=-1), changed(BEGUN, "trials", value=5),
+        changed(BEGUN, "resumed", value="1"), changed(BEGUN, "resumed", value=-1), changed(BEGUN, "resumed", value=5),
         changed(DONE, "result", "best", "measurement", "median_us", value=-1.0),
         changed(DONE, "result", "best", "measurement", "median_us", value=math.inf),
         changed(DONE, "result", "best", "config", "family", value="other"),
@@ -82,7 +86,8 @@ TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
         changed(DONE, "result", "best", "status", value="crashed"),
         changed(DONE, "result", "best", "accuracy", "worst", value=2.0),
         changed(DONE, "result", "problem", "m", value=4096), changed(DONE, "result", "problem", "m", value=-1),
-        changed(DONE, "result", "contenders", value=[]), changed(DONE, "result", "trials", value=1),
+        changed(DONE, "result", "contenders", value=[]), changed(DONE, "result", "contenders", value=RANKED[::-1]),
+        changed(DONE, "result", "contenders", value=RANKED[:1]), changed(DONE, "result", "trials", value=1),
         changed(DONE, "result", "device", "arch", value="sm_1"), changed(DONE, "result", "device", "sm_count", value=0),
         changed(DONE, "result", "device", "name", value=""), changed(DONE, "result", value=None),
         changed(SAID[0], "versions", value=[["generator"]]), changed(SAID[5], "reason", value=None),

@@ -6,6 +6,7 @@ with a StoreError and changes nothing.
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -187,7 +188,11 @@ def _begins(told: dict[str, Any]) -> Message:
         good = type(name) is str and all(type(choice) in (int, str) for choice in choices)
         check(good, "a dimension has a name, and numbers or words", StoreError)
     dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in listed)
-    return Begins(dimensions=dimensions, **_plain(Begins, told))
+    begins = Begins(dimensions=dimensions, **_plain(Begins, told))
+    most = math.prod(len(dimension.choices) for dimension in dimensions)
+    good = 0 <= begins.trials <= most and 0 <= begins.resumed <= most
+    check(good, "trials and resumed must be in 0..the number of combinations of all choices", StoreError)
+    return begins
 
 
 def _tells(told: dict[str, Any]) -> Message:
