@@ -103,6 +103,23 @@ MORE_TILES = """
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, much, room, stream) == 0 && right(c), "a small one after it");
     return 0;
 """
+WORKSPACES = """
+    char* longer = nullptr;
+    cudaMalloc((void**)&longer, bytes + 512);
+    const auto status_with = [&](void* memory, size_t size) {
+        return gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, memory, size, stream);
+    };
+    fake::calls.clear();
+    for (int askew : {1, 4, 16, 128, 255, 257}) {
+        expect(status_with(longer + askew, bytes) == GEMM_MISALIGNED, "one that is not aligned is refused");
+    }
+    expect(status_with(longer, bytes - 1) == GEMM_WORKSPACE_TOO_SMALL, "a byte too few");
+    expect(status_with(nullptr, bytes) == GEMM_WORKSPACE_TOO_SMALL, "none");
+    expect(fake::calls.count("cudaLaunchKernelExC") == 0, "nothing is launched");
+    expect(gemm_workspace_init(longer + 256, bytes, stream) == 0, "init");
+    expect(status_with(longer + 256, bytes) == GEMM_SUCCESS && right(c), "one that is aligned");
+    return 0;
+"""
 TOO_OLD = """
     fake::capability = 75;  // without cp.async
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == GEMM_UNSUPPORTED_DEVICE, "run");
@@ -184,7 +201,7 @@ def all_programs() -> dict[str, Program]:
     problem = Problem.parse("64x40x100")
     two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
     mains = {"simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
-    mains["too many tiles"] = TOO_MANY_TILES
+    mains |= {"too many tiles": TOO_MANY_TILES, "workspaces": WORKSPACES}
     capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
     header = emit(served([SPLIT]), "whole_header", Layout(header_only=True))
     arches, bare = Program(emit(two, "two_arches"), "two_arches"), Program(emit(near(), "near_shapes"), "near_shapes")
@@ -276,6 +293,10 @@ def test_more_tiles_than_a_grid_has_ctas_are_refused(functions: Path) -> None:
     passes(functions, "too many tiles")
     most = str(2**31 - 1)
     assert passes(functions, "tuned", most, most, "5") == "5 (null) 0x0x0 0\n"
+
+
+def test_a_workspace_that_does_not_do_is_refused(functions: Path) -> None:
+    passes(functions, "workspaces")
 
 
 def test_a_device_that_is_too_old_is_told(functions: Path) -> None:

@@ -1,7 +1,7 @@
 """What every device must do, run by each: the edge grid, exactness, accuracy, repeatability, BLAS's rules."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -16,6 +16,7 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import field, variant
@@ -231,6 +232,31 @@ def test_what_a_product_adds_to_the_kernel_after_it() -> None:
     alone = [2.0, 2.5, 30.0]  # one slow round changes nothing
     assert added_us([5.0, 4.0, 9.0], alone) == [2.5, 1.5, 6.5]
     assert added_us([5.0, 2.6, 9.0], alone) == []  # 0.1 us beside a kernel of 2.5 may be noise
+
+
+class Scripted(HostDevice):
+    """The host device, where what is timed takes as long as a test says, and is not run."""
+
+    def __init__(self, *elapsed_us: float) -> None:
+        super().__init__()
+        self.left_us = list(elapsed_us)
+
+    def elapsed_us(self, run: Callable[[], None]) -> float:
+        return self.left_us.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_us", "samples"),
+    [
+        ((300.0, 900.0, 900.0, 400.0, 900.0, 900.0), 5),  # one sample is fast enough: the others were held up
+        ((300.0, 900.0, 900.0, 900.0, 400.0, 900.0), 3),
+        ((900.0, 400.0, 400.0, 400.0, 400.0, 400.0), 1),  # too slow by itself
+    ],
+)
+def test_a_variant_is_given_up_when_its_fastest_sample_is_too_slow(elapsed_us: tuple[float, ...], samples: int) -> None:
+    plan = TimingPlan(0.0, 0.0, 200.0, seconds=60.0, least=3, most=5, rotate_l2=0.0, max_sets=1)
+    timer = Timer(Scripted(*elapsed_us), Problem(4, 4, 4), plan=plan)
+    assert len(timer.measure(lambda *given: None, stop_above_us=500.0).samples_us) == samples
 
 
 class TestHost(Conformance):

@@ -500,6 +500,38 @@ class TestCall:
         assert gone() is None
 
 
+# ---- What a kernel launches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "read"), [(64, "abc"), (0, "c")])
+def test_rows_that_are_no_whole_vectors_apart_get_the_scalar_kernel(fake: FakeDriver, k: int, read: str) -> None:
+    """The host device forgives vectors that are not aligned, which a GPU does not."""
+    problem, gpu = Problem(120, 96, k), FakeGpu(fake)
+    config = variant("simt:64x64x16,thread=4x8,edge=bounds,vec_a=4,vec_b=4,vec_c=4")
+    source = render(problem, config, gpu.info.arch)
+
+    def is_wide(*lds: int) -> bool:
+        kernel = Kernel(gpu, problem, config, source, Binary(b""))
+        kernel.laid(*lds)(0, False, A, B, OUT, 1.0, 0.0)
+        return kernel._twin is None
+
+    assert is_wide(64, 96, 96)
+    for more in (1, 2, 3, 4):
+        for name, lds in (("a", (64 + more, 96, 96)), ("b", (64, 96 + more, 96)), ("c", (64, 96, 96 + more))):
+            assert is_wide(*lds) == (more == 4 or name not in read), lds
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_what_does_not_count_is_not_padded(fake: FakeDriver, alpha: float, beta: float) -> None:
+    """A and B are copied in by one launch where alpha is not 0, and C by another where beta is not."""
+    product = Product(fake, "pad")
+    product(alpha=alpha, beta=beta)
+    first_arguments = [struct.unpack_from("=Q", seen.arguments)[0] for seen in fake.taken()]
+    assert [A in first_arguments, OUT in first_arguments] == [alpha != 0, beta != 0]
+    assert len(first_arguments) == 2 + (alpha != 0) + (beta != 0)
+
+
 # ---- Trees: test_ranker.py has what they say ---------------------------------------------------------------------
 
 

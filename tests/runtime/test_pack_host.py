@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from planted import Planted, assert_caught
 from products import SCALARS, TRANS, QuickDevice, check, sized
 from quick import compile_together
 from tilewright.codegen.problem import Problem
+from tilewright.codegen.source import PACKED_BYTES, packed_ld
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Operand
+from tilewright.runtime.product.copied import Packing
 from tilewright.runtime.product.kernel import prepare
 from variants import variant
 
@@ -43,6 +46,20 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
     workspace, copies = held.buffers
     assert copies.nbytes == 4 * 35 * (64 + 64) + 128
     assert kernel.nbytes == len(kernel.binary.image) + workspace.nbytes + copies.nbytes
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_copies_are_aligned_wherever_their_memory_begins(name: str) -> None:
+    dtype, text = CONFIGS[name]
+    problem, function = Problem.parse("33x34x35", dtype), SimpleNamespace(bound=lambda *given: None)
+    packing, size = Packing(problem, variant(text), function), problem.dtype.size_bytes  # type: ignore[arg-type]
+    for begin in range(4096, 4096 + PACKED_BYTES, size):
+        places = packing.addresses(begin)
+        ends = *places[1:], begin + packing.nbytes
+        assert places[0] >= begin
+        for place, end in zip(places, ends, strict=True):
+            assert place % PACKED_BYTES == 0
+            assert end - place >= problem.k * packed_ld(problem.n, size) * size
 
 
 @pytest.mark.parametrize("shape", ["33x34x35", "33x34x0"])

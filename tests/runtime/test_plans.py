@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import pytest
 import tilewright
 from numpy.typing import NDArray
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
+from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product import arrays as arrays_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
 from tilewright.runtime.product import torch_pool
@@ -103,6 +105,36 @@ class TestPlans:
                 way(a, b, copy="always")
         assert np.array_equal(product(a, b), a @ b)
 
+    @pytest.mark.parametrize("out", [True, False], ids=["with out", "without out"])
+    @pytest.mark.parametrize("library", ["NumPy", "CuPy", "torch"])
+    def test_all_that_tells_calls_apart_is_in_their_key(self, library: str, out: bool) -> None:
+        kind, array = KINDS[library]
+        count = 3 if out else 2
+
+        def key(*changed: dict[str, Any]) -> Any:
+            arrays = [array(**changes) for changes in changed]
+            return kind.key(*arrays, *[None] * (3 - count))
+
+        keys = [key(*[{}] * count)]
+        for place in range(count):
+            for change in ({"shape": (5, 6)}, {"strides": (4, 24)}, {"dtype": "int32"}):
+                changed: list[dict[str, Any]] = [{}] * count
+                changed[place] = change
+                keys.append(key(*changed))
+        if library != "NumPy":
+            keys.append(key(*[{"device": 1}] * count))
+            assert key(*[{}] * (count - 1), {"device": 1}) is None
+        assert None not in keys
+        assert len(set(keys)) == len(keys)
+        assert key(*[{}] * count) == keys[0]
+
+    @pytest.mark.parametrize("option", [{"device": "cuda:99"}, {"accuracy": "low"}, {"vendor": "low"}])
+    def test_options_of_a_later_call_count(self, option: dict[str, Any]) -> None:
+        a, b = whole(8, 8), whole(8, 8)
+        product(a, b)
+        with pytest.raises(TilewrightError, match=f"^{next(iter(option))} "):
+            tilewright.matmul(a, b, **{"device": "host", **option})
+
     def test_factors_past_the_range_of_float_are_infinite(self) -> None:
         ones = np.ones((4, 4), "float32")
         assert np.isposinf(product(ones, ones, alpha=1e300)).all()
@@ -151,6 +183,44 @@ class TestPlans:
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+class Elsewhere:
+    """What a key reads of an array of CuPy or torch, on a GPU that need not be there."""
+
+    def __init__(
+        self, shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dtype: str = "float32",
+        device: int = 0,
+    ) -> None:  # fmt: skip
+        self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
+        self.data, self._c_contiguous = SimpleNamespace(device_id=device), strides == (4 * shape[1], 4)
+
+    def stride(self) -> tuple[int, int]:
+        return self.strides
+
+    def is_neg(self) -> bool:
+        return False
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+def here(shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dtype: str = "float32") -> NDArray[Any]:
+    """An array of NumPy that lies so."""
+    return np.ndarray(shape, dtype, bytearray(6 * 24), strides=strides)
+
+
+GPU: Any = SimpleNamespace(
+    ndarray=Elsewhere, cuda=SimpleNamespace(get_current_stream=None),
+    Tensor=Elsewhere, nn=SimpleNamespace(Parameter=Elsewhere), _C=None,
+    autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)),
+)  # fmt: skip
+"""CuPy and torch, as far as keys go."""
+KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {
+    "NumPy": (arrays_module.KINDS[np.ndarray], here),
+    "CuPy": (arrays_module._CuPy(GPU), Elsewhere),
+    "torch": (arrays_module._Torch(GPU), Elsewhere),
+}
 
 
 class TestMemory:
@@ -431,6 +501,13 @@ class Exported:
         return 1, 0
 
 
+class Pinned(Exported):
+    """One in memory of the processor that CUDA has pinned (kDLCUDAHost)."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 3, 0
+
+
 class WithNamespace(Exported):
     def __array_namespace__(self) -> Any:
         class Namespace:
@@ -440,9 +517,10 @@ class WithNamespace(Exported):
 
 
 class TestOtherKinds:
-    def test_what_has_only_dlpack(self) -> None:
+    @pytest.mark.parametrize("kind", [Exported, Pinned])
+    def test_what_has_only_dlpack(self, kind: type[Exported]) -> None:
         a, b = whole(6, 7), whole(7, 5)
-        got = product(Exported(a), Exported(b))
+        got = product(kind(a), kind(b))
         assert type(got) is np.ndarray
         assert np.array_equal(got, a @ b)
 

@@ -1,5 +1,6 @@
 """The checker itself: what it must accept, and everything that it must reject."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -112,6 +113,62 @@ def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> 
     assert "times its bound" in verdict.reason
 
 
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda alpha, beta: (1.0, beta),
+        lambda alpha, beta: (abs(alpha), beta),
+        lambda alpha, beta: (beta or alpha, beta),
+        lambda alpha, beta: (alpha, 0.0),
+        lambda alpha, beta: (alpha, min(beta, 1.0)),
+        lambda alpha, beta: (alpha, beta and alpha),
+        lambda alpha, beta: (alpha, alpha * beta),
+        lambda alpha, beta: (beta, alpha) if beta else (alpha, beta),
+    ],
+    ids=[
+        "alpha ignored", "sign of alpha lost", "beta for alpha", "beta ignored", "C added whatever beta is",
+        "alpha for beta", "alpha times all", "swapped",
+    ],
+)  # fmt: skip
+def test_rejects_kernels_that_misuse_alpha_and_beta(
+    device: Device, dtype: DType, used: Callable[[float, float], tuple[float, float]]
+) -> None:
+    """Each of them is right where alpha is 1 and beta 0."""
+    assert used(1.0, 0.0) == (1.0, 0.0)
+    problem = Problem(40, 36, 257, dtype)
+
+    def misusing(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+        launch_of(right, problem)(a, b, c, *used(alpha, beta))
+
+    verdict = Verifier(device, problem).check(misusing)
+    assert "times its bound" in verdict.reason
+    assert not verdict.accuracy.ok
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize(("factor", "allowed"), [(0.0, 4), (2.0, 1)], ids=["beta is 0", "beta is 2"])
+def test_rejects_one_rounding_more_than_is_allowed(device: Device, dtype: DType, factor: float, allowed: int) -> None:
+    """Where k is 0, only gamma_2 |beta||C| and four times the smallest subnormal are left of the bound. A step to the
+    next number is half of gamma_2 or more, and never more than the whole of it."""
+    problem = Problem(40, 36, 0, dtype)
+
+    def off_by(steps: int) -> Launch:
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            out = view(c, dtype.numpy_name)
+            out[...] = beta * out if beta else 0
+            for _ in range(steps if beta == factor else 0):
+                out[...] = np.nextafter(out, np.copysign(np.inf, out))
+
+        return launch
+
+    verifier = Verifier(device, problem)
+    assert verifier.check(off_by(allowed)).reason == ""
+    verdict = verifier.check(off_by(allowed + 1))
+    assert re.search(rf"times its bound at .*, beta {factor:g}\)$", verdict.reason)
+    assert not verdict.accuracy.ok
+
+
 def test_rejects_elements_left_unwritten(device: Device) -> None:
     def all_but_one(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
         before = view(c, np.float32)[17, 5].copy()
@@ -154,6 +211,31 @@ def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkey
     assert Verifier(device, problem).check(launch_of(right, problem)).reason == ""
     verdict = Verifier(device, problem).check(launch_of(last_row_wrong, problem))
     assert (verdict.accuracy.row, verdict.accuracy.col) == (299, 199)
+
+
+@pytest.mark.parametrize("of", ["rows", "columns"])
+def test_what_lies_beside_the_boundary_of_a_tile_is_compared_whatever_is_drawn(
+    device: Device, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.runtime.check import verify
+
+    monkeypatch.setattr(verify, "_WHOLE_FLOPS", {"host": 0.0})
+    monkeypatch.setattr(verify, "_SAMPLED_ROWS", 1)
+    problem = Problem(700, 600, 3)
+    verifier, size = Verifier(device, problem), problem.m if of == "rows" else problem.n
+    firsts = {first for tile in (4, 8, 16, 32, 64, 128, 256) for first in (tile, size // tile * tile)}
+    beside = {0, size - 1} | {first - 1 for first in firsts} | {first for first in firsts if first < size}
+    for place in sorted(beside):
+        at = (place, 21) if of == "rows" else (21, place)  # 21 is beside no boundary itself
+
+        def one_wrong(a: Array, b: Array, at: tuple[int, int] = at) -> Array:
+            result = right(a, b)
+            result[at] += 1
+            return result
+
+        verdict = verifier.check(launch_of(one_wrong, problem))
+        assert "times its bound" in verdict.reason
+        assert (verdict.accuracy.row, verdict.accuracy.col) == at
 
 
 @pytest.mark.parametrize("dtype", list(DType))

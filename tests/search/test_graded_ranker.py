@@ -14,6 +14,7 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN, typical
+from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
@@ -21,7 +22,7 @@ from tilewright.tuner.search import nearest as looked_up
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import nearest, predictions
-from tilewright.tuner.search.ranker import Ranker, plain, ranker_of, shared_out
+from tilewright.tuner.search.ranker import Predicted, Ranker, plain, ranker_of, shared_out
 
 H200 = KNOWN["nvidia-h200"]
 FOLDER = Path(tilewright.__file__).parent / "benchmarks"
@@ -60,6 +61,33 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
         assert predictions(replace(problem, accuracy=finer), H200, 1)[0].config.accuracy is Grade.IEEE
     ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
     assert {config.family for config in ampere} == {"mma", "simt"}  # it has no wgmma
+
+
+class Expecting:
+    """A ranker that expects some kernels, by their texts, to take so many microseconds."""
+
+    def __init__(self, us: dict[str, float]) -> None:
+        self._ranked = [Predicted(parse(text), each, None) for text, each in us.items()]
+
+    def ranked(self, problem: Problem, info: DeviceInfo) -> list[Predicted]:
+        return self._ranked
+
+    def regret_of(self, problem: Problem, info: DeviceInfo) -> float:
+        return 1.25
+
+
+def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rankers = {
+        Grade.NORMWISE: Expecting({SPLIT[0]: 100.0, "wgmma:64x128x64": 104.0}),
+        Grade.ELEMENTWISE: Expecting({SPLIT[1]: 94.0}),  # counts 103.4
+        Grade.IEEE: Expecting({WHOLE: 90.0, "simt:64x64x16,lanes_m=4": 95.0}),  # count 99 and 104.5
+    }
+    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: rankers[grade])
+    normwise, elementwise = (
+        predictions(Problem.parse("1024", accuracy=accuracy), H200, 9) for accuracy in ("normwise", "elementwise")
+    )
+    assert [(each.us, each.regret) for each in normwise] == [(us, 1.25) for us in (90.0, 100.0, 94.0, 104.0, 95.0)]
+    assert [each.us for each in elementwise] == [94.0, 90.0, 95.0]
 
 
 @GRADES

@@ -13,8 +13,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search import journal as journal_module
 from tilewright.tuner.search.ahead import AskAhead
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.sampler import Outcomes, RandomSampler
@@ -224,6 +226,21 @@ def test_what_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kin
     assert history(path) == (((0, 0, 0), 1.0),)
     assert (tmp_path / "study.jsonl.corrupt").read_text() == "of an earlier time"
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_nothing_is_written_while_another_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_LOCK_SECONDS", 0.02)
+    path = tmp_path / "study.jsonl"
+    journal = Journal(path, SPACE, "gemm")
+    before = path.read_bytes()
+    with FileLock(f"{path}.lock"):
+        with pytest.raises(StoreError, match="cannot write the study"):
+            journal.add((0, 0, 0), Entry("ok", 1.0), NOW)
+        with pytest.raises(StoreError, match="cannot open the study"):
+            Journal(path, SPACE, "gemm")
+        assert path.read_bytes() == before
+    journal.add((0, 0, 0), Entry("ok", 1.0), NOW)
+    assert history(path) == (((0, 0, 0), 1.0),)
 
 
 CHILD = """
