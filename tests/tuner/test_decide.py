@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import TimingPlan, summarise
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
@@ -105,6 +106,7 @@ def test_the_record_keeps_what_was_measured() -> None:
     assert record.vendor_us == 22.0
     assert record.ratio_vendor == 2.0
     assert record.versions == (("generator", "1"),)
+    assert record.digest == render(problem, SECOND, INFO.arch).digest
 
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from ...codegen.config import Config
 from ...codegen.errors import TuningError
 from ...codegen.families import families
 from ...codegen.problem import Problem
+from ...codegen.render import render
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from .evaluate import Duel, tied
@@ -117,6 +118,7 @@ def decided(
         measurement=first.measurement,
         accuracy=first.accuracy,
         versions=versions,
+        digest=render(problem, first.config, info.arch).digest,
         vendor_us=vendor.measurement.median_us,
         ratio_vendor=first.ratio_vendor,
         ratio_interval=first.interval,
