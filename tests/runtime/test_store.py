@@ -5,13 +5,11 @@ import shutil
 import time
 import warnings
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship
-from tilewright import configs
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import default_config
@@ -114,13 +112,6 @@ def test_of_what_ships_the_file_that_has_the_name_will_do(store: Store, monkeypa
     assert len(read) == 1
     assert store.best(DEVICE, Problem(8, 9, 9)) is None
     assert store.best(DEVICE, Problem(9, 9, 9)) == make(11.0, problem=Problem(9, 9, 9))  # by another name too
-
-
-def test_what_ships_has_the_names_of_its_products() -> None:
-    folder = resources.files(configs) / "tuned"
-    for device in folder.iterdir():
-        for file in device.iterdir():
-            assert file.name == shipped_name(loads(file.read_bytes()).problem)
 
 
 @pytest.mark.parametrize("own", [{"effort": FIRST_USE}, {"versions": ((REMOVED, "packed"),)}])

@@ -1,16 +1,19 @@
 """Records to store, and where a store puts them."""
 
 import json
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tilewright import configs
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import codec as record_json
-from tilewright.runtime.store.codec import dumps, key_digest
+from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 
@@ -31,6 +34,14 @@ def unranked(problem: Problem, info: DeviceInfo, records: tuple[Record, ...]) ->
 
 def path_of(store: Store, problem: Problem = PROBLEM, device: str = DEVICE) -> Path:
     return store.root / "records" / f"{key_digest(device, problem)}.json"
+
+
+@cache
+def shipped() -> dict[str, Record]:
+    """The records that ship, by device and filename: `nvidia-h200/64x64x64-float-nn.json`."""
+    files = [file for folder in (resources.files(configs) / "tuned").iterdir() for file in folder.iterdir()]
+    records = [loads(file.read_bytes()) for file in files]
+    return dict(sorted((f"{record.device}/{file.name}", record) for file, record in zip(files, records)))
 
 
 def ship(store: Store, record: Record, folder: str = DEVICE, name: str = "some.json") -> Path:
