@@ -13,7 +13,7 @@ from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import _DYNAMIC, _KERNEL
 
 _NAMESPACE = re.compile(r"^namespace (k\d+) \{\n(.*?)^\}  // namespace \1$", re.DOTALL | re.MULTILINE)
-_HEADERS = Path(host_compiler.__file__).with_name("host")
+HEADERS = Path(host_compiler.__file__).with_name("host")
 FAKE = Path(__file__).parent / "fake_cuda"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
@@ -27,13 +27,17 @@ def one_unit(files: Emitted, name: str) -> str:
     for filename, text in sources:
         texts.append(f'#line 1 "{filename}"\n' + _DYNAMIC.sub(dynamic, text))
         for label, body in _NAMESPACE.findall(text):
-            sizes = dict(re.findall(r"constexpr int (\w+)\s*=\s*(\d+);", body))
-            for size, kernel in _KERNEL.findall(body):
-                known.append(f"FAKE_KERNEL({name}_impl::{label}::{kernel}, {sizes.get(size, size) or 1})")
+            known += [f"FAKE_KERNEL({name}_impl::{label}::{kernel}, {size})" for kernel, size in kernels_in(body)]
         if "__global__ void empty_kernel()" in text:
             known += [f"FAKE_KERNEL({name}_test::{kernel}, 1)" for kernel in ("empty_kernel", "hold_device")]
     register = "\n    ".join(known)
     return "\n".join((*texts, f"static void register_kernels_of_{name}()\n{{\n    {register}\n}}\n"))
+
+
+def kernels_in(text: str) -> list[tuple[str, str]]:
+    """The kernels of a text, each with the CTAs of its clusters."""
+    sizes = dict(re.findall(r"constexpr int (\w+)\s*=\s*(\d+);", text))
+    return [(kernel, sizes.get(size, size) or "1") for size, kernel in _KERNEL.findall(text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def built(programs: Mapping[str, Program], folder: Path, *flags: str) -> Path:
     texts = "\n".join((*units.values(), *mains, dispatch))
     source.write_text(f"#include <cstdio>\n#include <string>\n#include <cuda_runtime.h>\n{texts}")
     command = [str(COMPILER), "-std=c++20", "-O1", "-pthread", "-Wno-unknown-pragmas", *flags]
-    command += [f"-I{FAKE}", f"-I{_HEADERS}", f"-I{folder}", str(source), "-o", str(program)]
+    command += [f"-I{FAKE}", f"-I{HEADERS}", f"-I{folder}", str(source), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     return program

@@ -69,7 +69,7 @@ inline long allocated = 0;  // pieces of memory that were not freed
 inline std::map<std::tuple<int, const void*>, int> allowed_smem;
 inline std::map<std::tuple<int, const void*>, bool> loaded;  // by a first use, which must not be captured
 constexpr int smem_per_cta = 232448;
-constexpr int static_smem = 42496;  // of every kernel: nvcc may round what a kernel declares
+inline int static_smem = 42496;  // of every kernel: nvcc may round what a kernel declares
 
 using Work = std::function<const char*()>;
 struct Graph { std::vector<Work> work; };

@@ -1,0 +1,134 @@
+"""The library and emitted functions launch the same: grid, block, shared memory, workspace and arguments."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emitted_on_host import COMPILER
+from recorded_launches import GPU, Answer, Question, by_bundles, by_library
+from stored import shipped
+from tilewright.codegen.bundle import Served, general_config
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import parse
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.codegen.source import MOST_LIMITED
+
+SM_COUNTS = (84, 108, 132, 148, 170)
+"""SMs of the devices."""
+PADDED = [
+    ("naive:8x32,edge=pad", "1001x333x77", "float", "tn"),
+    ("simt:64x64x16,edge=pad,split_k=3", "129x1x1025", "float", "nn"),
+    ("simt:64x64x16,edge=pad,stream_k=2", "4099x2051x33", "float", "nn"),
+    ("tiled:16,edge=pad", "65x70001x3", "double", "nt"),
+    ("dmma:64x64x16,edge=pad,persistent=4", "70001x65x5", "double", "tt"),
+]
+"""Kernels with padded operands: no record has one."""
+COARSEST = {DType.FLOAT: Grade.NORMWISE, DType.DOUBLE: Grade.IEEE}
+"""The accuracy that every kernel of a type keeps."""
+LEAST_SHAPES = 6
+"""Shapes of every record at least: a shape that its config cannot serve is left out."""
+
+
+def general_form(config: Config) -> Config:
+    """The config without vectors and with guarded edges."""
+    return config.scalar().changed(edge=Edge.BOUNDS)
+
+
+def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Problem, Config]]:
+    """The shape of a record, a larger one for its config, and other ones for the general form of that: odd, tiny, with
+    more tiles than a workspace has counters, with k = 0, and two that are long and narrow. Their tiles are as many as
+    the CTAs up to which shared memory limits those of an SM, and as those that share the remainder by stream-K.
+
+    A bundle has one kernel for a shape, so other numbers give other shapes.
+    """
+    m, n, k = problem.m, problem.n, problem.k
+    tile_m, tile_n, _ = config.cta_tile
+    limited, streaming = GPU.sm_count * MOST_LIMITED, GPU.sm_count * max(1, config.stream_ctas_per_sm)
+    step_m, step_n, step_k = (max(4, each) if config.edge is Edge.EXACT else 4 for each in config.multiples)
+    general = general_form(config)
+    every = (
+        (config, m, n, k),
+        (config, m + step_m, n + 3 * step_n, k + 5 * step_k),
+        (general, m + 1, n + 3, k + 5),
+        (general, 1 + number % 3, 1 + number // 3 % 3, 1 + number // 9),
+        (general, tile_m * limited, 1, k + 33 + number),
+        (general, 1, tile_n * streaming, k + 65 + number),
+        (general, 20003 + number, 10007, k + 9),
+        (general, m + 2, n + 1 + number, 0),
+    )
+    for each, *sizes in every:
+        other = replace(problem, **dict(zip("mnk", sizes)))
+        if serves(each, other, GPU.arch):
+            yield other, each
+
+
+def bundles() -> dict[str, list[Served]]:
+    """Bundles by name, which serve the shapes of every record.
+
+    A bundle's functions leave out what none of its kernels needs. So the kernels of each bundle share out work in one
+    way, and two more bundles, one for each type, hold kernels of every kind. Stream-K is emitted for a number of SMs.
+    """
+    found: dict[str, dict[Problem, Served]] = defaultdict(dict)
+    numbers, kinds = Counter[str](), set[object]()
+    for record in shipped().values():
+        problem, config = record.problem, record.config
+        way = f"{problem.accuracy}_{config.split.mode}"
+        sm_counts = SM_COUNTS if config.stream_ctas_per_sm else (GPU.sm_count,)
+        for other, each in shapes(problem, config, numbers[problem.kind]):
+            for sm_count in sm_counts:
+                found[f"{way}_{sm_count}"].setdefault(other, Served(other, each, GPU.arch, sm_count))
+        numbers[problem.kind] += 1
+        # A bundle has one accuracy, and every kernel of a type keeps this one.
+        coarse = replace(problem, accuracy=COARSEST[problem.dtype])
+        kind, rows = (way, config.family, config.packs), found[f"mixed_{problem.dtype.value}"]
+        if kind not in kinds and coarse not in rows:
+            kinds.add(kind)
+            rows[coarse] = Served(coarse, config, GPU.arch, GPU.sm_count)
+    for text, shape, dtype, trans in PADDED:
+        problem = Problem.parse(shape, dtype, trans, COARSEST[DType.parse(dtype)])
+        found[f"mixed_{dtype}"][problem] = Served(problem, parse(text), GPU.arch, GPU.sm_count)
+    return {name: list(rows.values()) for name, rows in found.items()}
+
+
+def compared(name: str, rows: Sequence[Served]) -> Iterator[tuple[Question, int]]:
+    """The questions to a bundle, each with the bytes that its functions should tell: those that the kernel of the shape
+    needs, or the general kernel, which serves matrices that are not aligned, where it needs more."""
+    counters_first = any(row.config.has_workspace for row in rows)
+    general = dict[str, Config]()
+    for kind in {row.problem.kind: row.problem for row in rows}.values():
+        configs = [row.config for row in rows if row.problem.kind == kind.kind]
+        general[kind.kind] = general_config(configs, kind, GPU.arch)
+    for row in rows:
+        other = general[row.problem.kind]
+        for sm_count in (row.sm_count,) if row.config.stream_ctas_per_sm else SM_COUNTS:
+            work = by_library(row.problem, row.config, sm_count, counters_first)
+            needed = work.workspace_bytes
+            if other.has_workspace or other.limbs or any(other.packs):
+                needed = max(needed, by_library(row.problem, other, sm_count, counters_first).workspace_bytes)
+            yield Question(name, row.problem, sm_count, work), needed
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path) -> None:
+    every = bundles()
+    pairs = [pair for name, rows in every.items() for pair in compared(name, rows)]
+    answers = by_bundles(every, [question for question, _ in pairs], tmp_path)
+    different = [
+        f"{question}\n{answer}\nneeds {needed} bytes"
+        for (question, needed), answer in zip(pairs, answers, strict=True)
+        if answer != Answer(0, question.expected, needed, needed)
+    ]
+    assert not different, "\n".join((f"{len(different)} of {len(pairs)} differ, the first:", *different[:2]))
+
+    works = [question.expected for question, _ in pairs]
+    names = {launched.kernel.rpartition("_")[2] for work in works for launched in work.launches}
+    assert names >= {"pack", "pad", "limbs"}
+    assert {work.clears for work in works} == {0, 1}
+    rows = Counter((row.problem.kind, row.config) for served in every.values() for row in served)
+    for record in shipped().values():
+        kind, config = record.problem.kind, record.config
+        assert sum(rows[kind, each] for each in {config, general_form(config)}) >= LEAST_SHAPES, record.problem
