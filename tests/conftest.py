@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,30 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m fast`, modules that hold no such test are not imported."""
+    if not _is_fast(config) or not collection_path.match("test_*.py"):
+        return None
+    return "pytest.mark.fast" not in collection_path.read_text() or None
+
+
+def _is_fast(config: pytest.Config) -> bool:
+    return config.option.markexpr == "fast"
+
+
+@pytest.fixture(autouse=True)
+def no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test marked `fast` that starts a process, such as a compiler, fails."""
+    if request.node.get_closest_marker("fast"):
+
+        def refused(*given: object, **named: object) -> None:
+            raise AssertionError("a test marked fast starts no process")
+
+        starts = (subprocess.Popen, "__init__"), (os, "fork"), (os, "posix_spawn"), (util, "spawnv_passfds")
+        for owner, name in starts:
+            monkeypatch.setattr(owner, name, refused)
+
+
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of compiled kernels for the whole run: what one test compiled, the next one finds."""
@@ -47,12 +73,15 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def quick_headers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What every kernel includes is read by the compiler once; processes that tests start read it as ever.
 
-    Kernels that a test has compiled together are found by `prepare`.
+    With `-m fast` no compiler is started. Kernels that a test has compiled together are found by `prepare`.
     """
     with pytest.MonkeyPatch.context() as patch:
+        if _is_fast(request.config):
+            yield
+            return
         patch.setattr(kernel, "compile_cached", compiled)
         patch.setattr(host_compiler, "_HEADERS", precompiled(run_folder(tmp_path_factory) / "headers"))
         yield

@@ -25,6 +25,8 @@ from tilewright.runtime.store.record import Record
 from tilewright.tuner.bench.report import bench_columns, bench_json, bench_markdown, figure
 from tilewright.tuner.bench.stored import read_bench
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(tilewright.__file__).parent
 RESULTS = ROOT / "benchmarks" / "results"
 H200 = RESULTS / "nvidia-h200"

@@ -28,6 +28,8 @@ from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.result import Budget, Result
 
+pytestmark = pytest.mark.fast
+
 PROBLEM = Problem(4096, 4096, 4096)
 WIDTHS = pytest.mark.parametrize("width", [80, 120])
 CONFIGS = sorted(

@@ -18,6 +18,8 @@ from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, write_cache_file
 from tilewright.tuner.search.space import Dimension
 
+pytestmark = pytest.mark.fast
+
 MINE = "host-abacus"
 
 

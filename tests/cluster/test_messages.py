@@ -20,6 +20,8 @@ from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.result import Result
 from tilewright.tuner.search.space import Box, Dimension
 
+pytestmark = pytest.mark.fast
+
 PROBLEM, INFO = Problem(8, 9, 10), replace(host_info(), uuid="GPU-1")
 TIMES, RIGHT = Measurement((1.0, 2.0, 1.5), 1.5, 0.5, clock_mhz=1980.0), Accuracy(0.25, 1, 2)
 BEST = Record(PROBLEM, INFO.key, NAIVE, Status.OK, measurement=TIMES, accuracy=RIGHT, gpu=INFO.uuid)

@@ -13,6 +13,8 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.cluster import link, models, worker
 from tilewright.tuner.cluster.worker import seat_of, seat_read
 
+pytestmark = pytest.mark.fast
+
 
 class Scheduled:
     """A client that says which workers there are."""

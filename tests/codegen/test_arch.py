@@ -5,6 +5,8 @@ from tilewright.codegen.arch import ARCHES, Arch, arch_named
 from tilewright.codegen.config import MAX_STATIC_SMEM_BYTES
 from tilewright.codegen.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=list(ARCHES))
 def test_row_agrees_with_its_name(arch: Arch) -> None:

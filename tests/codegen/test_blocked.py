@@ -8,6 +8,8 @@ from tilewright.codegen.mechanisms.operands import widest
 from tilewright.codegen.problem import Problem
 from variants import variant
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("threads", "ctas", "registers"),

@@ -7,6 +7,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from variants import variant
 
+pytestmark = pytest.mark.fast
+
 CLUSTERED = (("simt:", "float"), ("dmma:mma_k=4,", "double"))
 
 

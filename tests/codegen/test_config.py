@@ -12,6 +12,8 @@ from tilewright.codegen.leaf import Edge, Mode
 from tilewright.codegen.problem import DType
 from tilewright.codegen.render import kernel_name
 
+pytestmark = pytest.mark.fast
+
 
 def random_configs(family: type[Config], seed: int = 1) -> Iterator[Config]:
     """Any combination of values, legal or not."""

@@ -19,6 +19,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from variants import dtypes
 
+pytestmark = pytest.mark.fast
+
 
 @cache
 def emitted(

@@ -9,6 +9,8 @@ from tilewright.codegen.legality import rejections, require, rules_of, serves
 from tilewright.codegen.problem import DType, Problem
 from variants import coarse, combinations, dtypes
 
+pytestmark = pytest.mark.fast
+
 SM_90 = ARCHES["sm_90a"]
 CUBE = Problem.parse("1024")
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "tests" / "golden" / "regenerate.py"))
 FILES: dict[str, str] = SCRIPT["golden_files"]()

@@ -10,6 +10,8 @@ from tilewright.codegen.render import render
 from tilewright.codegen.source import packed_ld
 from variants import variant
 
+pytestmark = pytest.mark.fast
+
 SIMT = "simt:load=cp_async,stages=3,vec_a=4,vec_b=4,pack_a=1,pack_b=1"
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
 from tilewright.codegen.problem import DType, Problem
 
+pytestmark = pytest.mark.fast
+
 SIZES = st.integers(0, 2**31 - 1)
 
 

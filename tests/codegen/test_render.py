@@ -14,6 +14,8 @@ from tilewright.codegen.render import kernel_name, render
 from tilewright.codegen.source import KernelSource
 from variants import coarse, dtypes, edges, variant
 
+pytestmark = pytest.mark.fast
+
 SM_90 = ARCHES["sm_90a"]
 
 

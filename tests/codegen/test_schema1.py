@@ -15,6 +15,8 @@ from tilewright.codegen.schema1 import from_schema_1
 from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.store import Store, StoreWarning
 
+pytestmark = pytest.mark.fast
+
 SHIPPED: list[dict[str, Any]] = json.loads(
     gzip.decompress((Path(__file__).parent.parent / "data/schema1.json.gz").read_bytes())
 )

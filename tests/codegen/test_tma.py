@@ -11,6 +11,8 @@ from tilewright.codegen.render import render
 from tilewright.codegen.source import TensorBox
 from variants import changed, variant
 
+pytestmark = pytest.mark.fast
+
 SM_90 = ARCHES["sm_90a"]
 PROBLEM = Problem.parse("4096x16x4096")
 TMA = variant("simt:32x16x128,load=tma,stages=4,vec_a=4,vec_b=4,vec_c=4,k_inner_a=1,fragments=double,slices=4")

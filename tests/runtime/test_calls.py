@@ -14,6 +14,8 @@ from tilewright.runtime.device.host import HostDevice, HostFunction
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.product import kernel
 
+pytestmark = pytest.mark.fast
+
 
 class IdleFunction(HostFunction):
     """A kernel without code: it is launched like any other, and does nothing."""

@@ -16,6 +16,8 @@ from tilewright.runtime.store import codec as record_json
 from tilewright.runtime.store.codec import decode, dumps, encode, key_digest, loads
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 
+pytestmark = pytest.mark.fast
+
 TIMES = st.floats(1e-3, 1e9)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=20)

@@ -9,6 +9,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.roofline import floor_us, rates_of
 from tilewright.runtime.device.detect import choose
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "us"),

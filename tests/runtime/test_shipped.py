@@ -1,5 +1,6 @@
 """Records that ship: their names, the text that each stands for, and how each is fitted to its own shape."""
 
+import pytest
 from stored import shipped
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Edge
@@ -8,6 +9,8 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import shipped_name
 from tilewright.tuner.search.nearest import fitted
+
+pytestmark = pytest.mark.fast
 
 REFITTED = {
     "1000x1000x1000 float nn elementwise": "vec_c 2 -> 4",

@@ -24,6 +24,8 @@ from tilewright.runtime.store.store import Store, StoreWarning, shipped_name
 from tilewright.tuner.search.nearest import nearest
 from variants import variant
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:

@@ -15,6 +15,8 @@ from tilewright.runtime.store.codec import SCHEMA, dumps
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store, StoreWarning
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:

@@ -11,6 +11,8 @@ from tilewright.tuner.search.legal import may_hold
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.policies.blocked import L2_PREFETCH_PAYS, RASTER_PAYS
 
+pytestmark = pytest.mark.fast
+
 
 def tried(problem: Problem, family: str, **values: Any) -> bool:
     """Whether advice has nothing against some values, whatever the others are."""

@@ -12,6 +12,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.tuner.search.legal import keeping, legal_configs, may_hold, open_rules
 from tilewright.tuner.search.policies import policy_of
 
+pytestmark = pytest.mark.fast
+
 ARCH = ARCHES["sm_90a"]
 
 

@@ -20,6 +20,8 @@ from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.nearest import distance, fitted, nearest, predictions
 from tilewright.tuner.search.ranker import ranker_of
 
+pytestmark = pytest.mark.fast
+
 ARCH = ARCHES["sm_90a"]
 EDGES = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
 

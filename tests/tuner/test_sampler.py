@@ -18,6 +18,8 @@ from tilewright.tuner.search.sampler import Outcomes, RandomSampler, distributio
 from tilewright.tuner.search.space import Dimension, Point, Space
 from tilewright.tuner.search.study import SAMPLERS, Search, check_sampler, make_search
 
+pytestmark = pytest.mark.fast
+
 SPACE = Space(
     (
         Dimension("M", (8, 16, 32)),

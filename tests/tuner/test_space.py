@@ -7,6 +7,8 @@ import pytest
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search.space import Dimension, Space
 
+pytestmark = pytest.mark.fast
+
 SIZE = Dimension("SIZE", (8, 16, 32, 64))
 KIND = Dimension("KIND", ("thin", "wide", "tall"))
 DEPTH = Dimension("DEPTH", ("absent", 1, 2, 4))

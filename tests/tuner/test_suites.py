@@ -9,6 +9,8 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.tuner.bench import suites
 from tilewright.tuner.bench.suites import suite_names, suite_problems
 
+pytestmark = pytest.mark.fast
+
 BAD = [
     ("mine.toml", "shapes = [", "Invalid value"),
     ("mine.toml", 'title = "x"', "it wants a list of shapes"),
