@@ -1,5 +1,6 @@
 """Write the golden files again: `python tests/golden/regenerate.py`. Read the difference before committing."""
 
+import sys
 from pathlib import Path
 
 from tilewright.codegen.arch import arch_named
@@ -100,6 +101,19 @@ def main() -> None:
         if not path.exists() or path.read_bytes() != text.encode():
             print("write ", name)
             path.write_bytes(text.encode())
+    write_look_ups()
+
+
+def write_look_ups() -> None:
+    """Write the golden look-ups where more than noise changed, with a summary."""
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from look_ups import GOLDEN, LookUps, changes, look_ups
+
+    path, current = ROOT / GOLDEN, look_ups()
+    summary = changes(LookUps.parse(path.read_text()), current) if path.exists() else "there were none"
+    if summary:
+        print("write ", GOLDEN, summary, sep="\n")
+        path.write_text(str(current))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,167 @@
+"""Golden look-ups: what 300 fixed problems run on six devices where nobody tuned them.
+
+The trees are evaluated by NumPy, which chooses as the C extension does, so that no compiler is needed.
+"""
+
+import base64
+import hashlib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.problem import DType, Grade, Problem
+from tilewright.runtime.device import launcher
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.search.nearest import nearest, predictions
+
+GOLDEN = "tests/golden/look-ups.table"
+"""Path of the file from the root."""
+UNKNOWN = DeviceInfo(
+    "NVIDIA GeForce RTX 5070", "cuda", ARCHES["sm_120"], 48, 2512.0, 12 * 10**9, 48 << 20, 672.0, "unknown"
+)
+"""A GPU that is not among the known devices, of a generation on which nothing was measured."""
+DEVICES = (
+    KNOWN["nvidia-h200"],
+    KNOWN["nvidia-h100-80gb-hbm3"],
+    KNOWN["nvidia-a100-sxm4-80gb"],
+    KNOWN["tesla-t4"],
+    KNOWN["nvidia-geforce-rtx-4090"],
+    UNKNOWN,
+)
+"""Two devices that the ranker was fitted to, three known ones that it was not, and an unknown one."""
+CHOICES = 8
+"""Choices of each look-up that are pinned."""
+TOLERANCE = 1e-3
+"""Relative difference from which on an expected time counts as changed: digits beyond are noise of the processor."""
+SEED = 20261127
+"""Seed of the random numbers that the problems are drawn by."""
+EXAMPLES = 5
+"""Changed look-ups that a report describes."""
+
+_KINDS = list(itertools.product(DType, (False, True), (False, True)))
+"""Every type with every pair of transposes."""
+_ANY, _SIDE, _FEW, _LONG = (1, 16384), (512, 16384), (1, 8), (8192, 200_000)
+_DRAWN = (
+    # problems, accuracy, bounds of m, n and k, and the step and offset of their values
+    (64, Grade.IEEE, _ANY, _ANY, _ANY, 1, 0),
+    (40, Grade.IEEE, (64, 8192), (64, 8192), (64, 8192), 16, 0),
+    (40, Grade.IEEE, (32, 4096), (32, 4096), (32, 4096), 2, 1),
+    (24, Grade.IEEE, _FEW, _SIDE, _SIDE, 1, 0),
+    (24, Grade.IEEE, _SIDE, _FEW, _SIDE, 1, 0),
+    (24, Grade.IEEE, (8, 256), (8, 256), _LONG, 1, 0),
+    (16, Grade.IEEE, (1024, 8192), (1024, 8192), (1, 64), 1, 0),
+    (16, Grade.IEEE, (16, 512), (1024, 16384), (64, 8192), 1, 0),
+    (14, Grade.ELEMENTWISE, (128, 8192), (128, 8192), (128, 8192), 1, 0),
+    (14, Grade.NORMWISE, (128, 8192), (128, 8192), (128, 8192), 1, 0),
+)
+_CUBES = 24
+"""Problems near the cube of a power of two, where shipped records are near."""
+_LOG2_SIDES = range(8, 14)
+"""Logarithms of the sides of these cubes."""
+_APART = 0.04
+"""Largest relative difference of a dimension from the side of its cube."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUps:
+    """All look-ups, as the file holds them."""
+
+    configs: dict[str, str]
+    """Text of each first choice by its digest."""
+    rows: dict[str, list[tuple[str, ...]]]
+    """For each problem a row a device: the expected microseconds of the first choice, its digest, the first character
+    of each of the next choices' digests and, near a cube, the digest of what a look-up takes beside shipped records."""
+
+    def __str__(self) -> str:
+        """The file's text: a title, a line a config, then for each problem a line a device."""
+        devices = ", ".join(info.key for info in DEVICES)
+        title = f"Look-ups, explained and made by tests/support/look_ups.py, on {devices}\n\n"
+        configs = (f"{digest} {text}\n" for digest, text in sorted(self.configs.items(), key=lambda pair: pair[1]))
+        blocks = ("\n".join(["", problem, *map(" ".join, rows), ""]) for problem, rows in self.rows.items())
+        return "".join((title, *configs, *blocks))
+
+    @classmethod
+    def parse(cls, text: str) -> "LookUps":
+        """The look-ups of a text of the file."""
+        _, configs, *blocks = text.rstrip("\n").split("\n\n")
+        rows = {}
+        for block in blocks:
+            problem, *lines = block.split("\n")
+            rows[problem] = [tuple(line.split(" ")) for line in lines]
+        return cls(dict(line.split(" ") for line in configs.split("\n")), rows)
+
+
+def problems() -> Iterator[Problem]:
+    """The problems near a cube, then all others; only `Random.random` is called, whose numbers no version of Python
+    changes."""
+    rng = Random(SEED)
+    for dtype, *trans in itertools.islice(itertools.cycle(_KINDS), _CUBES):
+        side = 2 ** _LOG2_SIDES[math.floor(rng.random() * len(_LOG2_SIDES))]
+        yield Problem(*(4 * round(side * (1 + _APART * (2 * rng.random() - 1)) / 4) for _ in range(3)), dtype, *trans)
+    for count, accuracy, *bounds, step, offset in _DRAWN:
+        for dtype, *trans in itertools.islice(itertools.cycle(_KINDS), count):
+            logs = (math.log(least) + rng.random() * math.log(most / least) for least, most in bounds)
+            sizes = (step * round(math.exp(log) / step) + offset for log in logs)
+            yield Problem(*sizes, dtype if accuracy is Grade.IEEE else DType.FLOAT, *trans, accuracy)
+
+
+def look_ups() -> LookUps:
+    """Look up every problem on every device."""
+    golden = LookUps({}, {})
+    store = Store(Path("no-such-folder").absolute())  # the shipped records alone
+    with mock.patch.object(launcher, "module", return_value=None):
+        for i, problem in enumerate(problems()):
+            rows = golden.rows.setdefault(f"{problem.shape} {problem.kind}", [])
+            for info in DEVICES:
+                ranked = predictions(problem, info, CHOICES)
+                first, *others = [str(each.config) for each in ranked] or ["nothing"]
+                taken = [first, *([str(store.lookup(info, problem, nearest).config)] if i < _CUBES else [])]
+                us = ranked[0].us if ranked else math.inf
+                first, *beside_records = map(_digest, taken)
+                rows.append((f"{us:.5g}", first, "".join(_digest(text)[0] for text in others), *beside_records))
+                for text in taken:
+                    if golden.configs.setdefault(_digest(text), text) != text:
+                        raise ValueError(f"{text} has the digest of another config: lengthen the digests")
+    return golden
+
+
+def changes(before: LookUps, after: LookUps) -> str:
+    """A summary for a person of what differs, empty where nothing does; expected times may differ by TOLERANCE."""
+    if list(before.rows) != list(after.rows):
+        return f"the problems of {GOLDEN} are not those of {Path(__file__).name}"
+    counts, firsts, largest, examples = Counter[str](), Counter[str](), 0.0, list[str]()
+    for problem, rows in after.rows.items():
+        for info, old, new in zip(DEVICES, before.rows[problem], rows, strict=True):
+            apart = abs(float(new[0]) / float(old[0]) - 1)
+            largest = max(largest, apart)
+            counts["time"] += apart > TOLERANCE
+            counts["any"] += old[1:3] != new[1:3]
+            firsts[info.key] += old[1] != new[1]
+            counts["beside records"] += old[3:] != new[3:]
+            for place, what in ((1, f"{old[0]} -> {new[0]} us expected"), (3, "beside shipped records")):
+                if old[place : place + 1] != new[place : place + 1]:
+                    texts = f"{before.configs[old[place]]} -> {after.configs[new[place]]}"
+                    examples.append(f"  {problem} on {info.key}: {texts}, {what}")
+    if not any(counts.values()):
+        return ""
+    by_device = ", ".join(f"{key} {count}" for key, count in firsts.items() if count)
+    return "\n".join([
+        f"{len(DEVICES) * len(after.rows)} look-ups: the first choice changed of {firsts.total()} ({by_device or '-'}),"
+        f" any of the first {CHOICES} of {counts['any']}, the expected time of {counts['time']}, by up to {largest:.2%}"
+        f"; of {len(DEVICES) * _CUBES} beside shipped records {counts['beside records']} changed",
+        *examples[:EXAMPLES],
+        "Judge the change by `python benchmarks/regret.py`; `python tests/golden/regenerate.py` accepts it.",
+    ])  # fmt: skip
+
+
+def _digest(text: str) -> str:
+    """Four characters of a config's text."""
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())[:4].decode()
