@@ -3,12 +3,14 @@
     python benchmarks/fit_ranker.py benchmarks/results/*/dataset
     python benchmarks/fit_ranker.py trials.jsonl --judge --choices chosen.jsonl --device nvidia-h200
     python benchmarks/fit_ranker.py benchmarks/results/*/dataset --judge --unseen nvidia-h100-80gb-hbm3
+    python benchmarks/fit_ranker.py benchmarks/results/*/dataset --judge --parts 1 --held-out
 
 Trees are fitted to all trials of a type and accuracy, of all devices, then a portfolio is chosen greedily. How good the
 choice is is judged on shapes that were left out, whole and on every device: a ninth at a time, portfolio and trees of
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
---unseen judges for a device by the data of the others alone. What the file has of types and accuracies without data
-stays. Needs CatBoost.
+--unseen judges for a device by the data of the others alone. The ranker of the first part is written beside what
+ships, for `regret.py`, or alone by --held-out: one part takes two minutes of a processor a type. What the files have of
+types and accuracies without data stays. Needs CatBoost.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from typing import Any
 import catboost
 import numpy as np
 from numpy.typing import NDArray
+from regret import FIRST, FIRST_MEASURED, line_of, read_held_out, regrets_of, write_held_out
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
@@ -45,7 +48,7 @@ from tilewright.tuner.search.ranker import (
     unfitted,
     way_of,
 )
-from trials import EDGES, Trials, chosen_line, looked_up, read
+from trials import EDGES, Trials, choices, chosen_line, looked_up, read
 
 Floats = NDArray[np.float64]
 RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
@@ -287,28 +290,25 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
     that was measured; of the first of the look-up's choices that was; of the best of the portfolio; and of the kernel
     of the nearest record, anywhere and at most three doublings away, with the look-up's of the same problems."""
     records = Store(Path("no-such-folder").absolute()).layers()[1]
-    names = ("all", "look-up, measured", "look-up's first measured", "best of portfolio", "nearest")
+    names = ("all", FIRST, FIRST_MEASURED, "best of portfolio", "nearest")
     names += ("nearest, within three doublings", "look-up of the same")
     found: dict[str, list[float]] = {name: [] for name in names}
     kept = set(ranker.portfolio)
     for each in tuned:
         times = dict(zip(each.configs, each.us / each.best_us))
         found["all"].append(each.us[np.argmin(ranker.trees(each.features))] / each.best_us)
-        choices = looked_up(ranker, each.problem, each.info)
-        measured = [times[config] for config in choices if config in times]
-        if choices and choices[0] in times:
-            found["look-up, measured"].append(times[choices[0]])
-        if measured:
-            found["look-up's first measured"].append(measured[0])
+        regrets = regrets_of(choices(ranker, each.problem, each.info), times)
+        for name, regret in regrets.items():
+            found[name].append(regret)
         if of_portfolio := [us for config, us in zip(each.plain, times.values()) if config in kept]:
             found["best of portfolio"].append(min(of_portfolio))
         near = _nearest(each, records)
         if near in times:
             found["nearest"].append(times[near])
         near = _nearest(each, [record for record in records if distance(record.problem, each.problem) <= 3])
-        if near in times and measured:
+        if near in times and regrets:
             found["nearest, within three doublings"].append(times[near])
-            found["look-up of the same"].append(measured[0])
+            found["look-up of the same"].append(regrets[FIRST_MEASURED])
     return {name: np.array(values) for name, values in found.items()}
 
 
@@ -343,26 +343,20 @@ def with_others(found: Sequence[Trials]) -> list[Trials]:
     return merged
 
 
-def told(name: str, values: Floats) -> str:
-    """One line."""
-    if not len(values):
-        return f"  {name}: none"
-    mean, p90 = math.exp(np.log(values).mean()), np.quantile(values, 0.9)
-    return f"  {name:<32} {len(values):>4} shapes: {mean:.3f}, p90 {p90:.3f}, worst {values.max():.3f}"
-
-
-def judged(tuned: Sequence[Tuned], unseen: str | None) -> Iterator[tuple[Ranker, list[Tuned]]]:
-    """For each part of the shapes the ranker that is fitted to the others, and the problems of the part; with the data
-    of a device left out as well, those of that device."""
+def judged(
+    tuned: Sequence[Tuned], unseen: str | None, parts: int | None
+) -> Iterator[tuple[dict[str, Any], list[Tuned]]]:
+    """For each part of the shapes, or for the first so many, the ranker that is fitted to the others, as it would ship,
+    and the problems of the part; with the data of a device left out as well, those of that device."""
     shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
-    for fold in range(FOLDS):
+    for fold in range(FOLDS)[:parts]:
         out = set(shapes[fold::FOLDS])
         train = [each for each in tuned if each.problem.shape not in out and each.info.key != unseen]
         others = [each for each in tuned if each.problem.shape in out and unseen in (None, each.info.key)]
-        trees, problem = fit(train), tuned[0].problem
+        trees = fit(train)
         portfolio = complete(trees, portfolio_of(train, trees), train)
         measured = {each.info.key: 1.0 for each in train}
-        yield Ranker(exported(trees, portfolio, measured), problem.dtype, problem.accuracy), others
+        yield exported(trees, portfolio, measured), others
 
 
 def main() -> None:
@@ -370,8 +364,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="folders of packed files, or files of `dataset.py measure`")
     parser.add_argument("--judge", action="store_true", help="do not write")
-    parser.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--unseen", metavar="KEY", choices=KNOWN, help="judge for this device by the data of the others; not written"
+    )
+    group.add_argument("--held-out", action="store_true", help="write the ranker of the first part, with --judge too")
+    parser.add_argument(
+        "--parts",
+        type=int,
+        metavar="N",
+        choices=range(1, FOLDS + 1),
+        help=f"judge by so many of the {FOLDS} parts of the shapes (all)",
     )
     parser.add_argument("--choices", type=Path, help="file for what a look-up takes for problems that were left out")
     parser.add_argument(
@@ -385,7 +388,7 @@ def main() -> None:
     everything = [Tuned.of(each) for each in with_others([each for path in options.data for each in read(path)])]
     if options.unseen and options.unseen not in {each.info.key for each in everything}:
         parser.error(f"argument --unseen: nothing was measured on {options.unseen}: give its data set as well")
-    document = json.loads(RANKER.read_text())  # what there are no data of stays
+    document, held_out = json.loads(RANKER.read_text()), read_held_out()  # what there are no data of stays
     lines = list[str]()
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
@@ -393,18 +396,21 @@ def main() -> None:
             continue
         print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
         left: dict[str, dict[str, list[Floats]]] = {}
-        for ranker, others in judged(tuned, options.unseen):
+        for part, (values, others) in enumerate(judged(tuned, options.unseen, options.parts)):
+            ranker = Ranker(values, dtype, accuracy)
+            if part == 0 and accuracy is Grade.IEEE:
+                held_out[dtype.value] = {"shapes": sorted({each.problem.shape for each in others}), **values}
             for key in (each.info.key for each in _of_devices(others)):
-                for name, values in slowdowns([each for each in others if each.info.key == key], ranker).items():
-                    left.setdefault(key, {}).setdefault(name, []).append(values)
+                for name, regrets in slowdowns([each for each in others if each.info.key == key], ranker).items():
+                    left.setdefault(key, {}).setdefault(name, []).append(regrets)
             info = KNOWN[options.device]
             asked = dict.fromkeys(each.problem for each in others)
             lines += [chosen_line(problem, looked_up(ranker, problem, info)[:LEFT_OUT]) for problem in asked]
         regret = dict[str, float]()
         for key, parts in left.items():
             found = {name: np.concatenate(values) for name, values in parts.items()}
-            print("\n".join([key, *itertools.starmap(told, found.items())]), flush=True)
-            sure = found["look-up, measured"] if len(found["look-up, measured"]) else found["look-up's first measured"]
+            print("\n".join([key, *itertools.starmap(line_of, found.items())]), flush=True)
+            sure = found[FIRST] if len(found[FIRST]) else found[FIRST_MEASURED]
             if len(sure):
                 regret[key] = float(np.quantile(sure, 0.9))
         if not (options.judge or options.unseen):
@@ -413,6 +419,8 @@ def main() -> None:
             document[name_of(dtype, accuracy)] = exported(trees, portfolio, regret)
     if options.choices:
         options.choices.write_text("".join(lines))
+    if options.held_out or not (options.judge or options.unseen):
+        write_held_out(held_out)
     if not (options.judge or options.unseen):
         # A line for each kernel and for each list of a tree.
         text = json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]")

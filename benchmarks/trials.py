@@ -7,7 +7,7 @@ import math
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,15 @@ def line_of(trials: Trials) -> str:
     return json.dumps(row) + "\n"
 
 
+def choices(ranker: Ranker, problem: Problem, info: DeviceInfo) -> Iterator[Config]:
+    """The configs that a look-up by a ranker may take for a problem, the likeliest first; one may come twice."""
+    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
+    return (config for config in fits if config is not None)
+
+
 def looked_up(ranker: Ranker, problem: Problem, info: DeviceInfo) -> list[Config]:
     """All that a look-up by a ranker may take for a problem, the likeliest first."""
-    fits = (fitted(each.config, problem, info.arch, EDGES) for each in ranker.ranked(problem, info))
-    return list(dict.fromkeys(config for config in fits if config is not None))
+    return list(dict.fromkeys(choices(ranker, problem, info)))
 
 
 def chosen_line(problem: Problem, configs: Iterable[Config]) -> str:
@@ -108,17 +113,25 @@ def read_chosen(path: Path) -> dict[Problem, tuple[Config, ...]]:
     }
 
 
-def read(path: Path) -> Iterator[Trials]:
-    """All problems of a file of `measure` or `search`, or of the packed files of a folder."""
+def read(path: Path, shapes: Container[str] | None = None) -> Iterator[Trials]:
+    """The problems of a file of `measure` or `search`, of a packed file or of all packed files of a folder; of some
+    shapes, which are looked for by name without reading the others, or of all."""
     if path.is_dir():
         for packed in sorted(path.glob("*.tar.xz")):
-            with tarfile.open(packed) as archive:
-                texts = {member.name: _text(archive, member) for member in archive if ".t4." not in member.name}
-            vendors = json.loads(texts.pop(VENDORS, "{}"))
-            yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
+            yield from read(packed, shapes)
+        return
+    if path.suffix == ".xz":
+        with tarfile.open(path) as archive:
+            members = (member for member in archive if ".t4." not in member.name)
+            wanted = (m for m in members if shapes is None or m.name == VENDORS or m.name.partition("-")[0] in shapes)
+            texts = {member.name: _text(archive, member) for member in wanted}
+        vendors = json.loads(texts.pop(VENDORS, "{}"))
+        yield from (_unpacked(text, vendors.get(name.removesuffix(".json"))) for name, text in texts.items())
         return
     for line in path.read_text().splitlines():
         row = json.loads(line)
+        if shapes is not None and row["shape"] not in shapes:
+            continue
         entries = {parse(text): Entry.unpacked(values) for text, values in row["trials"]}
         problem = Problem.parse(row["shape"], row["dtype"], row["trans"], row.get("accuracy", Grade.IEEE))
         yield Trials(problem, entries, row.get("vendor_us"), row.get("device", FIRST_DEVICE))

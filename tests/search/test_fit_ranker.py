@@ -36,6 +36,8 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.delitem(sys.modules, "fit_ranker")
     ranker = tmp_path / "ranker.json"
     ranker.write_text(json.dumps(KEPT))
+    monkeypatch.setattr(sys.modules["regret"], "HELD_OUT", tmp_path / "held-out.json.xz")
+    found.write_held_out(KEPT)
     values = shipped()["float"]
     trees = {"ranking": values["ranking"], "level": values["level"]}
     changed: dict[str, Any] = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60}
@@ -90,7 +92,10 @@ def test_a_fit_is_judged_on_every_device_and_written(
 ) -> None:  # fmt: skip
     chosen = tmp_path / "chosen.jsonl"
     written = run(fitting, monkeypatch, *files, "--choices", str(chosen), "--device", DEVICES[1])
-    assert written["double"] == KEPT["double"]  # there are no data of it
+    held_out = fitting.read_held_out()
+    assert written["double"] == held_out["double"] == KEPT["double"]  # there are no data of it
+    assert set(held_out["float"]["shapes"]) == {problem.shape for problem in PROBLEMS[::2]}
+    assert set(held_out["float"]["portfolio"]) < set(written["float"]["portfolio"])
     found = written["float"]
     assert set(found) == {"portfolio", "regret", "ranking", "level"}
     assert list(found["regret"]) == list(DEVICES)
@@ -136,12 +141,34 @@ def test_a_device_is_judged_by_the_data_of_the_others(
     assert f"\n{DEVICES[0]}\n" not in out
 
 
+def test_a_ranker_is_held_out_without_the_shapes_that_judge_it(
+    fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted_to: list[set[str]] = []
+    complete = fitting.complete
+
+    def noted(trees: Any, portfolio: Any, tuned: Any) -> Any:
+        fitted_to.append({each.problem.shape for each in tuned})
+        return complete(trees, portfolio, tuned)
+
+    monkeypatch.setattr(fitting, "complete", noted)
+    before = fitting.RANKER.read_text()
+    run(fitting, monkeypatch, *files, "--judge", "--parts", "1", "--held-out")
+    assert fitting.RANKER.read_text() == before
+    held_out = fitting.read_held_out()["float"]
+    assert fitted_to == [{problem.shape for problem in PROBLEMS} - set(held_out["shapes"])]
+    assert held_out["shapes"]
+    assert held_out["ranking"] == shipped()["float"]["ranking"]
+
+
 @pytest.mark.parametrize(("given", "message"), [
     (["--unseen", "nvidia-h20"], "argument --unseen: invalid choice: 'nvidia-h20'"),
+    (["--parts", "0"], "argument --parts: invalid choice: 0"),
+    (["--unseen", DEVICES[0], "--held-out"], "argument --held-out: not allowed with argument --unseen"),
     (["--device", "nvidia-h20"], "argument --device: invalid choice: 'nvidia-h20'"),
     (["--unseen", "nvidia-h100-pcie"], "nothing was measured on nvidia-h100-pcie: give its data set as well"),
 ])  # fmt: skip
-def test_a_device_that_is_not_known(
+def test_what_cannot_be_judged(
     given: list[str], message: str, fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -1,0 +1,92 @@
+"""How much slower the choices of look-ups are than the best that was measured."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tilewright.codegen.problem import DType, Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search.ranker import Ranker, shipped
+
+ROOT = Path(__file__).parents[2]
+H200 = KNOWN["nvidia-h200"]
+TIMES_US = {"300x200x100": (12.0, 10.0, 11.0), "64x7000x33": (15.0, 10.0), "5x400x900": (None, 13.0, 10.0), "700": (9,)}
+"""Measured times of the first choices for a problem; None for one that was not measured."""
+
+
+@pytest.fixture
+def regret(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return __import__("regret")
+
+
+def run(regret: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["regret.py", *arguments])
+    regret.main()
+
+
+def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
+    regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials, lines, ships = __import__("trials"), list[str](), shipped()["float"]
+    small = ships | {"portfolio": dict([*ships["portfolio"].items()][:40]), "ranking": ships["ranking"][:40]}
+    monkeypatch.setattr(regret, "shipped", lambda: {"float": small})
+    ranker = Ranker(small, DType.FLOAT)
+    for shape, times in TIMES_US.items():
+        problem = Problem.parse(shape, "float", "nt")
+        entries = {
+            config: Entry("ok", us, (us,))
+            for config, us in zip(trials.looked_up(ranker, problem, H200), times)
+            if us is not None
+        }
+        lines.append(trials.line_of(trials.Trials(problem, entries, None)))
+    measured = tmp_path / "trials.jsonl"
+    measured.write_text("".join(lines))
+    trials.pack([measured], tmp_path / "nvidia-h200" / "dataset")
+    for name, path in (("RESULTS", "."), ("HELD_OUT", "held-out.json.xz"), ("LIMITS", "regret.json")):
+        monkeypatch.setattr(regret, name, tmp_path / path)
+    regret.write_held_out({"float": {"shapes": [*TIMES_US][:3], **small}})
+
+    run(regret, monkeypatch, "--accept")
+    limits: dict[str, Any] = json.loads(regret.LIMITS.read_text())
+    names = [f"{kind}, float on nvidia-h200: " for kind in ("held out", "shipped")]
+    assert set(limits) == {name + choice for name in names for choice in (regret.FIRST, regret.FIRST_MEASURED)}
+    mean, mean_of_all = (1.2 * 1.5) ** (1 / 2), (1.2 * 1.5 * 1.3) ** (1 / 3)
+    for name in names:
+        first, first_measured = limits[name + regret.FIRST], limits[name + regret.FIRST_MEASURED]
+        assert first == {"problems": 2, "mean": round(mean, 3), "p90": 1.47, "worst": 1.5}
+        assert first_measured == {"problems": 3, "mean": round(mean_of_all, 3), "p90": 1.46, "worst": 1.5}
+
+    run(regret, monkeypatch)  # each figure is its own limit
+    limits[names[0] + regret.FIRST]["p90"] = 1.469
+    regret.LIMITS.write_text(json.dumps(limits))
+    with pytest.raises(SystemExit) as ended:
+        run(regret, monkeypatch)
+    assert ended.value.code == f"beyond the limits:\n{names[0]}{regret.FIRST}: p90 1.47, the limit is 1.469"
+
+
+@pytest.mark.parametrize(("figure", "better", "worse"), [
+    ("problems", 11, 9), ("mean", 1.029, 1.031), ("p90", 1.09, 1.11), ("worst", 1.3, 1.41),
+])  # fmt: skip
+def test_every_figure_has_a_limit(figure: str, better: float, worse: float, regret: ModuleType) -> None:
+    limit = {"problems": 10, "mean": 1.03, "p90": 1.1, "worst": 1.4}
+    for value in (limit[figure], better):
+        assert regret.beyond({"a": limit | {figure: value}}, {"a": limit}) == []
+    line = f"a: {figure} {worse}, the limit is {limit[figure]}"
+    assert regret.beyond({"a": limit | {figure: worse}}, {"a": limit}) == [line]
+
+
+def test_what_is_judged_has_limits_and_what_has_limits_is_judged(regret: ModuleType) -> None:
+    figures, none = regret.figures_of([1.5]), regret.figures_of([])
+    assert regret.beyond({"a": figures}, {}) == ["a has no limit"]
+    for now in ({}, {"a": none}):
+        assert regret.beyond(now, {"a": figures}) == ["a: problems 0, the limit is 1"]
+
+
+@pytest.mark.slow
+def test_look_ups_are_as_good_as_they_were(regret: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(regret, monkeypatch)
