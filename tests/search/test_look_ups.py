@@ -8,6 +8,8 @@ from look_ups import DEVICES, GOLDEN, TOLERANCE, LookUps, changes, look_ups, pro
 from tilewright.codegen.problem import DType, Grade
 from tilewright.runtime.device.known import KNOWN
 
+pytestmark = pytest.mark.fast
+
 FILE = LookUps.parse((Path(__file__).parents[2] / GOLDEN).read_text())
 
 
