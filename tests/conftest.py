@@ -30,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that need NVRTC are skipped where CuPy is missing, unless `-m` names them: then they fail."""
+    if item.get_closest_marker("nvrtc") and "nvrtc" not in item.config.option.markexpr:
+        pytest.importorskip("cupy")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m fast`, modules that hold no such test are not imported."""
     if not _is_fast(config) or not collection_path.match("test_*.py"):

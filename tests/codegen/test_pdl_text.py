@@ -59,9 +59,9 @@ def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(te
         assert bodies[0].index("griddepcontrol_wait();") < bodies[0].index("launch_dependents();")
 
 
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("text", CONFIGS)
 def test_the_compiler_keeps_it_there(text: str) -> None:
-    pytest.importorskip("cupy")
     from cupy.cuda import nvrtc
 
     config = variant(text)

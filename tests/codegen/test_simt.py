@@ -154,8 +154,9 @@ def sample() -> list[Row]:
     return [row for row in found if serves(parse(row[0]), Problem.parse("1024", *row[1:3]), ARCHES[row[3]])]
 
 
+@pytest.mark.nvrtc
+@pytest.mark.slow
 def test_nothing_spills_and_resources_are_as_predicted() -> None:
-    pytest.importorskip("cupy")
     rows = sample()
     assert len(rows) > 150
     assert_as_predicted(rows)

@@ -82,6 +82,6 @@ def sample() -> list[Row]:
     return [(*row, target) for row in rows for target in TARGETS]
 
 
+@pytest.mark.nvrtc
 def test_next_to_nothing_spills_and_resources_are_as_predicted() -> None:
-    pytest.importorskip("cupy")
     assert_as_predicted(sample())

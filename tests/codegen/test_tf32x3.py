@@ -140,8 +140,8 @@ def sample() -> list[Row]:
     return rows
 
 
+@pytest.mark.nvrtc
 def test_nothing_spills_and_resources_are_as_predicted() -> None:
-    pytest.importorskip("cupy")
     assert_as_predicted(sample())
 
 

@@ -1,66 +1,146 @@
-"""Variants compiled to machine code with NVRTC: no GPU is needed for that, only CuPy.
+"""Kernels compiled to machine code with NVRTC: no GPU is needed for that, only CuPy.
 
 Run as a program, this file is the child process that compiles, as NVRTC holds a lock: JSON rows in, JSON rows out.
 """
 
+import dataclasses
+import hashlib
+import itertools
 import json
+import math
 import os
+import random
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
 
-import pytest
+from elftools.elf.elffile import ELFFile
+from search_spaces import tried
 from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.render import render
-from variants import coarse, most_spilled_bytes
+from tilewright.codegen.source import KernelSource
+from variants import FEW, coarse, combinations, dtypes, most_spilled_bytes
 
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 
 Row = tuple[str, str, str, str]
 """Config, dtype, transposes and target."""
 
+_EXECUTED = (".text.", ".nv.constant2.")
+"""Sections that hold instructions, and tables that the compiler made for them; kernels use no other constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """The facts of a compiled kernel."""
+
+    code: str
+    """First 16 digits of the SHA-256 of all instructions in the binary, whatever its kernels are called."""
+    registers: int
+    """Registers of a thread."""
+    smem_bytes: int
+    """Static shared memory of a CTA, in bytes."""
+    local_bytes: int
+    """Local memory of a thread, in bytes: spilled registers."""
+    compiler: str = field(compare=False)
+    """Version of NVRTC, `13.5.37`; empty where the binary does not say it."""
+
+
+def compiled(sources: Sequence[tuple[KernelSource, str]]) -> list[MachineCode]:
+    """The machine code of kernels for their targets, made by a process for each processor.
+
+    Raises RuntimeError with the last line of a process that fails.
+    """
+    rows = [(source.name, source.code, target) for source, target in sources]
+    workers = min(8, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        parts = list(pool.map(_child, (rows[i::workers] for i in range(workers))))
+    return [parts[i % workers][i // workers] for i in range(len(rows))]
+
+
+def _child(rows: Sequence[tuple[str, str, str]]) -> list[MachineCode]:
+    if not rows:
+        return []
+    command = [sys.executable, __file__]
+    done = subprocess.run(command, input=json.dumps(rows), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    return [MachineCode(*facts) for facts in json.loads(done.stdout)]
+
+
+def _compile(name: str, code: str, target: str) -> MachineCode:
+    from tilewright.runtime.device.cuda import NvrtcCompiler
+
+    with tempfile.TemporaryDirectory() as folder:
+        binary = NvrtcCompiler(target).build(KernelSource(name, code), folder)
+    elf = ELFFile(BytesIO(binary.image))
+    sections = {each.name.replace(name, "kernel"): each.data() for each in elf.iter_sections()}
+    digest = hashlib.sha256()
+    for section in sorted(section for section in sections if section.startswith(_EXECUTED)):
+        digest.update(f"{section} {len(sections[section])}\n".encode() + sections[section])
+    version = re.search(rb"release [\d.]+, V([\d.]+)", sections.get(".note.nv.tkinfo", b""))
+    compiler = version[1].decode() if version else ""
+    return MachineCode(digest.hexdigest()[:16], binary.registers, binary.smem_bytes, binary.frame_bytes, compiler)
+
 
 def assert_as_predicted(rows: Sequence[Row]) -> None:
     """Fail where a variant takes more registers or local memory, or other shared memory, than its config predicts."""
-    version: tuple[int, ...] = pytest.importorskip("cupy").cuda.nvrtc.getVersion()  # 13.5 spills more than 13.0
-    workers = min(8, len(os.sched_getaffinity(0)))
-    with ThreadPoolExecutor(workers) as pool:
-        parts = list(pool.map(_compiled, (rows[i::workers] for i in range(workers))))
+    sources = []
+    for text, dtype, trans, target in rows:
+        problem = coarse(Problem.parse("1024", dtype, trans))
+        sources.append((render(problem, parse(text), ARCHES[target]), target))
+    assert_facts_as_predicted(rows, compiled(sources))
+
+
+def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode]) -> None:
+    """The same for variants whose machine code is at hand."""
     wrong = []
-    for start, part in enumerate(parts):
-        for (text, dtype, trans, target), (registers, smem_bytes, local_bytes) in zip(rows[start::workers], part):
-            config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
-            more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0
-            predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
-            most_bytes = most_spilled_bytes(config, target, dtype, version)
-            if registers > predicted[0] or smem_bytes != predicted[1] or local_bytes > most_bytes:
-                wrong.append((text, target, (registers, smem_bytes, local_bytes), (*predicted, most_bytes)))
+    for (text, dtype, trans, target), machine in zip(rows, facts, strict=True):
+        config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
+        version = tuple(map(int, machine.compiler.split(".")[:2]))  # 13.5 spills more than 13.0
+        more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0
+        predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
+        most_bytes = most_spilled_bytes(config, target, dtype, version)
+        taken = machine.registers, machine.smem_bytes, machine.local_bytes
+        if taken[0] > predicted[0] or taken[1] != predicted[1] or taken[2] > most_bytes:
+            wrong.append((text, target, taken, (*predicted, most_bytes)))
     assert not wrong, "\n".join(map(str, wrong))
 
 
-def _compiled(rows: Sequence[Row]) -> list[list[int]]:
-    pytest.importorskip("cupy")
-    command = [sys.executable, __file__]
-    done = subprocess.run(command, input=json.dumps(rows), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    compiled: list[list[int]] = json.loads(done.stdout)
-    assert len(compiled) == len(rows)
-    return compiled
+def _listed(family: type[Config]) -> list[Config]:
+    """A sample of what a search tries in double, which float can hold too, if the family has it."""
+    dtype = dtypes(family)[-1].value
+    problem = coarse(Problem.parse("16x1024x1024" if family.family == "skinny" else "1024", dtype))
+    configs = tried(problem, targets_of(family)[-1], family.family, min_ctas=(1, 2), l2_prefetch=(0, 1))
+    return random.Random(1).sample(configs, min(300, len(configs)))
 
 
-def _compile(text: str, dtype: str, trans: str, target: str) -> tuple[int | None, ...]:
-    """Registers of a thread, static shared bytes of a CTA and bytes of local memory, as the binary says."""
-    from tilewright.runtime.device.cuda import NvrtcCompiler
+def targets_of(family: type[Config]) -> list[str]:
+    """The targets that have the family's instructions."""
+    if family().accuracy is not Grade.IEEE:
+        return [target for target in TARGETS if serves(family(), coarse(Problem.parse("1024")), ARCHES[target])]
+    return [target for target in TARGETS if target != "sm_80" or not family.tensor_cores]
 
-    source = render(coarse(Problem.parse("1024", dtype, trans)), parse(text), ARCHES[target])
-    with tempfile.TemporaryDirectory() as folder:
-        binary = NvrtcCompiler(target).build(source, folder)
-    return binary.registers, binary.smem_bytes, binary.frame_bytes
+
+def variants(family: type[Config]) -> Iterator[tuple[str, str, str]]:
+    """Every config that all targets can hold that have the instructions, with each dtype and transposition."""
+    small = math.prod(len(leaf.choices) for leaf in family.leaves()) <= FEW
+    targets = targets_of(family)
+    for config in combinations(family) if small else _listed(family):
+        for dtype, trans in itertools.product(DType, ("nn", "nt", "tn", "tt")):
+            problem = coarse(Problem.parse("1024", dtype, trans))
+            if all(serves(config, problem, ARCHES[target]) for target in targets):
+                yield str(config), dtype.value, trans
 
 
 if __name__ == "__main__":
-    json.dump([_compile(*row) for row in json.load(sys.stdin)], sys.stdout)
+    json.dump([dataclasses.astuple(_compile(*row)) for row in json.load(sys.stdin)], sys.stdout)

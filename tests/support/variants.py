@@ -135,11 +135,11 @@ def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, .
             return 168 if config.cta_tile[0] == 80 else 64
         if config.persistent_tiles > 1:
             return (40 if target == "sm_100" else 16) if full else 0
-        return 8 if full and target == "sm_100" else 0
+        return 8 if full and (target == "sm_100" or config.split_ctas > 1) else 0
     # Of a thread that takes all registers what CTAs that share out k, or where copies go, need only at the end waits
     # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
     # a thread of 128 accumulators for sm_100.
     if full and (config.split_ctas > 1 or config.stream_ctas_per_sm or config.pipeline.interleave > 1):
-        both = config.split_ctas > 1 and config.pipeline.interleave > 1 and target == "sm_80"
-        return 56 if both else 16
+        both = config.split_ctas > 1 and config.pipeline.interleave > 1
+        return (56 if target == "sm_80" else 24) if both else 16
     return 8 if target == "sm_100" and config.tile.accumulators >= 128 else 0

@@ -100,20 +100,6 @@ def test_the_same_code_under_two_names_is_one() -> None:
     assert digest("tiled:16") != digest("tiled:16,edge=pad")
 
 
-def test_the_same_code_under_two_names_is_one_on_a_gpu() -> None:
-    pytest.importorskip("cupy")
-    from tilewright.runtime.device.cuda import NvrtcCompiler
-
-    def digest(text: str) -> str:
-        source = render(Problem(32, 32, 32), variant(text), ARCH)
-        return code_digest(compile_cached(NvrtcCompiler("sm_90a"), source).image, source)
-
-    # With edges exact the guard is gone, and pad differs by the kernel that copies alone.
-    assert digest("tiled:16,edge=exact,unroll=16") == digest("tiled:16,edge=exact,unroll=16")
-    assert digest("tiled:16,edge=exact,unroll=16") != digest("tiled:16,edge=exact,unroll=1")
-    assert digest("tiled:16,edge=exact") != digest("tiled:16,edge=pad")
-
-
 def test_identical_binaries_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two unroll factors are given the same text but for the name; the second takes the first one's times."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
