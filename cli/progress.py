@@ -25,7 +25,7 @@ from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from ..tuner.result import Budget, Progress, Result
 from ..tuner.search.candidates import Candidates
-from .result import ResultsFile
+from .result import ResultsFile, not_kept
 from .tables import WIDTH, plain, say, shortened, wrapped
 from .trials import TrialsFile
 
@@ -223,7 +223,7 @@ class WorkersShown(Shown, Told):
         ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ""
         count = f"{result.trials} trials in {result.seconds:.0f} s"
         text = f"{self.done}/{self.total} {result.problem}: {figure(best.median_us)} us{ratio}, {best.config}; {count}"
-        say(self.console, text)
+        say(self.console, text if result.kept else f"{text}; {not_kept(result)}")
 
     def failed(self, problem: Problem, reason: str) -> None:
         """It costs this shape alone."""

@@ -36,7 +36,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     say(console, f"winner: {best.config}", style="bold")
     speed += f", {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})"
     say(console, f"  {speed}{_error(result)}", style="bold")
-    say(console, *_between(result), *_named(result), "")
+    say(console, *_between(result), *_kept(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
@@ -72,13 +72,22 @@ def _between(result: Result) -> list[str]:
     return [f"{text}{runner_up} with another library's kernel between two products"]
 
 
-def _named(result: Result) -> list[str]:
-    """What becomes of variants that the user named."""
-    if not result.named:
-        return []
+def not_kept(result: Result) -> str:
+    """Why the winner was not put in the store; empty where it was."""
     if result.kept:
-        return ["  kept: from now on the library runs it for this shape"]
-    return ["  nothing is kept: the winner is what the library runs for this shape already"]
+        return ""
+    if result.outdone:
+        return "nothing is kept: a faster record was stored meanwhile; --replace keeps the winner all the same"
+    return "nothing is kept: the winner is what the library runs for this shape already"
+
+
+def _kept(result: Result) -> list[str]:
+    """What becomes of the winner, where that is not what a search is for."""
+    if not result.kept:
+        return [f"  {not_kept(result)}"]
+    if result.contenders[0].stored:
+        return ["  it was stored for this shape already, and stays"]
+    return ["  kept: from now on the library runs it for this shape"] if result.named else []
 
 
 def _interval(contender: Contender) -> str:

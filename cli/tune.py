@@ -41,6 +41,7 @@ _OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the sampler's random numbers.")
 @options.spaces
 @click.option("--keep", type=click.IntRange(1, 64), default=5, help="Contenders in the final duel.")
+@click.option("--replace", is_flag=True, help="Keep the winner even where what is stored is faster.")
 @click.option("--isolation/--no-isolation", default=True, help="Try variants in processes of their own.")
 @click.option(
     "--record", type=options.FILE, help="Write every trial here: .json or .json.gz of Kernel Tuner, and T4 JSON."
@@ -63,7 +64,8 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
 
     Ctrl-C ends the search early: what was found meets in the final duel and the winner is kept. With --config there
-    is no search: these variants alone are checked, timed and compared with what the library runs now.
+    is no search: these variants alone are checked, timed and compared with what the library runs now. What is stored
+    for a shape gives way only to what is faster in the duel, or with --replace.
     """
     asked, several = ({name: given.pop(name) for name in names} for names in (options.ASKED, ON_WORKERS))
     if device.startswith("replay:"):

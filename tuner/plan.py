@@ -1,6 +1,5 @@
 """What a run goes through: a search over spaces that goes on from its journal, or variants that a user named."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from ..codegen.errors import DeviceError, ShapeError, check
 from ..codegen.legality import require
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .recording.entry import Entry
 from .search.ahead import AskAhead, InOrder
@@ -32,11 +32,21 @@ class Plan:
     keep: int
     """So many of the fastest meet in the duel."""
     stored: tuple[Config, ...] = ()
-    """These too, where they work: what the store has for the problem."""
+    """What the store has for the problem, the user's own record first. It meets the fastest in the duel, whatever was
+    searched: a record gives way only to what is faster there."""
+    first: tuple[Config, ...] = ()
+    """What is tried before anything else and waited for, lest tuning makes a product slower: what is stored and, unless
+    a space that the user named lacks it, what the library would run now."""
+    own: Config | None = None
+    """The config of the user's own record of the problem, whether it can run or not."""
+    named: tuple[Config, ...] = ()
+    """The variants that a user named; empty for a search."""
     stop_over: float = 1.3
     """A variant that takes so many times the best after its first repetitions is not timed any longer."""
-    first: Point | None = None
-    """What the library would run now: for as long again the search waits for it, lest tuning makes a product slower."""
+
+    def chooses(self, config: Config) -> bool:
+        """Whether the winner is chosen from configs of which this is one; others are compared with it."""
+        return config in self.named if self.named else self.found.point_of(config) is not None
 
 
 def searched(
@@ -53,25 +63,36 @@ def searched(
     from .search.study import make_search  # with Optuna, which is slow to import
 
     choices = read_spaces(spaces)
-    records = tuple(itertools.chain(*shelf.both()))  # of a problem that both layers have, both meet in the duel
-    # What the store has for the problem meets its successor, though the model or the policies leave it out by now;
-    # but those who name a space want a winner out of it.
-    known = stored(problem, info, records)
+    own, records, known = _stored(problem, info, shelf)
+    # A user who names a space has nothing else searched: what is stored meets its winner in the duel alone.
     found = candidates(problem, info, choices, beyond_advice(problem, info, records) if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
-    now = shelf.lookup(info, problem, nearest).config
-    guesses = [now, *known, *first_guesses(problem, info, found.configs, records)]
+    guesses = first_guesses(problem, info, found.configs, records)
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    return Plan(found, AskAhead(asked, journal), journal.entries, keep, tuple(known), first=found.point_of(now))
+    now = shelf.lookup(info, problem, nearest).config
+    first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *known))
+    return Plan(found, AskAhead(asked, journal), journal.entries, keep, known, tuple(first), own)
 
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
-    """These variants and what the library would run now: each is timed to its end, and all meet in the duel."""
-    now = shelf.lookup(info, problem, nearest)
-    found = given((*configs, now.config))
-    known = (now.config,) if now.origin == "exact" else ()
-    return Plan(found, InOrder(found.space), {}, len(found.configs), known, stop_over=math.inf)
+    """These variants, what is stored and what the library would run now: each is timed to its end, and all meet in the
+    duel."""
+    own, _, known = _stored(problem, info, shelf)
+    first = tuple(dict.fromkeys((shelf.lookup(info, problem, nearest).config, *known)))
+    found, chosen = given((*configs, *first)), tuple(configs)
+    return Plan(found, InOrder(found.space), {}, len(chosen), known, first, own, chosen, stop_over=math.inf)
+
+
+def _stored(
+    problem: Problem, info: DeviceInfo, shelf: Store
+) -> tuple[Config | None, tuple[Record, ...], tuple[Config, ...]]:
+    """The config of the user's own record of the problem, all records of both layers, and the configs of those that
+    serve the problem on the device: of both layers where both have one."""
+    mine, shipped = shelf.both()
+    own = next((each.config for each in mine if (each.device, each.problem) == (info.key, problem)), None)
+    records = (*mine, *shipped)
+    return own, records, tuple(stored(problem, info, records))
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:

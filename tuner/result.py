@@ -76,11 +76,14 @@ class Result:
     seed: int = 0
     named: tuple[Config, ...] = ()
     """The variants that the caller named; empty after a search."""
+    outdone: bool = False
+    """Whether the store has a faster record that was not in the duel, as another process kept it meanwhile."""
 
     @property
     def kept(self) -> bool:
-        """Whether the winner was put in the store: of named variants one that beats what the library runs now."""
-        return not self.named or self.best.config in self.named
+        """Whether the winner was put in the store: unless it is outdone, and of named variants one that beats what the
+        library runs now."""
+        return not self.outdone and (not self.named or self.best.config in self.named)
 
 
 class Progress:

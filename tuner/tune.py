@@ -4,9 +4,9 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 
@@ -21,7 +21,7 @@ from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
 from .ending import Watched, check_time, noting_signals, why_nothing
 from .measure.decide import NAIVE, decided, judge
-from .measure.evaluate import Duel, InProcess, Phases, Tried
+from .measure.evaluate import FAR_BEHIND, Duel, InProcess, Phases, Tried
 from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan, check_tunable, named, searched
 from .recording.entry import Entry
@@ -56,11 +56,14 @@ def tune(
     configs: Sequence[Config] = (),
     record: Path | str | None = None,
     progress: Progress | None = None,
+    replace: bool = False,
 ) -> Result:
     """Find the fastest right variant for a problem on a device, and keep it in the store.
 
-    A run goes on from the trials of earlier ones of the same problem, device, versions and space. In the main thread
-    SIGINT and SIGTERM end the search and leave the duel and the store to finish.
+    What the store has for the problem, of the user's own and of what ships, is timed beside the fastest in a final
+    duel, whatever is searched: it gives way only to what is faster there, or with `replace`. A run goes on from the
+    trials of earlier ones of the same problem, device, versions and space. In the main thread SIGINT and SIGTERM end
+    the search and leave the duel and the store to finish.
 
     Args:
         problem: what to multiply; no dimension may be 0.
@@ -79,6 +82,7 @@ def tune(
         record: file for every trial, those of earlier runs that this one resumes among them, as a Kernel Tuner cache
             file; beside it the same as T4 JSON. Where that fails in the end, it costs an OutputWarning.
         progress: told what happens meanwhile.
+        replace: keep the fastest of what is searched or of `configs` even where what is stored is faster.
 
     Raises:
         ArgumentTypeError, ShapeError, ConfigError: bad input.
@@ -92,7 +96,7 @@ def tune(
     started = time.monotonic()
     check_type("problem", problem, Problem, "a Problem")
     budget = _budget(effort, trials, seconds)
-    _check_options(keep, seed, progress)
+    _check_options(keep, seed, progress, replace)
     check_sampler(sampler)
     info = choose(device).info
     configs = tuple(dict.fromkeys(configs))
@@ -108,7 +112,7 @@ def tune(
         starting.callback(evaluator.close)
         if configs:
             plan = named(problem, info, shelf, configs)
-            budget = replace(budget, trials=plan.keep)
+            budget = Budget(len(plan.found.configs), budget.seconds)
         else:
             plan = searched(problem, info, shelf, versions, folder, sampler, seed, keep)
         processes = starting.pop_all()
@@ -124,17 +128,19 @@ def tune(
         with noting_signals(interrupted):
             deadline = started + budget.seconds * (1 - (HOST_DUEL_SHARE if info.arch.is_host else DUEL_SHARE))
             stopped = run.explore(evaluator, deadline, interrupted)
-            if not run.times.keys() & set(configs or run.times):
+            if not run.worked:
                 if stopped == "interrupt":
                     raise KeyboardInterrupt
                 raise TuningError(run.why_nothing(problem, info, stopped, shelf.root / "trials"))
             duelled = time.monotonic()
-            duel = run.duel(evaluator, info, run.ranking(), started + budget.seconds - duelled)
+            duel = run.duel(evaluator, info, started + budget.seconds - duelled)
         busy_share, idle_s = evaluator.use(time.monotonic() - duelled)
-        contenders = judge(duel, () if NAIVE in found.configs else (NAIVE,), plan.stored)
+        others = [side.config for side in duel if side.config is not None and not plan.chooses(side.config)]
+        compared = tuple(config for config in others if replace or config not in plan.first)
+        contenders = judge(duel, compared, plan.stored)
         best = decided(problem, info, contenders, versions, _told(effort, budget))
-        if not configs or best.config in configs:
-            _keep(shelf, best)
+        keeps = not configs or best.config in configs
+        outdone = keeps and not _keep(shelf, best, run.beaten(duel), replace)
     return Result(
         problem=problem,
         device=info,
@@ -155,21 +161,24 @@ def tune(
         sampler="" if configs else sampler,
         seed=seed,
         named=configs,
+        outdone=outdone,
     )
 
 
-def _keep(shelf: Store, best: Record) -> None:
+def _keep(shelf: Store, best: Record, beaten: Collection[Config], replace: bool) -> bool:
+    """Whether the winner is in the store now: a record that was not in the duel gives way only to a lower time."""
     try:
-        shelf.keep(best, replace=True)
+        return shelf.keep(best, beaten=beaten, replace=replace)
     except StoreError as error:  # the text is all that is left of the winner
         raise StoreError(f"{error}; the winner, which is not kept: {best.config}, {best.median_us:.4g} us") from error
 
 
-def _check_options(keep: int, seed: int, progress: Progress | None) -> None:
+def _check_options(keep: int, seed: int, progress: Progress | None, replace: bool) -> None:
     check_type("keep", keep, int, "a whole number")
     check(keep > 0, f"keep must be positive, got {keep}")
     check_type("seed", seed, int, "a whole number")
     check_type("progress", progress, (Progress, NoneType), "a Progress")
+    check_type("replace", replace, bool, "True or False")
 
 
 def _writable(record: Path | str | None) -> Path | None:
@@ -204,13 +213,20 @@ class _Run:
     progress: Progress
     sampler_s: float = 0.0
     best: Record | None = None
+    best_us: float = math.inf
+    """The least time of the search, earlier runs of it included."""
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Point, Entry] = field(default_factory=dict)
+    awaited: set[Config] = field(default_factory=set)
+    """Which of the plan's first are under way."""
+    aside: set[Config] = field(default_factory=set)
+    """What is stored and no trial of this search: tried for the duel alone."""
 
     def __post_init__(self) -> None:
         for point, entry in self.plan.earlier.items():
             if entry.time_us is not None:
                 self.times[self.plan.found.config_at(point)] = entry.time_us
+                self.best_us = min(self.best_us, entry.time_us)
 
     @property
     def resumed(self) -> int:
@@ -219,9 +235,20 @@ class _Run:
 
     def explore(self, evaluator: Evaluator, deadline: float, interrupted: list[int]) -> str:
         """Ask, try and tell until a limit; returns what ended it."""
-        asked = self.resumed
+        begun: set[Point] = set()
+        for config in self.plan.first:
+            point = self.plan.found.point_of(config)
+            as_trial = point is not None and point not in self.plan.earlier
+            as_trial = as_trial and self.resumed + len(begun) < self.budget.trials
+            if config not in self.times and (as_trial or config in self.plan.stored):
+                evaluator.submit(config)
+                self.awaited.add(config)
+                if point is not None and as_trial:
+                    begun.add(point)
+                else:
+                    self.aside.add(config)
+        asked = self.resumed + len(begun)
         stopped = ""
-        waits_for_first = False
         while True:
             while not stopped and evaluator.room() > 0 and (self.plan.search.ready() or not evaluator.busy()):
                 if asked >= self.budget.trials:
@@ -233,32 +260,37 @@ class _Run:
                 if point is None:
                     stopped = "space"
                     break
-                evaluator.submit(self.plan.found.config_at(point))
-                waits_for_first |= point == self.plan.first
-                asked += 1
+                if point not in begun:
+                    evaluator.submit(self.plan.found.config_at(point))
+                    asked += 1
             waits_for_sampler = not stopped and evaluator.room() > 0
-            limit_us = self.plan.stop_over * min(self.times.values(), default=math.inf)
-            for tried in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
-                self._tell(tried)
-            if interrupted:
-                return "interrupt"
+            limit_us = self.plan.stop_over * self.best_us
+            for outcome in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
+                self._tell(outcome)
             if evaluator.given_up:
                 return f"crashes: {evaluator.given_up}"
-            waits = waits_for_first and self.plan.first not in self.entries
-            if time.monotonic() > deadline + self.budget.seconds * waits:
+            late_s = time.monotonic() - deadline
+            if interrupted:
+                stopped = "interrupt"
+                if late_s > 0 or self.awaited.isdisjoint(self.plan.stored):
+                    return stopped
+            if late_s > (self.budget.seconds if self.awaited else 0.0):
                 return "seconds"
             if stopped and not evaluator.busy():
                 return stopped
 
     def _tell(self, tried: Tried) -> None:
         record, point = tried.record, self.plan.found.point_of(tried.record.config)
-        assert point is not None
-        self.entries[point] = entry = Entry.of(tried)
+        self.awaited.discard(record.config)
         ok = record.status is Status.OK
         if ok:
             self.times[record.config] = record.median_us
-            if self.best is None or record.median_us < self.best.median_us:
-                self.best = record
+        if point is None or record.config in self.aside:
+            return
+        self.entries[point] = entry = Entry.of(tried)
+        self.best_us = min(self.best_us, record.median_us)
+        if ok and (self.best is None or record.median_us < self.best.median_us):
+            self.best = record
         begin = time.perf_counter()
         self.plan.search.tell(point, entry)
         self.sampler_s += time.perf_counter() - begin
@@ -287,14 +319,19 @@ class _Run:
         """All trials, those of earlier runs first."""
         return Recording.of(problem, info.name, self.plan.found.space.dimensions, self.outcomes)
 
-    def ranking(self) -> list[Config]:
-        """The fastest so far, and what the store had."""
-        ranked = sorted(self.times, key=lambda config: (self.times[config], config.canonical))[: self.plan.keep]
-        return ranked + [config for config in self.plan.stored if config in self.times and config not in ranked]
+    @property
+    def worked(self) -> list[Config]:
+        """What is chosen from and works, the fastest first."""
+        return sorted(filter(self.plan.chooses, self.times), key=lambda config: (self.times[config], config.canonical))
 
-    def duel(self, evaluator: Evaluator, info: DeviceInfo, ranking: list[Config], left_s: float) -> Duel:
-        """The best side by side, with the simplest config and the vendor's library."""
-        finalists, rounds = self._finalists(ranking, left_s) if info.arch.is_host else (ranking, DUEL_ROUNDS)
+    def beaten(self, duel: Duel) -> set[Config]:
+        """What gives way to the winner of a duel: the contenders, and the user's own record where it could not run."""
+        own = {self.plan.own} - self.awaited
+        return {config for config in (*own, *(side.config for side in duel)) if config is not None}
+
+    def duel(self, evaluator: Evaluator, info: DeviceInfo, left_s: float) -> Duel:
+        """The best side by side, with what is stored, the simplest config and the vendor's library."""
+        finalists, rounds = self._finalists(left_s if info.arch.is_host else math.inf)
         self.progress.duelling(tuple(finalists))
         longer_s = 0.0 if info.arch.is_host else min(DUEL_SECONDS, left_s / 5)
         duel = evaluator.duel((*finalists, *(() if NAIVE in finalists else (NAIVE,))), rounds, longer_s)
@@ -306,16 +343,19 @@ class _Run:
             warnings.warn(f"left out of the final comparison, as wrong on fresh data: {wrong}", stacklevel=3)
         return duel
 
-    def _finalists(self, ranking: list[Config], left_s: float) -> tuple[list[Config], int]:
-        """Who meets in a duel on the processor, and for how many rounds: fewer where it would take longer than is
-        left."""
+    def _finalists(self, left_s: float) -> tuple[list[Config], int]:
+        """Who meets in a duel, and for how many rounds: of what was searched fewer where it would take longer than is
+        left, but at least the fastest, and what is tried first in any case."""
         # Each contender is checked twice, launched once to size its batch, then timed; the naive default and the
         # vendor's library come on top and are taken for as slow as the best.
-        for count in range(len(ranking), 0, -1):
-            round_s = max(5e-3, (sum(self.times[c] for c in ranking[:count]) + 2 * self.times[ranking[0]]) / 1e6)
-            rounds = int(0.6 * left_s / round_s) - 4
+        ranked, always = self.worked[: self.plan.keep], [config for config in self.plan.first if config in self.times]
+        best_us = self.times[ranked[0]]
+        for count in range(len(ranked), 0, -1):
+            chosen = list(dict.fromkeys((*ranked[:count], *always)))
+            round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 2 * best_us) / 1e6)
+            rounds = min(DUEL_ROUNDS, 0.6 * left_s / round_s - 4)
             if rounds >= min(3, count) or count == 1:
-                return ranking[:count], max(1, min(DUEL_ROUNDS, rounds))
+                return chosen, max(1, int(rounds))
         raise AssertionError
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -16,6 +16,7 @@ from typing import TypeAlias
 from filelock import FileLock, Timeout
 
 from ... import configs
+from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
@@ -135,14 +136,14 @@ class Store:
         ranked = ranking(problem, info, self._all())
         return ranked or Found(default_config(problem, info.arch), "default")
 
-    def keep(self, record: Record, *, replace: bool = False) -> bool:
+    def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
 
         A lower median beats, and so does a newer record of the same config, and any measured one what stands for a
-        kernel that is gone, which is set aside; `replace` (for a stored one whose versions are out of date) lets any
-        win. A record that is not ok is never stored. Raises StoreError in
-        one line where the folder cannot be written, StoreVersionError for a newer tilewright's file and
-        ConfigError for an unknown config; what was stored before is then still there.
+        kernel that is gone, which is set aside. `beaten` are configs that were compared with this one, or cannot run:
+        they give way whatever their times. `replace` lets any record win. A record that is not ok is never stored.
+        Raises StoreError in one line where the folder cannot be written, StoreVersionError for a newer tilewright's
+        file and ConfigError for an unknown config; what was stored before is then still there.
         """
         if record.status is not Status.OK:
             return False
@@ -157,7 +158,8 @@ class Store:
                 old = self._reread(path)
             except ConfigError:
                 suffix = "unknown"
-            if old is not None and not (replace or record.config == old.config or record.order < old.order):
+            gives_way = old is None or old.config in (record.config, *beaten) or record.order < old.order
+            if not (replace or gives_way):
                 return False
             if old is not None and old.removed:
                 suffix = "removed"  # the config and the times of a kernel that this version cannot make

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 from commands import Run
 from stored import CONFIGS, make
@@ -177,6 +178,24 @@ class TestNamedVariants:
         assert rows["tiled:4,unroll=1"]["tile_width"] == "4"
         assert rows["tiled:4,unroll=1"]["block_m"] == ""
         assert float(rows["tiled:4,unroll=1"]["us"]) > 0
+
+    def test_what_is_stored_gives_way_to_a_slower_one_only_where_that_is_asked_for(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        """Whatever a search or a list leaves out."""
+        Store().keep(make(20.0, Problem(40, 40, 40), parse("naive:8x32"), HOST))
+        spaces = ("--spaces", str(faults.small_space(tmp_path / "spaces", 4)))
+        command = ("tune", "--device", "host", "--shape", "40", "--no-isolation")
+        ran = run(*command, *spaces)
+        assert ran.status == 0, ran.err
+        assert "winner: naive:8x32\n" in ran.out
+        assert "it was stored for this shape already, and stays" in ran.out
+        assert [record.config.family for record in Store().both()[0]] == ["naive"]
+        for more in (spaces, ("--config", "tiled:4,unroll=1")):
+            ran = run(*command, *more, "--replace")
+            assert ran.status == 0, ran.err
+            assert "winner: tiled:4" in ran.out
+            assert [record.config.family for record in Store().both()[0]] == ["tiled"]
 
     def test_one_that_does_not_work_is_told_with_its_reason(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, own_folders: Path

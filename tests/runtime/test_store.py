@@ -67,6 +67,13 @@ def test_an_outdated_one_can_be_replaced_by_a_slower_one(store: Store) -> None:
     assert store.best(DEVICE, PROBLEM) == make(12.0, config=CONFIGS[1])
 
 
+def test_what_was_compared_and_was_slower_gives_way_whatever_its_time(store: Store) -> None:
+    store.keep(make(10.0))
+    assert not store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2]])
+    assert store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2], CONFIGS[0]])
+    assert store.best(DEVICE, PROBLEM) == make(12.0, config=CONFIGS[1])
+
+
 def test_a_failure_is_not_kept(store: Store) -> None:
     failed = Record(PROBLEM, DEVICE, CONFIGS[0], Status.TIMEOUT, "took 10 s")
     assert not store.keep(failed)

@@ -56,6 +56,8 @@ def test_what_is_stored_stays_where_it_is_tied_with_the_fastest() -> None:
     assert judge(tied, stored=[FIRST])[0].config == SECOND
     assert judge(duel(second=[10.0] * 7, third=[10.1] * 7, vendor=[9.0] * 7), stored=[THIRD])[0].config == SECOND
     assert judge(duel(third=[10.0] * 7, second=[10.0] * 7, vendor=[9.0] * 7), (THIRD,), [THIRD])[0].config == SECOND
+    assert judge(tied, stored=[THIRD, SECOND])[0].config == THIRD  # the user's own before what ships
+    assert [each.stored for each in judge(tied, stored=[THIRD])] == [True, False, False]
 
 
 def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
@@ -110,7 +112,7 @@ def test_the_record_keeps_what_was_measured() -> None:
 
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "_FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
+    monkeypatch.setattr(evaluate, "FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
     configs = NAIVE, variant("tiled")
     found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
     assert tuple(side.config for side in found) == (*configs, VENDOR)
@@ -124,7 +126,7 @@ def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.
     device, configs = HostDevice(), (NAIVE, variant("tiled"))
     plan = replace(TimingPlan.of(device), between=True)
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
-    monkeypatch.setattr(evaluate, "_FAR_BEHIND", math.inf)
+    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
     found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
     assert [len(side.measurement.samples_us) for side in found] == [3, 3, 3]
     assert [len(side.between_us) for side in found[:2]] == [7, 7]

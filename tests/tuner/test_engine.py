@@ -1,12 +1,16 @@
 """The parts of a run: candidates, guesses, machine code told apart, recording, replay."""
 
 import math
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import faults
 import pytest
+from stored import make
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError, TuningError
@@ -19,15 +23,17 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.elf import code_digest
 from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
-from tilewright.runtime.store.record import Record, Status
+from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.measure.evaluate import Bench, Duel, Side, Tried
+from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Tried
+from tilewright.tuner.plan import Plan
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.recording.replay import replay
 from tilewright.tuner.result import EFFORTS, Progress
-from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.ahead import InOrder
+from tilewright.tuner.search.candidates import candidates, given, read_spaces
 from tilewright.tuner.search.ranked import ranked, recorded
-from tilewright.tuner.tune import tune
+from tilewright.tuner.tune import _Run, tune
 from variants import variant
 
 PROBLEM = Problem(24, 20, 16)
@@ -222,14 +228,141 @@ def test_who_is_wrong_on_the_data_of_the_duel_is_left_out_of_it(
     assert result.best.config in met[1:]
 
 
-def test_what_the_store_holds_stays_out_of_a_search_of_spaces_that_the_user_names(tmp_path: Path) -> None:
-    first = tune(PROBLEM, device="host", trials=2, seconds=40, isolation=False)
-    config, watching = variant("simt:96x16x8"), Counting()
-    assert serves(config, PROBLEM, choose("host").info.arch)
-    Store().keep(replace(first.best, config=config), replace=True)
-    spaces = faults.small_space(tmp_path / "spaces", 4, 8)
-    tune(PROBLEM, device="host", trials=5, seconds=40, isolation=False, progress=watching, spaces=spaces)
-    assert config not in {record.config for record in watching.records}
+HELD, SHIPPED = variant("simt:96x16x8"), variant("naive:4x32")
+
+
+def held(config: Config = HELD, us: float = 50.0) -> Record:
+    """A record of the user's own, which is stored."""
+    record = make(us, PROBLEM, config, choose("host").info.key)
+    assert Store().keep(record)
+    return record
+
+
+def timed_in_duels(monkeypatch: pytest.MonkeyPatch, **us: float) -> list[set[Config | None]]:
+    """Have duels take these times for the families, and a second for others; who met in each."""
+    met: list[set[Config | None]] = []
+    original = Bench.duel
+
+    def timed(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        sides = original(self, configs, 1, seconds)
+        met.append({side.config for side in sides})
+        times = [us.get(side.config.family, 1e6) if side.config else 1e3 for side in sides]
+        return tuple(replace(side, measurement=Measurement((t,), t, 0.0)) for side, t in zip(sides, times))
+
+    monkeypatch.setattr(Bench, "duel", timed)
+    return met
+
+
+class TestWhatIsStored:
+    """It is in every duel, and gives way only to what is faster there."""
+
+    GIVEN = MappingProxyType({"device": "host", "seconds": 40.0, "isolation": False})
+
+    @pytest.fixture(params=["spaces", "configs"])
+    def searched(self, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+        """Tiled variants alone, by a space or by their names."""
+        tiled = [variant(f"tiled:{width},unroll=4") for width in (4, 8)]
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8)
+        return {**self.GIVEN, **({"spaces": spaces} if request.param == "spaces" else {"configs": tiled})}
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_faster_one_stays_whatever_is_searched(
+        self, searched: dict[str, Any], replaced: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held()
+        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
+        result = tune(PROBLEM, **searched, keep=1, replace=replaced)
+        assert HELD in met[0]
+        assert result.best.config.family == ("tiled" if replaced else "simt")
+        assert HELD in {contender.config for contender in result.contenders if contender.stored}
+        (own,) = Store().both()[0]
+        assert own.config == result.best.config
+        assert result.kept == (replaced or "spaces" in searched)
+
+    def test_a_slower_one_gives_way(self, searched: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        """However fast it was when it was kept."""
+        held(us=0.001)
+        timed_in_duels(monkeypatch, simt=100.0, tiled=90.0)
+        result = tune(PROBLEM, **searched)
+        assert (result.best.config.family, result.kept) == ("tiled", True)
+        assert [each.config for each in Store().both()[0]] == [result.best.config]
+
+    def test_it_is_no_trial_of_a_search_that_leaves_it_out(self, tmp_path: Path) -> None:
+        held()
+        watching, file = Counting(), tmp_path / "run.json"
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8)
+        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, progress=watching, record=file)
+        tried = {record.config for record in watching.records}
+        assert tried == {variant(f"tiled:{width},unroll=4") for width in (4, 8)}
+        assert result.trials == len(read_cache_file(file).entries) == 2
+
+    def test_what_ships_is_there_beside_the_users_own(
+        self, searched: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = held()
+        shipped = make(40.0, PROBLEM, SHIPPED, own.device)
+        monkeypatch.setattr(Store, "both", lambda self: ((own,), (shipped,)))
+        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0, naive=50.0)
+        result = tune(PROBLEM, **searched, keep=1)
+        assert {HELD, SHIPPED} <= met[0]
+        assert result.best.config == SHIPPED
+
+    @pytest.mark.parametrize("interrupted", [False, True])
+    def test_it_meets_what_earlier_runs_found_though_nothing_more_is_tried(
+        self, interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As the trials were used up, or by Ctrl-C before the first one ends."""
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8)
+        tune(PROBLEM, **self.GIVEN, spaces=spaces, trials=1)
+        Store().keep(make(1e9, PROBLEM, HELD, choose("host").info.key), replace=True)
+        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
+        results, calls = InProcess.results, list[float]()
+
+        def later(self: InProcess, timeout_s: float, stop_above_us: float) -> list[Tried]:
+            calls.append(timeout_s)
+            if interrupted and len(calls) == 1:
+                signal.raise_signal(signal.SIGINT)
+                return []
+            return results(self, timeout_s, stop_above_us)
+
+        monkeypatch.setattr(InProcess, "results", later)
+        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, trials=5 if interrupted else 1)
+        assert (result.best.config, result.trials) == (HELD, 1)
+        assert HELD in met[0]
+        assert result.stopped == ("interrupt" if interrupted else "trials")
+
+    def test_little_time_for_the_duel_leaves_it_in(self) -> None:
+        found = given([variant(f"tiled:{width}") for width in (4, 8, 16)])
+        plan = Plan(found, InOrder(found.space), {}, 3, (HELD,), (HELD,))
+        run = _Run(plan, EFFORTS["quick"], Progress(), times={HELD: 9e6, **dict.fromkeys(found.configs, 1e6)})
+        assert set(run._finalists(1e9)[0]) == {*found.configs, HELD}
+        chosen, rounds = run._finalists(0.0)
+        assert (len(chosen), HELD in chosen, rounds) == (2, True, 1)
+
+    def test_one_that_does_not_work_gives_way(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+        held(faults.plant("host", PROBLEM, "tiled:16", "return;"), us=0.001)
+        result = tune(PROBLEM, **self.GIVEN, spaces=faults.small_space(tmp_path / "spaces", 8))
+        assert result.kept
+        assert [each.config for each in Store().both()[0]] == [result.best.config]
+
+    @pytest.mark.parametrize(("us", "replaced"), [(700.0, False), (700.0, True), (900.0, False)])
+    def test_one_that_was_kept_meanwhile_stays_unless_it_is_slower(
+        self, us: float, replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As by another process: it was in no duel, so that times decide."""
+        timed_in_duels(monkeypatch, tiled=800.0)
+        duel, outdone = Bench.duel, us < 800 and not replaced
+
+        def kept_meanwhile(*given: Any, **more: Any) -> Duel:
+            held(us=us)
+            return duel(*given, **more)
+
+        monkeypatch.setattr(Bench, "duel", kept_meanwhile)
+        spaces = faults.small_space(tmp_path / "spaces", 4, 8)
+        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, replace=replaced)
+        assert (result.outdone, result.kept) == (outdone, not outdone)
+        assert [each.config.family for each in Store().both()[0]] == ["simt" if outdone else "tiled"]
 
 
 def test_budgets_are_hard() -> None:

@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -270,12 +271,12 @@ class Tuning:
 
     def _keep(self, job: Job, result: Result) -> None:
         try:
-            if result.kept:
-                self._known.keep(result.best)
+            replaces = bool(self._options.get("replace"))
+            outdone = result.outdone or (result.kept and not self._known.keep(result, replaces))
         except StoreError as error:
             self._told.failed(job.problem, f"{error}; the winner, which is not kept: {result.best.config}")
             return
-        self.results[job.problem] = result
+        self.results[job.problem] = result = replace(result, outdone=outdone)
         self._told.ended(result)
 
     def _failed(self, job: Job, reason: str) -> None:

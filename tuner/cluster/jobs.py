@@ -13,6 +13,7 @@ from ...runtime.store.record import Record
 from ...runtime.store.store import Store
 from ..recording.entry import Entry
 from ..recording.journals import studies
+from ..result import Result
 from ..search.journal import Journal, digest_of, listed, study_of
 from ..search.nearest import distance
 from ..search.space import Box, Dimension, Point
@@ -61,7 +62,7 @@ class Known:
     def __init__(self, store: Store, device_key: str) -> None:
         self._store, self._key = store, device_key
         self._folder = store.root / "trials"
-        self._records = {(each.device, each.problem): each for each in store.layers()[0]}
+        self._records = {(each.device, each.problem): each for each in store.both()[0]}
         self._texts: dict[tuple[str, Problem], tuple[str, str]] = {}
         self._journals = studies(self._folder)
 
@@ -91,8 +92,15 @@ class Known:
         self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[journal.path] = listed(dimensions)
         return journal
 
-    def keep(self, record: Record) -> None:
-        """In the store, too. Raises StoreError."""
-        self._store.keep(record, replace=True)
-        self._records[record.device, record.problem] = record
-        self._texts.pop((record.device, record.problem), None)
+    def keep(self, result: Result, replace: bool) -> bool:
+        """Keep a winner in the store too, unless a record that the worker did not have is faster; whether it is there.
+        Raises StoreError."""
+        best = result.best
+        key = best.device, best.problem
+        sent = self._records.get(key)
+        beaten = [each.config for each in (sent, *result.contenders) if each is not None and each.config is not None]
+        kept = self._store.keep(best, beaten=beaten, replace=replace)
+        if kept:
+            self._records[key] = best
+            self._texts.pop(key, None)
+        return kept

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...codegen.config import Config
 from ...codegen.errors import TuningError
@@ -37,13 +37,15 @@ class Contender:
     between_ratio: float | None = None
     """The ratio of these times, and its interval. The winner is decided by the first ratio."""
     between_interval: tuple[float, float] | None = None
+    stored: bool = False
+    """Whether the store had it for the problem before the duel."""
 
 
 def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[Config] = ()) -> tuple[Contender, ...]:
     """The contenders of a duel: the winner, then the others, fastest first.
 
-    Of those tied with the fastest what is stored stays, else the canonical first wins; `only_compared` names contenders
-    that cannot win, beside the vendor's library.
+    Of those tied with the fastest the first of `stored` stays, else the canonical first wins; `only_compared` names
+    contenders that cannot win, beside the vendor's library.
     """
     vendor = next(side for side in duel if side.config is None)
     contenders = []
@@ -51,10 +53,12 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[C
         samples = side.measurement.samples_us
         ratio, within = paired(vendor.measurement.samples_us[: len(samples)], samples)
         beside = median(side.between_us), *paired_if_timed(vendor.between_us, side.between_us)
-        contenders.append(Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside))
+        contender = Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside)
+        contenders.append(replace(contender, stored=side.config in stored))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
+    places = {config: place for place, config in enumerate(stored)}
     ours = [
-        ((c.config not in stored, c.config.canonical), c)
+        ((places.get(c.config, len(places)), c.config.canonical), c)
         for c in contenders
         if c.config is not None and c.config not in only_compared
     ]

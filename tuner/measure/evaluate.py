@@ -27,7 +27,7 @@ MEASURING = threading.Lock()
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
-_FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
+FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves; one product
 where it takes so long."""
 
@@ -153,7 +153,7 @@ class Bench:
             contenders: dict[Config | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
-            rough = [us for us in (self._vendor_us,) if us is not None and us > _FAR_BEHIND * fastest_us]
+            rough = [us for us in (self._vendor_us,) if us is not None and us > FAR_BEHIND * fastest_us]
             if not rough:
                 with suppress(DeviceError, LaunchError):
                     vendor = self.device.vendor(self.problem)
@@ -186,7 +186,7 @@ class Bench:
             configs = tuple(config for config in configs if config in contenders)
             timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
-            behind = [config for config, us in alone_us.items() if us > _FAR_BEHIND * min(alone_us.values())]
+            behind = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
             near = {config: launch for config, launch in contenders.items() if config not in behind}
             samples, clock_mhz = timer.rounds(near, rounds, seconds=seconds)
             if behind:
