@@ -164,7 +164,8 @@ class BenchShown(Shown):
         if self._result is None:
             return texts
         row = self._result.rows[-1]
-        ratios = "".join(f", {figure(rival.ratio)} x {TITLES[rival.key]}" for rival in row.rivals)
+        ratios = "".join(f", {figure(rival.ratio)} x {TITLES[rival.key]}" for rival in row.rivals if rival.ratio)
+        ratios = ", too noisy for a ratio" if row.noisy else ratios
         what = f"{figure(row.ours_us)} us{ratios}" if row.ok else f"{row.status.value}, {row.reason}"
         return [*texts, f"{self.done}/{self.total} {row.problem.shape}: {what}"]
 
@@ -220,7 +221,7 @@ class WorkersShown(Shown, Told):
         if self._file:
             self._file.add(result)
         best = result.best
-        ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ""
+        ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ", too noisy for a ratio"
         count = f"{result.trials} trials in {result.seconds:.0f} s"
         text = f"{self.done}/{self.total} {result.problem}: {figure(best.median_us)} us{ratio}, {best.config}; {count}"
         say(self.console, text if result.kept else f"{text}; {not_kept(result)}")

@@ -34,8 +34,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     if least_us:
         speed += f", {least_us / us:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
-    speed += f", {figure(best.ratio_vendor)} x {_vendor(info)} ({_interval(best)})"
-    say(console, f"  {speed}{_error(result)}", style="bold")
+    say(console, f"  {speed}, {beside_vendor(result)}{_error(result)}", style="bold")
     say(console, *_between(result), *_kept(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
@@ -44,6 +43,14 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     say(console, on_host if info.arch.is_host else "to use it:")
     for command in _commands(problem, info, store, console.width):
         say(console, Text(f"  {command}"))
+
+
+def beside_vendor(result: Result) -> str:
+    """The winner's ratio to the vendor's library and its interval, or that the duel was too noisy for one."""
+    best, vendor = result.contenders[0], _vendor(result.device)
+    if best.ratio_vendor is None:
+        return f"too noisy for a ratio to {vendor} (A/A within {result.aa_spread or 0:.0%})"
+    return f"{figure(best.ratio_vendor)} x {vendor} ({_interval(best)})"
 
 
 def _vendor(info: DeviceInfo) -> str:
@@ -91,7 +98,7 @@ def _kept(result: Result) -> list[str]:
 
 
 def _interval(contender: Contender) -> str:
-    return "..".join(map(figure, contender.interval))
+    return "..".join(map(figure, contender.interval or ()))
 
 
 def _columns(result: Result) -> list[Column]:
@@ -177,8 +184,8 @@ def show_replay(console: Console, found: Replayed) -> None:
 
 
 _AS_THEY_ARE = (
-    "problem best kept contenders trials resumed seconds sampler seed sampler_s busy_share idle_s stopped".split()
-)
+    "problem best kept contenders aa_spread trials resumed seconds sampler seed sampler_s busy_share idle_s stopped"
+).split()
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from ..runtime.device.protocol import Device, DeviceInfo
 from ..runtime.store.found import Found
 from ..runtime.store.record import FIRST_USE, Record
 from ..runtime.store.store import Store
-from .measure.decide import median, paired_if_timed
 from .measure.evaluate import FAILURES, MEASURING, Bench
+from .measure.ratios import median, paired_if_timed
 from .search.nearest import around, distance, predictions
 from .search.ranked import recorded
 

@@ -20,7 +20,7 @@ from ..runtime.store.record import Record, Status
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
 from .ending import Watched, check_time, noting_signals, why_nothing
-from .measure.decide import NAIVE, decided, judge
+from .measure.decide import NAIVE, aa_spread, decided, judge
 from .measure.evaluate import FAR_BEHIND, Duel, InProcess, Phases, Tried
 from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan, check_tunable, named, searched
@@ -162,6 +162,7 @@ def tune(
         seed=seed,
         named=configs,
         outdone=outdone,
+        aa_spread=aa_spread(duel),
     )
 
 
@@ -346,13 +347,13 @@ class _Run:
     def _finalists(self, left_s: float) -> tuple[list[Config], int]:
         """Who meets in a duel, and for how many rounds: of what was searched fewer where it would take longer than is
         left, but at least the fastest, and what is tried first in any case."""
-        # Each contender is checked twice, launched once to size its batch, then timed; the naive default and the
-        # vendor's library come on top and are taken for as slow as the best.
+        # Each contender is checked twice, launched once to size its batch, then timed; the naive default, the
+        # vendor's library and a contender once more come on top and are taken for as slow as the best.
         ranked, always = self.worked[: self.plan.keep], [config for config in self.plan.first if config in self.times]
         best_us = self.times[ranked[0]]
         for count in range(len(ranked), 0, -1):
             chosen = list(dict.fromkeys((*ranked[:count], *always)))
-            round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 2 * best_us) / 1e6)
+            round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 3 * best_us) / 1e6)
             rounds = min(DUEL_ROUNDS, 0.6 * left_s / round_s - 4)
             if rounds >= min(3, count) or count == 1:
                 return chosen, max(1, int(rounds))

@@ -14,8 +14,8 @@ from ..runtime.device.protocol import Device, DeviceInfo, Operand
 from ..runtime.product.kernel import Kernel, prepare
 from ..runtime.product.vendor import Handover, Operands, OwnKernel
 from ..runtime.store.found import Found
-from .measure.decide import paired
 from .measure.evaluate import FAILURES, MEASURING, TIE
+from .measure.ratios import paired
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
 """Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: queued

@@ -31,7 +31,7 @@ from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.store.versions import versions_of
 from tilewright.tuner.bench.concatenated import Concatenated
 from tilewright.tuner.bench.rows import finite
-from tilewright.tuner.measure.decide import paired
+from tilewright.tuner.measure.ratios import paired
 
 VARIANTS = {
     Grade.NORMWISE: (

@@ -5,9 +5,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,12 @@ from ...codegen.problem import Problem
 from ..device.protocol import Device, Launch, Operand
 from ..product.arguments import operand_of
 from ..store.record import Measurement
+from .threads import one_thread
 from .verify import place
 
 Name = TypeVar("Name", bound=Hashable)
+P = ParamSpec("P")
+R = TypeVar("R")
 Inputs: TypeAlias = tuple[Operand, Operand, Operand]
 
 GRAPH_BELOW_US = 500.0
@@ -91,6 +95,20 @@ class Timed:
     """Microseconds of one product launched by itself."""
 
 
+def _on_one_thread(
+    method: Callable[Concatenate["Timer", P], R],
+) -> Callable[Concatenate["Timer", P], R]:
+    """A method of `Timer` during which NumPy multiplies on one thread where the device is the processor: kernels run
+    on one core of it."""
+
+    @wraps(method)
+    def limited(timer: "Timer", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with one_thread() if timer.device.info.arch.is_host else nullcontext():
+            return method(timer, *args, **kwargs)
+
+    return limited
+
+
 class Timer:
     """Rotating inputs of one problem on one device; times any number of contenders on them."""
 
@@ -143,6 +161,7 @@ class Timer:
                 break
         self._warm_until = time.perf_counter() + _STAYS_WARM_S
 
+    @_on_one_thread
     def ready(self, launch: Launch) -> Timed:
         """Decide how a contender is batched, and capture the batch where it is fast. Raises LaunchError."""
         self.warm(launch)
@@ -157,6 +176,7 @@ class Timer:
         )
         return Timed(batch, launches, first_us)
 
+    @_on_one_thread
     def sample_us(self, timed: Timed, batches: int = 1) -> float:
         """Microseconds of one product, from so many batches in a row."""
 
@@ -168,6 +188,7 @@ class Timer:
         self._warm_until = time.perf_counter() + _STAYS_WARM_S
         return elapsed
 
+    @_on_one_thread
     def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:
         """Time one contender; it is given up after one product if that took longer than `stop_above_us`.
 
@@ -184,6 +205,7 @@ class Timer:
                 break
         return summarise(samples, self.device.clock_mhz())
 
+    @_on_one_thread
     def rounds(
         self,
         contenders: Mapping[Name, Launch],
@@ -243,6 +265,7 @@ class Timer:
         clock = self.device.clock_mhz()
         return clock is not None and clock < _LOWER * self.device.info.clock_mhz and self.device.held_back()
 
+    @_on_one_thread
     def eager(self, contenders: Mapping[Name, Launch]) -> dict[Name, list[float]]:
         """Microseconds from one call to its end, no graph, what the processor does counted; contenders take turns."""
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
@@ -259,6 +282,7 @@ class Timer:
                 samples[name].append((time.perf_counter() - begin) * 1e6)
         return samples
 
+    @_on_one_thread
     def end_to_end_us(self, launch: Launch) -> float:
         """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
         xp, problem = self.device.xp, self.problem

@@ -104,6 +104,17 @@ class TestTune:
         assert "between" not in text(screen)
 
     @WIDTHS
+    def test_a_duel_that_was_too_noisy_says_so_and_shows_no_ratio(self, width: int) -> None:
+        screen = console(width)
+        none: dict[str, Any] = dict.fromkeys(("ratio_vendor", "interval", "between_ratio", "between_interval"))
+        contenders = tuple(replace(each, **none) for each in result().contenders)
+        show_result(screen, result(contenders=contenders, aa_spread=37.93), None)
+        told = " ".join(text(screen).split())
+        assert "too noisy for a ratio to cuBLAS (A/A within 3793%)" in told
+        assert "1.052" not in told
+        assert max(map(len, text(screen).splitlines())) <= width
+
+    @WIDTHS
     def test_the_table_cuts_no_number(self, width: int) -> None:
         screen = console(width)
         show_result(screen, result(), None)

@@ -1,9 +1,11 @@
 """Timing lists of shapes: rows, failures, means, and what is written of them."""
 
 import json
+import math
 import pickle
 import signal
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tilewright.tuner.bench.report import bench_closing, bench_columns, bench_js
 from tilewright.tuner.bench.rows import BenchResult, BenchRow, KindError, Rival, Setting
 from tilewright.tuner.bench.run import bench
 from tilewright.tuner.bench.stored import read_bench
+from tilewright.tuner.measure import ratios
 from tilewright.tuner.report.benched import benched
 
 FAULTY = "tiled:8,unroll=4"
@@ -113,6 +116,62 @@ class TestMeans:
         assert lines[0] == told.format("1.000") + " eager calls"
         assert "cuBLAS with a kernel in between: 1 of 2 rows, the others are too short" in lines
         assert not any("too short" in line for line in bench_closing(result(row())))  # cuBLASLt has none at all
+
+
+def noisy(shape: str, cublas: float = 2.0) -> BenchRow:
+    """A row of which a kernel is 11% from itself, at one end of the interval."""
+    return replace(row(shape, cublas=cublas), aa_interval=(0.98, 1.11))
+
+
+class TestNoise:
+    """Where a kernel is too far from itself, no ratio is kept."""
+
+    def test_beyond_a_tenth_in_either_direction(self) -> None:
+        for within, kept in (((0.95, 1.099), True), ((0.95, 1.101), False), ((0.9, 1.0), False), (None, True)):
+            found = replace(row(), aa_interval=within)
+            assert found.noisy is not kept
+            assert [rival.ratio is not None for rival in found.rivals] == [kept] * 2
+            assert [rival.us for rival in found.rivals] == [20.0, 5.0]
+
+    def test_means_are_over_the_others_and_it_is_said(self) -> None:
+        found = result(row(cublas=2.0), noisy("200", cublas=50.0), row("300", cublas=8.0, cublaslt=None))
+        assert found.geomean("cublas") == pytest.approx(4.0)
+        lines = bench_closing(found)
+        told = "no ratio is kept; measure with nothing else running, or in longer turns (--turns 0.5)"
+        assert f"too noisy, a kernel over 10% from itself (A/A): 200x200x200; {told}" in lines
+        assert "the geometric mean of cuBLASLt is over the 1 of 2 rows in which it ran" in lines
+        assert not any("cuBLAS is over" in line or "too short" in line for line in lines)
+        columns = {column.heading: list(map(str, column.cells)) for column in bench_columns(found)}
+        assert columns["x cuBLAS"] == ["2.000", "too noisy", "8.000", "4.000"]
+        assert columns["x cuBLASLt"] == ["0.5000", "too noisy", "", "0.5000"]
+
+    def test_files_have_none_either_and_are_read_back(self, tmp_path: Path) -> None:
+        file, found = tmp_path / "b.json", result(row(), noisy("200"))
+        file.write_text(bench_json(found))
+        quiet, loud = json.loads(file.read_text())["rows"]
+        names = [name for name in quiet if name.startswith("ratio_")]
+        assert {loud[name] for name in names} == {None}
+        assert loud["cublas_us"] == quiet["cublas_us"] == 20.0
+        back = read_bench(file)
+        assert [rival.ratio for rival in back.rows[1].rivals] == [None, None]
+        assert back.geomean("cublas") == pytest.approx(2.0)
+        document = json.loads(file.read_text())
+        document["rows"][1] |= {"ratio_cublas": 74.89, "ratio_cublas_interval": [68.32, 91.37]}  # of an older version
+        file.write_text(json.dumps(document))
+        assert read_bench(file) == back
+
+    def test_pages_and_pictures_do_without_any(self, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        found = result(noisy("200"))
+        assert not any(line.startswith("geometric means") for line in bench_closing(found))
+        assert "| too noisy |" in bench_markdown(found)
+        page = benched(found, "b")
+        assert page.charts
+        assert not any("geometric mean" in what for _, what, _ in page.figures if "limit" not in what)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plot(found, tmp_path / "plot.svg")
+        assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
 class TestReports:
@@ -202,10 +261,16 @@ class TestReports:
             check_plot(Path("x.svg"))
 
 
+@pytest.fixture
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing is too noisy, whatever else it does."""
+    monkeypatch.setattr(ratios, "NOISY", math.inf)
+
+
 class TestContest:
     """One row, in this process."""
 
-    def test_ours_and_numpy(self) -> None:
+    def test_ours_and_numpy(self, quiet_machine: None) -> None:
         found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy",), None, 0.01)
         assert (found.status, found.origin, found.rounds) == (Status.OK, "default", 7)
         assert found.ours_us is not None
@@ -214,6 +279,8 @@ class TestContest:
         assert found.floor_us is None
         numpy = found.rival("numpy")
         assert numpy is not None
+        assert numpy.ratio is not None
+        assert numpy.interval is not None
         assert numpy.interval[0] <= numpy.ratio <= numpy.interval[1]
         assert found.aa_interval is not None
         assert numpy.eager_ratio is not None
@@ -227,7 +294,9 @@ class TestContest:
         assert fake.ran.count(13) == 1
         assert found.notes == ()
 
-    def test_as_on_a_gpu_with_rotated_and_fixed_inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_as_on_a_gpu_with_rotated_and_fixed_inputs(
+        self, quiet_machine: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fake_lt.install(monkeypatch)
         device = HostDevice()
         plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9, between=True)
@@ -257,13 +326,26 @@ class TestContest:
         for device, expected in ((HostDevice(), False), (hardly, False), (Held(), True)):
             assert contest.contest(device, Problem(9, 8, 7), ("numpy",), None, 0.01).held_back is expected
 
-    def test_each_runs_for_its_turn(self) -> None:
+    def test_each_runs_for_its_turn(self, quiet_machine: None) -> None:
         begun = time.perf_counter()
         found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy",), None, 0.01, turn_seconds=0.06)
         assert time.perf_counter() - begun > 7 * 3 * 0.06
         assert (found.status, found.rounds) == (Status.OK, 7)
         (numpy,) = found.rivals
+        assert numpy.ratio is not None
+        assert numpy.interval is not None
         assert numpy.interval[0] <= numpy.ratio <= numpy.interval[1]
+
+    def test_a_kernel_that_is_far_from_itself_leaves_no_ratio(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Times stay, and NumPy is timed all the same."""
+        monkeypatch.setattr(ratios, "NOISY", -1.0)
+        found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy",), None, 0.01)
+        assert found.ours_us is not None
+        (numpy,) = found.rivals
+        assert numpy.us > 0
+        assert numpy.eager_us > 0
+        told = (numpy.ratio, numpy.interval, numpy.between_ratio, numpy.between_interval, numpy.eager_ratio)
+        assert told == (None,) * 5
 
     def test_a_rival_that_cannot_run_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fake_lt.install(monkeypatch), "matmul", _refuse)
@@ -333,7 +415,7 @@ class TestRuns:
             assert {rival.key for rival in each.rivals} >= {"cublas"}
             assert each.floor_share is not None
             assert 0 < each.floor_share < 1.02
-            assert all(0.05 < rival.ratio < 20 for rival in each.rivals)
+            assert all(rival.ratio is not None and 0.05 < rival.ratio < 20 for rival in each.rivals)
             assert each.fixed_us is not None
             assert each.eager_us is not None
             assert each.eager_us > each.fixed_us

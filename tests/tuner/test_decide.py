@@ -11,9 +11,10 @@ from tilewright.runtime.check.timing import TimingPlan, summarise
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Status
-from tilewright.tuner.measure import evaluate
-from tilewright.tuner.measure.decide import NAIVE, decided, interval, judge
+from tilewright.tuner.measure import evaluate, ratios
+from tilewright.tuner.measure.decide import NAIVE, aa_spread, decided, judge
 from tilewright.tuner.measure.evaluate import Duel, Side
+from tilewright.tuner.measure.ratios import interval
 from variants import variant
 
 INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
@@ -58,6 +59,22 @@ def test_what_is_stored_stays_where_it_is_tied_with_the_fastest() -> None:
     assert judge(duel(third=[10.0] * 7, second=[10.0] * 7, vendor=[9.0] * 7), (THIRD,), [THIRD])[0].config == SECOND
     assert judge(tied, stored=[THIRD, SECOND])[0].config == THIRD  # the user's own before what ships
     assert [each.stored for each in judge(tied, stored=[THIRD])] == [True, False, False]
+
+
+@pytest.mark.parametrize(("again", "kept"), [(10.9, True), (11.2, False), (9.2, True), (9.0, False), (None, True)])
+def test_a_contender_that_is_far_from_itself_leaves_no_ratio(again: float | None, kept: bool) -> None:
+    """The winner and its times are kept all the same."""
+    sides = with_between(duel(second=[10.0] * 7, third=[12.0] * 7, vendor=[15.0] * 7), *[(1.0,) * 7] * 3)
+    sides = tuple(replace(side, again_us=(again,) * 7) if again and side.config == SECOND else side for side in sides)
+    assert aa_spread(sides) == (None if again is None else pytest.approx(max(again / 10, 10 / again) - 1))
+    found = judge(sides)
+    assert [contender.config for contender in found] == [SECOND, THIRD, VENDOR]
+    for each in found:
+        told = (each.ratio_vendor, each.interval, each.between_ratio, each.between_interval)
+        assert [ratio is not None for ratio in told] == [kept] * 4
+    record = decided(Problem(64, 64, 64), INFO, found, ())
+    assert (record.median_us, record.vendor_us) == (10.0, 15.0)
+    assert (record.ratio_vendor, record.ratio_interval) == ((1.5, (1.5, 1.5)) if kept else (None, None))
 
 
 def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
@@ -112,13 +129,21 @@ def test_the_record_keeps_what_was_measured() -> None:
 
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratios, "NOISY", math.inf)
     monkeypatch.setattr(evaluate, "FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
     configs = NAIVE, variant("tiled")
     found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
     assert tuple(side.config for side in found) == (*configs, VENDOR)
     *ours, vendor = (len(side.measurement.samples_us) for side in found)
     assert (sorted(ours), vendor) == ([3, 5], 5)
-    assert all(each.interval[0] <= each.ratio_vendor <= each.interval[1] for each in judge(found))
+    for each in judge(found):
+        assert each.ratio_vendor is not None
+        assert each.interval is not None
+        assert each.interval[0] <= each.ratio_vendor <= each.interval[1]
+    assert sorted(len(side.again_us) for side in found) == [0, 0, 5]  # the fastest, a second time
+    (twice,) = (side for side in found if side.again_us)
+    assert len(twice.measurement.samples_us) == 5
+    assert twice.again_us != twice.measurement.samples_us
     assert [side.between_us for side in found] == [(), (), ()]  # says nothing on the processor
 
 
@@ -127,6 +152,7 @@ def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.
     plan = replace(TimingPlan.of(device), between=True)
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
     monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    monkeypatch.setattr(ratios, "NOISY", math.inf)
     found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
     assert [len(side.measurement.samples_us) for side in found] == [3, 3, 3]
     assert [len(side.between_us) for side in found[:2]] == [7, 7]

@@ -25,6 +25,7 @@ from tilewright.runtime.device.elf import code_digest
 from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
 from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Tried
 from tilewright.tuner.plan import Plan
 from tilewright.tuner.recording.files import read_cache_file, t4_path
@@ -363,6 +364,17 @@ class TestWhatIsStored:
         result = tune(PROBLEM, **self.GIVEN, spaces=spaces, replace=replaced)
         assert (result.outdone, result.kept) == (outdone, not outdone)
         assert [each.config.family for each in Store().both()[0]] == ["simt" if outdone else "tiled"]
+
+
+def test_a_duel_that_was_too_noisy_keeps_the_record_without_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratios, "NOISY", -1.0)
+    result = tune(PROBLEM, device="host", trials=1, seconds=40, isolation=False)
+    (record,) = Store().both()[0]
+    assert record == result.best
+    assert record.median_us > 0
+    assert (record.ratio_vendor, record.ratio_interval) == (None, None)
+    assert result.aa_spread is not None
+    assert result.aa_spread >= 0
 
 
 def test_budgets_are_hard() -> None:

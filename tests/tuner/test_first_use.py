@@ -23,6 +23,7 @@ from tilewright.runtime.store.record import FIRST_USE
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
 from tilewright.tuner.first_use import MOST, likely, measured
+from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
 from tilewright.tuner.search.nearest import around, distance, predictions
 
@@ -134,7 +135,8 @@ def test_on_a_gpu_the_winner_is_timed_beside_the_vendors_library(theirs: list[fl
     assert first_use._decided(Beside(theirs), [make(10.0)]) == make(10.0)  # type: ignore[arg-type]
 
 
-def test_a_library_that_is_far_behind_is_not_timed_again() -> None:
+def test_a_library_that_is_far_behind_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratios, "NOISY", math.inf)
     bench = Bench(HostDevice(), Problem(40, 24, 56))
     assert len(bench.beside_vendor((FAST,), 3, 1e-9)[0]) == 3  # it was not timed before
     bench.warm()
@@ -142,6 +144,10 @@ def test_a_library_that_is_far_behind_is_not_timed_again() -> None:
         theirs, ours = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
         assert len(theirs) == rounds
         assert [len(ours[config]) for config in (FAST, SLOW)] == [3, 3]
+    monkeypatch.setattr(ratios, "NOISY", -1.0)  # each is too far from itself
+    for fastest_us in (1e-9, 1e9):
+        theirs, ours = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
+        assert (theirs, set(ours)) == ([], {FAST, SLOW})
 
 
 def test_on_a_gpu_those_that_are_nearly_as_fast_meet_once_more() -> None:

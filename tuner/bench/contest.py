@@ -18,8 +18,8 @@ from ...runtime.product.gemm import load_on
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
-from ..measure.decide import median, paired, paired_if_timed
 from ..measure.evaluate import FAILURES, one_line, status_of
+from ..measure.ratios import median, paired, paired_if_timed
 from ..search.nearest import nearest
 from ..vendor import faster
 from .errors import broken_promise, error_kinds

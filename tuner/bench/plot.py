@@ -109,7 +109,8 @@ def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list
     low, high = axes.get_ylim()
     _ticks(axes, _FINE if high < 6 * low else _COARSE)
     axes.set_ylabel("speed of ours over theirs")
-    axes.legend(ncols=2, **_ABOVE)
+    if series:
+        axes.legend(ncols=2, **_ABOVE)
     _tidy(axes)
 
 

@@ -14,6 +14,7 @@ from ...codegen.problem import Grade
 from ...runtime.check.roofline import LAUNCH_US, Rates, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_output
+from ..measure.ratios import NOISY
 from .contest import ROUNDS
 from .errors import BLOCK
 from .kinds import error_kinds_json, kinds_lines, kinds_table
@@ -42,7 +43,10 @@ METHOD_LIMBS = (
     "long along k, and in their time are the kernels that find the largest magnitudes, split the operands and take the "
     "scales off; `tf32` is cuBLAS with TF32, which is coarser than any grade"
 )
-METHOD_HOST = METHOD + "; on the processor, one set of inputs: these times say nothing about a GPU"
+METHOD_HOST = (
+    f"{METHOD}; on the processor, one set of inputs, and NumPy on one thread as kernels run on one core: these times "
+    "say nothing about a GPU"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ def bench_columns(result: BenchResult) -> list[Column]:
     def ratios(key: str) -> list[Column]:
         back_to_back, between, eager = (figure(result.geomean(key, name)) for name in RATIOS)
         return [
-            column(f"x {TITLES[key]}", lambda row: _ratio(row.rival(key)), aside(key), back_to_back),
+            column(f"x {TITLES[key]}", lambda row: _ratio_or_noise(row, key), aside(key), back_to_back),
             column("interval", lambda row: _interval(row.rival(key)), 4),
             column("between", lambda row: _ratio(row.rival(key), "between_"), 6 if graded else 1, between),
             column("interval", lambda row: _interval(row.rival(key), "between_"), 9),
@@ -225,6 +229,10 @@ def _ratio(rival: Rival | None, kind: str = "") -> str | Text:
     return Text(figure(getattr(rival, f"{kind}ratio")), "green" if within[0] > 1 else "red" if within[1] < 1 else "")
 
 
+def _ratio_or_noise(row: BenchRow, key: str) -> str | Text:
+    return Text("too noisy", "yellow") if row.noisy and row.rival(key) else _ratio(row.rival(key))
+
+
 def _interval(rival: Rival | None, kind: str = "") -> str:
     return "..".join(map(figure, getattr(rival, f"{kind}interval", None) or ()))
 
@@ -233,8 +241,8 @@ def bench_closing(result: BenchResult) -> list[str]:
     """The geometric means of all ratios, and what the table leaves open, a line each."""
     lines = []
     for key in result.setting.rivals:
-        means = (f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name)))
-        lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if result.compared(key) else []
+        means = [f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name))]
+        lines += [f"geometric means, {TITLES[key]}: {', '.join(means)}"] if means else []
     if result.hands_over:
         figures = f"{_mean_used(result)} x cuBLAS in the mean, {figure(min(result.used_ratios))} at least"
         lines.append(
@@ -250,9 +258,15 @@ def bench_closing(result: BenchResult) -> list[str]:
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
+    if noisy := [name for name, row in named if row.noisy]:
+        longer = "" if result.turn_seconds else ", or in longer turns (--turns 0.5)"
+        remedy = f"no ratio is kept; measure with nothing else running{longer}"
+        lines.append(f"too noisy, a kernel over {NOISY:.0%} from itself (A/A): {', '.join(noisy)}; {remedy}")
+    quiet = [row for row in done if not row.noisy]
     for key in result.setting.rivals:
-        if (count := len(result.compared(key))) < len(done):
-            lines.append(f"the geometric mean of {TITLES[key]} is over the {count} of {len(done)} rows in which it ran")
+        if (count := sum(row.rival(key) is not None for row in quiet)) < len(quiet):
+            rows = f"{count} of {len(quiet)} rows"
+            lines.append(f"the geometric mean of {TITLES[key]} is over the {rows} in which it ran")
         between = sum(rival.between_ratio is not None for rival in result.compared(key))
         if 0 < between < count:
             lines.append(f"{TITLES[key]} with a kernel in between: {between} of {count} rows, the others are too short")

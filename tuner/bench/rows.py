@@ -2,11 +2,12 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
+from ..measure.ratios import noisy, spread
 
 RATIOS = {
     "ratio": "back to back",
@@ -40,9 +41,10 @@ class Rival:
     """One of TITLES, or the text of another variant of ours."""
     us: float
     """Median, inputs rotated."""
-    ratio: float
-    """Median over the rounds of its time over ours: above 1 is ours faster."""
-    interval: tuple[float, float]
+    ratio: float | None
+    """Median over the rounds of its time over ours: above 1 is ours faster. None where the times were too noisy, as for
+    all ratios."""
+    interval: tuple[float, float] | None
     """Confidence interval of that ratio, 95% or what the rounds allow."""
     error_over_bound: float | None
     """Largest error over its bound, on the data that ours was checked on; None where it is not finite."""
@@ -57,6 +59,11 @@ class Rival:
     between_interval: tuple[float, float] | None = None
     eager_ratio: float | None = None
     """Median over the calls of the eager times: theirs over ours."""
+
+    def without_ratios(self) -> "Rival":
+        """Its times alone."""
+        none = replace(self, ratio=None, interval=None, eager_ratio=None)
+        return replace(none, between_ratio=None, between_interval=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,15 @@ class BenchRow:
     """Whether `matmul` takes the vendor's library in its place: a record, or what was measured for other shapes, says
     that it is faster."""
 
+    def __post_init__(self) -> None:
+        if self.noisy:
+            object.__setattr__(self, "rivals", tuple(rival.without_ratios() for rival in self.rivals))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether ours was so far from itself that ratios say nothing: then there are none."""
+        return noisy(self.aa_spread)
+
     @property
     def ok(self) -> bool:
         """Checked and timed."""
@@ -145,7 +161,7 @@ class BenchRow:
     @property
     def aa_spread(self) -> float | None:
         """The end of `aa_interval` that is farther from 1, as a share: 0.01 is 1% from itself."""
-        return max(max(end, 1 / end) for end in self.aa_interval) - 1 if self.aa_interval else None
+        return spread(self.aa_interval) if self.aa_interval else None
 
     @property
     def floor_share(self) -> float | None:

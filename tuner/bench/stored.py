@@ -11,6 +11,7 @@ from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.files import read_named
 from ...runtime.store.record import Status
+from ..measure.ratios import noisy
 from .kinds import error_kinds_of
 from .report import SUFFIX
 from .rows import TITLES, BenchResult, BenchRow, Rival, Setting
@@ -68,14 +69,15 @@ def _row(row: dict[str, Any]) -> BenchRow:
     given: dict[str, Any] = {name: _number(row, name) for name in _OF_ROW}
     given |= {name: str(row[name] or "") for name in _WORDS}
     spread = _number(row, "aa_spread")
-    rivals = (_rival(row, key) for key in TITLES if row.get(f"{key}_us") is not None)
+    aa_interval = None if spread is None else (1 / (1 + spread), 1 + spread)
+    rivals = (_rival(row, key, noisy(spread)) for key in TITLES if row.get(f"{key}_us") is not None)
     shape, accuracy = f"{row['m']}x{row['n']}x{row['k']}", row.get("accuracy", "ieee")
     problem = Problem.parse(shape, row["dtype"], row["trans"], accuracy)
     return BenchRow(
         problem=problem,
         status=Status(row["status"]),
         notes=tuple(map(str, row["notes"])),
-        aa_interval=None if spread is None else (1 / (1 + spread), 1 + spread),
+        aa_interval=aa_interval,
         rounds=int(row["rounds"]),
         held_back=row["held_back"] is True,
         taken_from=str(row.get("from") or ""),
@@ -86,13 +88,13 @@ def _row(row: dict[str, Any]) -> BenchRow:
     )
 
 
-def _rival(row: dict[str, Any], key: str) -> Rival:
+def _rival(row: dict[str, Any], key: str, noisy: bool) -> Rival:
     ratios = {name: _number(row, f"ratio_{key}{end}") for name, end in SUFFIX.items()}
     found = Rival(
         key=key,
         us=_number(row, f"{key}_us") or 0.0,
-        ratio=ratios["ratio"] or 0.0,
-        interval=_interval(row, f"ratio_{key}_interval") or (0.0, 0.0),
+        ratio=ratios["ratio"],
+        interval=_interval(row, f"ratio_{key}_interval"),
         error_over_bound=_number(row, f"{key}_error_over_bound"),
         eager_us=_number(row, f"{key}_eager_us") or 0.0,
         fixed_us=_number(row, f"{key}_fixed_us"),
@@ -101,7 +103,7 @@ def _rival(row: dict[str, Any], key: str) -> Rival:
         between_interval=_interval(row, f"ratio_{key}_between_interval"),
         eager_ratio=ratios["eager_ratio"],
     )
-    check(found.us > 0 and found.ratio > 0, f"{key}_us and ratio_{key} must be positive")
+    check(found.us > 0 and (noisy or bool(found.ratio)), f"{key}_us and ratio_{key} must be positive")
     return found
 
 

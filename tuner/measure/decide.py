@@ -1,7 +1,5 @@
 """Who wins: contenders timed side by side, paired round by round."""
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +11,7 @@ from ...codegen.render import render
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from .evaluate import Duel, tied
+from .ratios import median, noisy, paired, paired_if_timed, spread
 
 NAIVE = next(iter(families().values()))()
 """What every result is compared with: the defaults of the simplest family."""
@@ -28,9 +27,10 @@ class Contender:
     """Its times in the duel."""
     accuracy: Accuracy
     """Its error on the duel's inputs."""
-    ratio_vendor: float
-    """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor."""
-    interval: tuple[float, float]
+    ratio_vendor: float | None
+    """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor. None where the
+    times were too noisy, as for all ratios."""
+    interval: tuple[float, float] | None
     """Confidence interval of that ratio, 95% or what the rounds allow."""
     between_us: float | None = None
     """Median of what it adds to a kernel of another library that comes between two products, where that was timed."""
@@ -45,14 +45,16 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[C
     """The contenders of a duel: the winner, then the others, fastest first.
 
     Of those tied with the fastest the first of `stored` stays, else the canonical first wins; `only_compared` names
-    contenders that cannot win, beside the vendor's library.
+    contenders that cannot win, beside the vendor's library. A duel that was too noisy has no ratios.
     """
+    comparable = not noisy(aa_spread(duel))
     vendor = next(side for side in duel if side.config is None)
     contenders = []
     for side in duel:
         samples = side.measurement.samples_us
-        ratio, within = paired(vendor.measurement.samples_us[: len(samples)], samples)
-        beside = median(side.between_us), *paired_if_timed(vendor.between_us, side.between_us)
+        theirs, theirs_between = vendor.measurement.samples_us[: len(samples)], vendor.between_us
+        ratio, within = paired(theirs, samples) if comparable else (None, None)
+        beside = median(side.between_us), *paired_if_timed(theirs_between if comparable else (), side.between_us)
         contender = Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside)
         contenders.append(replace(contender, stored=side.config in stored))
     contenders.sort(key=lambda contender: contender.measurement.median_us)
@@ -70,37 +72,10 @@ def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[C
     return (first, *(contender for contender in contenders if contender is not first))
 
 
-def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Median of their times over ours, round by round, and its confidence interval: above 1 is faster than they."""
-    ratios = [their_us / our_us for their_us, our_us in zip(theirs, ours, strict=True)]
-    return statistics.median(ratios), interval(ratios)
-
-
-def paired_if_timed(
-    theirs: Sequence[float], ours: Sequence[float]
-) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-    """`paired`, or nothing where one of them has no times."""
-    return paired(theirs, ours) if theirs and ours else (None, None)
-
-
-def median(samples: Sequence[float]) -> float | None:
-    """The median, None without samples."""
-    return statistics.median(samples) if samples else None
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Confidence interval of the median, free of assumptions: the widest pair of order statistics that still covers
-    at most 5% outside, or all of them where there are too few."""
-    ordered = sorted(ratios)
-    count = len(ordered)
-    cut, outside = 0, 0.0
-    while cut < (count - 1) // 2:
-        outside += 2 * math.comb(count, cut) / 2**count
-        if outside > 0.05:
-            break
-        cut += 1
-    cut = max(0, cut - 1)
-    return ordered[cut], ordered[-1 - cut]
+def aa_spread(duel: Duel) -> float | None:
+    """How far a contender was from itself in the same rounds, as a share; None where that was not timed."""
+    twice = next((side for side in duel if side.again_us), None)
+    return None if twice is None else spread(paired(twice.again_us, twice.measurement.samples_us)[1])
 
 
 def decided(

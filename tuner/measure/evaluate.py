@@ -21,12 +21,15 @@ from ...runtime.device.protocol import Device, DeviceInfo, Launch
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
+from .ratios import noisy, paired, spread
 
 MEASURING = threading.Lock()
 """Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
+_AGAIN = "again"
+"""A contender that is timed a second time in the same rounds."""
 FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves; one product
 where it takes so long."""
@@ -67,6 +70,9 @@ class Side:
     between_us: tuple[float, ...] = ()
     """What it adds, one time a round, to a kernel of another library that comes between two products; nothing for one
     far behind, and where that was not timed."""
+    again_us: tuple[float, ...] = ()
+    """Its times as a further contender of the same rounds, of the one that was the fastest at first: what the duel
+    itself is worth."""
 
 
 Duel: TypeAlias = tuple[Side, ...]
@@ -147,12 +153,13 @@ class Bench:
         self, configs: Sequence[Config], rounds: int, fastest_us: float
     ) -> tuple[list[float], dict[Config, list[float]]]:
         """Microseconds of the vendor's library and of configs that were tried, round by round; none of the library
-        where it is wrong or cannot be had, and what `warm` found where that is far behind the fastest. Raises one of
-        FAILURES."""
+        where it is wrong or cannot be had or the times are too noisy, and what `warm` found where that is far behind
+        the fastest. Raises one of FAILURES."""
         with self.device.entered():
-            contenders: dict[Config | None, Launch] = {
+            contenders: dict[Config | str | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
+            contenders[_AGAIN] = contenders[configs[0]]
             rough = [us for us in (self._vendor_us,) if us is not None and us > FAR_BEHIND * fastest_us]
             if not rough:
                 with suppress(DeviceError, LaunchError):
@@ -160,7 +167,9 @@ class Bench:
                     if not self._verifier.check(vendor).reason:
                         contenders[None] = vendor
             samples, _ = self._timer.rounds(contenders, rounds)
-            return rough or samples.pop(None, []), {config: samples[config] for config in configs}
+            _, aa = paired(samples[_AGAIN], samples[configs[0]])
+            theirs = [] if noisy(spread(aa)) else rough or samples.pop(None, [])
+            return theirs, {config: samples[config] for config in configs}
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
@@ -168,8 +177,8 @@ class Bench:
         So many rounds, and where they take less than `seconds` more of them. Each is checked again first, and a config
         that is wrong is left out. Configs far behind the fastest have a few rounds of their own afterwards: they would
         take most of the time, and while they leave the device half idle it gathers clocks for whoever comes next. The
-        others have further rounds with another library's kernel between two products. Raises LaunchError, and
-        ConfigError where every config is wrong.
+        others have further rounds with another library's kernel between two products. The one that is the fastest at
+        first is two contenders. Raises LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
@@ -188,7 +197,12 @@ class Bench:
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
             behind = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
             near = {config: launch for config, launch in contenders.items() if config not in behind}
-            samples, clock_mhz = timer.rounds(near, rounds, seconds=seconds)
+            fastest = min(alone_us, key=lambda config: alone_us[config])
+            lined_up: dict[Config | str | None, Launch] = dict(near.items())
+            lined_up[_AGAIN] = contenders[fastest]
+            found, clock_mhz = timer.rounds(lined_up, rounds, seconds=seconds)
+            again = found.pop(_AGAIN)
+            samples = {config: found[config] for config in near}
             if behind:
                 few = min(rounds, _FEW_ROUNDS)
                 short: dict[Config | None, Launch] = {c: contenders[c] for c in behind if alone_us[c] < _LONG_US}
@@ -206,6 +220,7 @@ class Bench:
                     summarise(samples[config], clock_mhz, whole.get(config)),
                     verdicts[config].accuracy,
                     tuple(between.get(config, ())),
+                    tuple(again) if config == fastest else (),
                 )
                 for config in contenders
             )

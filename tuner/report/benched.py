@@ -45,7 +45,7 @@ def benched(result: BenchResult, name: str) -> Benched:
     heads = tuple(Head(c.heading, _HINTS.get(c.heading, ""), c.left) for c in columns)
     figures = []
     for key in result.setting.rivals:
-        ratios = [rival.ratio for rival in result.compared(key)]
+        ratios = [rival.ratio for rival in result.compared(key) if rival.ratio]
         across = f"from {figure(min(ratios))} to {figure(max(ratios))}" if ratios else ""
         more = [
             f"{figure(mean)} {words}" for kind, words in [*RATIOS.items()][1:] if (mean := result.geomean(key, kind))
@@ -88,7 +88,8 @@ def _ratios(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
     marks = []
     for place, key in enumerate(result.setting.rivals):
         found = [(y, rival) for y, row in enumerate(rows) if (rival := row.rival(key))]
-        marks += [(place, key, "", [(y, r.ratio, r.interval) for y, r in found])] if found else []
+        ratios = [(y, r.ratio, r.interval) for y, r in found if r.ratio and r.interval]
+        marks += [(place, key, "", ratios)] if ratios else []
         beside = [(y, r.between_ratio, r.between_interval) for y, r in found if r.between_ratio and r.between_interval]
         marks += [(place, key, ", a kernel between", beside)] if beside else []
     ends = [end for *_, found in marks for _, _, within in found for end in within]
@@ -118,7 +119,8 @@ def _ratios(result: BenchResult, rows: Sequence[BenchRow], name: str) -> Chart:
         axes.axvline(1.0, color=INK, linewidth=1.2, zorder=2)
         _labelled(axes, rows)
         axes.set_xlabel("their time over ours" if narrow else "their time over ours: above 1 is ours faster")
-        legend(axes, 1 if narrow else 4)
+        if marks:
+            legend(axes, 1 if narrow else 4)
 
     return chart(
         f"{name}-ratio",

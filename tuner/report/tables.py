@@ -176,7 +176,7 @@ def contenders_table(tuning: Tuning, vendor: str) -> Table:
     rows = []
     for each in tuning.contenders:
         us = each.measurement.median_us
-        ratio = (figure(each.ratio_vendor), "..".join(map(figure, each.interval))) if each.config else ("1", "")
+        ratio = (figure(each.ratio_vendor), "..".join(map(figure, each.interval or ()))) if each.config else ("1", "")
         speed = (figure(us), figure(tuning.problem.flops / us / 1e3))
         error = (figure(each.between_us), f"{each.accuracy.worst:.2g}")
         rows.append((*speed, str(each.config or vendor), f"{each.measurement.spread_us / us:.1%}", *ratio, *error))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
-from threadpoolctl import ThreadpoolController
 
 from ...codegen.errors import ConfigError, check, check_type
+from ...runtime.check.threads import one_thread
 from .gaussian import GaussianSampler
 from .sampler import ExhaustiveSampler, RandomSampler, distributions
 from .space import Mask, Point, Space
@@ -45,7 +45,6 @@ class Search:
         self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
         self._queue: deque[Point] = deque()
         self._running: dict[Point, int] = {}
-        self._blas = ThreadpoolController()
 
     def seed(self, points: Iterable[Point]) -> None:
         """First guesses, handed out before anything else; known and invalid ones are passed over."""
@@ -60,7 +59,7 @@ class Search:
         if not self._unseen.any():
             return None
         try:
-            with self._blas.limit(limits=1):  # a model's matrices are small, and others use the other cores
+            with one_thread():  # a model's matrices are small, and others use the other cores
                 trial = self._study.ask(self._distributions)
         except ImportError as error:
             sampler = type(self._study.sampler).__name__
