@@ -18,6 +18,7 @@ from .bench import bench_command
 from .devices import devices_command
 from .emit import emit_command
 from .explain import explain_command
+from .forget import forget_command
 from .report import report_command
 from .show import show_command
 from .tables import plain
@@ -48,8 +49,8 @@ def commands() -> None:
 
 
 _COMMANDS = (
-    tune_command, emit_command, show_command, explain_command, devices_command, bench_command, report_command,
-    worker_command,
+    tune_command, emit_command, show_command, forget_command, explain_command, devices_command, bench_command,
+    report_command, worker_command,
 )  # fmt: skip
 for _command in _COMMANDS:
     commands.add_command(_command)

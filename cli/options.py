@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from ..codegen import arch
 from ..codegen.errors import ConfigError, check_path
 from ..codegen.families import parse
-from ..codegen.problem import Grade, Problem
+from ..codegen.problem import DType, Grade, Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import check_output
@@ -86,6 +87,53 @@ arches = click.option("--arch", "arches", multiple=True, help=f"For these: {ARCH
 keys = click.option("--device-key", "keys", multiple=True, help="For these devices, as `tilewright show` has them.")
 effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search. {_BUDGETS}.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+
+_SELECTION = (
+    click.option("--dtype", help="Only float or double."),
+    click.option("--trans", type=TRANS, help="Only with these transposes of A and B."),
+    click.option("--accuracy", type=GRADE, help="Only for products that have to be this accurate."),
+    click.option("--device-key", help="Only this device, such as nvidia-h200."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which products and devices a command is about, by what its options say; None is all."""
+
+    shapes: Sequence[str] | None
+    dtype: str | None
+    trans: str | None
+    accuracy: str | None
+    device_key: str | None
+
+    def __post_init__(self) -> None:
+        """Raises ShapeError or ArgumentTypeError for what is none."""
+        if self.shapes is not None:
+            object.__setattr__(self, "shapes", tuple(Problem.parse(shape).shape for shape in self.shapes))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", DType.parse(self.dtype).value)
+
+    def takes(self, device_key: str, problem: Problem) -> bool:
+        """Whether a product on a device is among them."""
+        pairs = (
+            (self.dtype, problem.dtype.value), (self.trans, problem.trans), (self.accuracy, problem.accuracy),
+            (self.device_key, device_key),
+        )  # fmt: skip
+        return (self.shapes is None or problem.shape in self.shapes) and all(one in (None, its) for one, its in pairs)
+
+    @property
+    def words(self) -> str:
+        """The selection as the end of a sentence, ` for 64x64x64 float on nvidia-h200`; empty where it is all."""
+        words = [word for word in (", ".join(self.shapes or ()), self.dtype, self.trans, self.accuracy) if word]
+        return (f" for {' '.join(words)}" if words else "") + (f" on {self.device_key}" if self.device_key else "")
+
+
+def selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a Selection, but for its shapes."""
+    for option in reversed(_SELECTION):
+        command = option(command)
+    return command
+
 
 _SIZE = "A size, or 256:4096:256 for all from 256 to 4096 in steps of 256; with {}."
 _ASKED = (

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.errors import ConfigError
-from ..codegen.problem import DType, Grade, Problem
+from ..codegen.problem import Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure
 from . import options
-from .tables import csv_cell, new_console, plain, say, shortened, table
+from .tables import counted, csv_cell, new_console, plain, say, shortened, table
 
 _LEAST_VARIANT = 20
 CUT = "...: a variant with more settings; --json and --csv have them all"
@@ -27,10 +27,8 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 
 @click.command("show")
 @click.option("--shape", help="Only this one: MxNxK, or one number for a cube.")
-@click.option("--dtype", help="Only float or double.")
-@click.option("--trans", type=options.TRANS, help="Only with these transposes of A and B.")
-@click.option("--accuracy", type=options.GRADE, help="Only for products that have to be this accurate.")
-@click.option("--device-key", help="Only this device, such as nvidia-h200.")
+@options.selection
+@click.option("--shipped", "with_shipped", is_flag=True, help="List the records that ship with tilewright too.")
 @click.option("--best", is_flag=True, help="One line a product: its fastest record, whatever device that is of.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, every field.")
 @click.option("--csv", "as_csv", is_flag=True, help="As comma-separated values.")
@@ -42,33 +40,29 @@ def show_command(
     trans: str | None,
     accuracy: str | None,
     device_key: str | None,
+    with_shipped: bool,
     best: bool,
     as_json: bool,
     as_csv: bool,
     store: Path | None,
 ) -> None:
-    """Show what is stored: your own records, then those that ship with tilewright.
+    """Show what is stored: your own records, and how many ship with tilewright.
 
     \b
+    tilewright show --shipped                         those that ship as well
     tilewright show --best                            the fastest of each product
     tilewright show --best --device-key nvidia-h200   the same on one device
+
+    --best, --json and --csv are about all of them.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
-    shapes = {Problem.parse(shape).shape} if shape is not None else None
-    dtypes = {DType.parse(dtype)} if dtype is not None else set(DType)
+    chosen = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
     layers = Store(store).layers()
     known = {record.device for layer in layers for record in layer}
     if device_key is not None and device_key not in known:
         raise ConfigError(f"--device-key must be one of {', '.join(sorted(known))}, got {device_key!r}")
-
-    def wanted(record: Record) -> bool:
-        problem = record.problem
-        here = device_key in (None, record.device)
-        alike = problem.dtype in dtypes and trans in (None, problem.trans) and accuracy in (None, problem.accuracy)
-        return here and alike and (shapes is None or problem.shape in shapes)
-
-    own, shipped = (tuple(filter(wanted, layer)) for layer in layers)
+    own, shipped = (tuple(each for each in layer if chosen.takes(each.device, each.problem)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)
     if as_json:
         click.echo(json.dumps([encode(record) for record in records], indent=1))
@@ -77,14 +71,12 @@ def show_command(
     elif best and records:
         show_records(new_console(), records, "the fastest of each product", devices=True)
     elif records:
-        show_layers(new_console(), own, shipped)
+        show_layers(new_console(), own, shipped, with_shipped)
     else:
         asked = {"--shape": shape or "1024x768x512", "--dtype": dtype, "--trans": trans, "--accuracy": accuracy}
         words = (word for name, value in {**asked, "--store": store}.items() if value for word in (name, str(value)))
         command = shlex.join(("tilewright", "tune", *words))
-        what = "".join(f" {word}" for word in (shape, dtype, trans, accuracy) if word)
-        where = f" on {device_key}" if device_key else ""
-        click.echo(f"nothing is stored for{what}{where} yet; {command} makes a start")
+        click.echo(f"nothing is stored{chosen.words} yet; {command} makes a start")
 
 
 def fastest(records: Iterable[Record]) -> list[Record]:
@@ -100,17 +92,22 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
     return problem.m, problem.n, problem.k
 
 
-def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Record]) -> None:
-    """Print a line a record, under a heading for each device and accuracy."""
-    cut = False
-    for layer, whose in ((own, "your own"), (shipped, "shipped with tilewright")):
+def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Record], with_shipped: bool) -> None:
+    """Print a line a record, under a heading for each device and accuracy; of what ships only how many there are,
+    unless it is to be listed."""
+    cut, first = False, True
+    for layer, whose in ((own, "your own"), (shipped if with_shipped else (), "shipped with tilewright")):
         for device, group in itertools.groupby(layer, lambda record: record.device):
             for more, records in by_accuracy(list(group)):
                 lines = record_lines(console.width, records)
-                say(console, Text(f"{plain(device)}, {whose}{more}", "bold"), *lines)
-                cut = cut or _cut(lines)
+                say(console, *([] if first else [""]), Text(f"{plain(device)}, {whose}{more}", "bold"), *lines)
+                cut, first = cut or _cut(lines), False
     if cut:
         say(console, CUT)
+    if not own:
+        say(console, "nothing of your own is stored yet")
+    if shipped and not with_shipped:
+        say(console, f"shipped with tilewright: {counted(len(shipped), 'record')}; show --shipped lists them")
 
 
 def by_accuracy(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:

@@ -37,6 +37,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 record`, `2 records`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def csv_cell(text: str) -> str:
     """A text that no terminal obeys and no spreadsheet takes for a formula."""
     return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)

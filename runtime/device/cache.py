@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -283,6 +283,26 @@ def _prune(root: Path, bound_bytes: int) -> None:
             return
         _discard(path)
         total -= size
+
+
+def remove_kernels(names: Collection[str] | None = None) -> int:
+    """Remove the compiled kernels of these names from the cache, whatever compiled them, or all; how many they were.
+    Raises ConfigError for a cache that cannot be named."""
+    removed = 0
+    for path in _inside(settings.cache_folder()):
+        if not path.name.startswith(".") and (names is None or _kernel_of(path) in names):
+            with contextlib.suppress(OSError):
+                _discard(path)
+                removed += 1
+    return removed
+
+
+def _kernel_of(entry: Path) -> str:
+    """The name of the kernel that an entry holds, which its text begins with; empty where it cannot be read."""
+    with contextlib.suppress(OSError, NotPlainError):
+        head, _, _ = read_plain(entry / "kernel.cu", _MAX_IMAGE_BYTES, os.geteuid()).partition(b"\n")
+        return head.removeprefix(b"// ").decode(errors="replace")
+    return ""
 
 
 def _inside(root: Path) -> Iterator[Path]:

@@ -173,6 +173,22 @@ class Store:
                 raise
         return True
 
+    def forget(self, device_key: str, problem: Problem) -> bool:
+        """Remove the user's own record of a device and problem; False where there is none. What ships stays.
+
+        Raises StoreError in one line where it cannot be removed.
+        """
+        path = self._path(device_key, problem)
+        if not os.path.lexists(path):
+            return False  # nothing is made on disk
+        with self._locked(path), _one_line("remove", path):
+            _sweep(path)
+            try:
+                path.unlink()
+            except FileNotFoundError:  # another process was quicker
+                return False
+        return True
+
     def _path(self, device_key: str, problem: Problem) -> Path:
         return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 

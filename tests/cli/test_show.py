@@ -36,10 +36,11 @@ def kept(own_folders: Path) -> Store:
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    ran = run("show")
+    ran = run("show", "--shipped")
     assert ran.status == 0
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= width
+    assert all(lines[place - 1] == "" for place, line in enumerate(lines) if place and ", shipped with" in line)
     shipping = [f"nvidia-h200, shipped with tilewright{more}" for more in ("", ", elementwise", ", normwise")]
     headings = [f"{MINE}, your own", "nvidia-h200, your own", *shipping]
     places = [lines.index(heading) for heading in headings]
@@ -47,7 +48,7 @@ def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatc
     mine = " ".join(lines[lines.index(f"{MINE}, your own") + 4].split())
     assert mine.startswith("1024x768x512 float nn 1,234 652.3 tiled:")
     own, shipped = kept.layers()
-    after = [line for begin, end in zip(places[2:], (*places[3:], -1)) for line in lines[begin + 3 : end]]
+    after = [line for begin, end in zip(places[2:], (*places[3:], -1)) for line in lines[begin + 3 : end] if line]
     assert len(after) == len(shipped)
     for line, record in zip(after, sorted(shipped, key=lambda record: [*Grade].index(record.problem.accuracy))):
         shape, dtype, trans, *figures, variant = line.split()
@@ -65,6 +66,21 @@ def test_a_line_a_record_own_first(run: Run, kept: Store, width: int, monkeypatc
         assert list(map(float, others)) in ([], [pytest.approx(record.ratio_vendor, rel=1e-3)])
         assert others or width == 80
     assert {record.problem.shape for record in own} == {"1024x768x512", "5x6x7"}
+
+
+def test_of_what_ships_a_line_says_how_many(run: Run, kept: Store) -> None:
+    own, shipped = kept.layers()
+    ran = run("show")
+    *_, last = ran.out.splitlines()
+    assert last == f"shipped with tilewright: {len(shipped)} records; show --shipped lists them"
+    assert len(ran.out.splitlines()) == len(own) + 3 * len({record.device for record in own}) + 1 + 1  # a blank line
+    assert run("show", "--device-key", MINE).out.count("\n") == 2 + 3
+    cubes = sum(record.problem.shape == "512x512x512" for record in shipped)
+    told = f"nothing of your own is stored yet\nshipped with tilewright: {cubes} records; show --shipped lists them\n"
+    assert run("show", "--shape", "512").out == told
+    listed = run("show", "--shape", "512", "--shipped").out
+    assert listed.count("512x512x512 ") == cubes > 1
+    assert "show --shipped" not in listed
 
 
 def test_filters(run: Run, kept: Store) -> None:

@@ -1,5 +1,6 @@
 """The store: what it keeps, its layers and look-up order."""
 
+import errno
 import os
 import shutil
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from stored import CONFIGS, DEVICE, INFO, PROBLEM, make, path_of, ship
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import StoreError
@@ -72,6 +74,40 @@ def test_what_was_compared_and_was_slower_gives_way_whatever_its_time(store: Sto
     assert not store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2]])
     assert store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2], CONFIGS[0]])
     assert store.best(DEVICE, PROBLEM) == make(12.0, config=CONFIGS[1])
+
+
+def test_a_record_is_forgotten_by_whoever_reads_next(store: Store) -> None:
+    other = Problem(5, 6, 7)
+    assert not store.forget(DEVICE, PROBLEM)
+    assert not store.root.exists()  # nothing is made on disk for that
+    ship(store, make(20.0, config=CONFIGS[1]))
+    store.keep(make(10.0))
+    store.keep(make(1.0, other))
+    assert store.best(DEVICE, PROBLEM) == make(10.0)
+    assert store.forget(DEVICE, PROBLEM)
+    assert store.best(DEVICE, PROBLEM) == make(20.0, config=CONFIGS[1])  # what ships stays
+    assert store.both()[0] == (make(1.0, other),)
+    assert not store.forget(DEVICE, PROBLEM)
+
+
+def test_no_record_is_removed_while_another_process_writes_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LOCK_SECONDS", 0.05)
+    store.keep(make(10.0))
+    lock = FileLock(store.root / "locks" / f"{path_of(store).stem}.lock")
+    with lock, pytest.raises(StoreError, match="another process holds its lock"):
+        store.forget(DEVICE, PROBLEM)
+    assert store.best(DEVICE, PROBLEM) == make(10.0)
+    assert store.forget(DEVICE, PROBLEM)
+
+
+def test_a_record_that_cannot_be_removed_is_told_in_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    store.keep(make(10.0))
+    monkeypatch.setattr(Path, "unlink", denied)
+    with pytest.raises(StoreError, match=rf"cannot remove {path_of(store)}: Permission denied"):
+        store.forget(DEVICE, PROBLEM)
 
 
 def test_a_failure_is_not_kept(store: Store) -> None:

@@ -39,6 +39,14 @@ def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
     return found
 
 
+def problem_of(study: str) -> tuple[Problem, str]:
+    """What a study is of, by its name: a problem, and the key of a device. Raises TilewrightError, ValueError or
+    TypeError for a name that is not ours."""
+    text, device, *_ = study.split(" ")
+    shape, *kind = text.split("-")
+    return Problem.parse(shape, *kind), device
+
+
 def read_journal(path: Path) -> Recording:
     """The outcomes of a journal in the order they came, of each point the first, as a search takes them; lines that are
     not whole are left out. Raises StoreError."""
@@ -46,14 +54,13 @@ def read_journal(path: Path) -> Recording:
         head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
         header = json.loads(head)
         check(header["format"] == FORMAT, "of another format", StoreError)
-        study, device_name, *_ = str(header["study"]).split(" ")
-        shape, *kind = study.split("-")
+        problem, device_name = problem_of(str(header["study"]))
         dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
         known, entries = Box(dimensions), dict[Point, Entry]()
         for line in lines:
             outcome = outcome_of(line, dimensions)
             if outcome is not None and outcome[0] in known:
                 entries.setdefault(*outcome)
-        return Recording.of(Problem.parse(shape, *kind), device_name, dimensions, entries)
+        return Recording.of(problem, device_name, dimensions, entries)
     except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error

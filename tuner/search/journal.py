@@ -64,7 +64,7 @@ class Journal:
         self.space = space
         self.path = path
         """Its file."""
-        self._lock = FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)  # the system frees it when its holder is killed
+        self._lock = _lock_of(path)
         self._header = _line({"format": FORMAT, "study": study, "dimensions": listed(space.dimensions)})
         self._varied = _varied(space.dimensions)
         try:
@@ -136,6 +136,19 @@ class Journal:
             os.fsync(file.fileno())
 
 
+def remove_journal(path: Path) -> bool:
+    """Remove a journal under its lock; False where it is gone already. A search that is under way begins another one.
+    Raises StoreError where it cannot be removed."""
+    try:
+        with _lock_of(path):
+            path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"cannot remove the study {path}: {error.strerror or error}") from error
+    return True
+
+
 def outcome_of(line: bytes, dimensions: Sequence[Dimension]) -> tuple[Point, Entry] | None:
     """What a line holds, wherever its point is; None where something broke it: that point is tried again."""
     try:
@@ -147,6 +160,10 @@ def outcome_of(line: bytes, dimensions: Sequence[Dimension]) -> tuple[Point, Ent
         return tuple(given.get(place, 0) for place in range(len(dimensions))), Entry.unpacked(told)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _lock_of(path: Path) -> FileLock:
+    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)  # the system frees it when its holder is killed
 
 
 def _varied(dimensions: Sequence[Dimension]) -> list[int]:

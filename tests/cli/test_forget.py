@@ -1,0 +1,187 @@
+"""`tilewright forget`: records, journals and compiled kernels of the user's own, removed."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Run
+from filelock import FileLock
+from stored import CONFIGS, make
+from tilewright.codegen.config import Config
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.device.detect import choose
+from tilewright.runtime.device.protocol import Binary
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.search import journal
+from tilewright.tuner.search.candidates import given
+from tilewright.tuner.search.journal import Journal
+
+HOST = choose("host").info
+CUBE, DOUBLE, OTHER = Problem(64, 64, 64), Problem.parse("64", "double", "nt"), Problem(5, 6, 7)
+WON, LOST, UNRELATED = CONFIGS[:3]
+SHIPPED = "1024x768x512"
+
+
+class Compiler:
+    """Takes any text for compiled."""
+
+    suffix, identity = "so", "nobody's"
+
+    def build(self, source: object, folder: str) -> Binary:
+        (Path(folder) / "kernel.so").write_bytes(b"image")
+        return Binary(b"image", None, None, None)
+
+
+def compiled(problem: Problem, config: Config) -> None:
+    compile_cached(Compiler(), render(problem, config, HOST.arch))  # type: ignore[arg-type]
+
+
+def tuned(problem: Problem, device: str = HOST.key) -> None:
+    """A record, a journal of two trials, and their kernels."""
+    Store().keep(make(5.0, problem, WON, device))
+    space = given([WON, LOST]).space
+    written = Journal.of(Store().root / "trials", problem, device, (("driver", "x"),), space)
+    written.extend([(point, Entry("ok", 5.0, (5.0,)), {"started": "2026-01-01T00:00:00"}) for point in space.points])
+    for config in (WON, LOST):
+        compiled(problem, config)
+
+
+@pytest.fixture(autouse=True)
+def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three products that were tuned, and a kernel that no tuning knows."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    tuned(CUBE)
+    tuned(DOUBLE)
+    tuned(OTHER, "nvidia-h200")
+    compiled(CUBE, UNRELATED)
+    assert left() == ({CUBE, DOUBLE, OTHER}, 3, 5)  # kernels for the two products in float are the same
+
+
+def left() -> tuple[set[Problem], int, int]:
+    """Problems with a record of the user's own, how many journals there are and how many compiled kernels."""
+    root = Store().root
+    kernels = list(Path(os.environ["TILEWRIGHT_CACHE"]).glob("[0-9a-f][0-9a-f]/*/kernel.so"))
+    return {record.problem for record in Store().both()[0]}, len(list((root / "trials").glob("*.jsonl"))), len(kernels)
+
+
+def test_a_product_goes_with_its_journal_and_nothing_else_does(run: Run) -> None:
+    ran = run("forget", "--shape", "64", "--dtype", "float")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == f"removed 1 record and 1 journal of 64x64x64 float nn on {HOST.key}\n"
+    assert left() == ({DOUBLE, OTHER}, 2, 5)
+    ran = run("forget", "--shape", "64", "--dtype", "float")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err == "tilewright: nothing that you tuned is stored for 64x64x64 float\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        (("--shape", "64"), {CUBE, DOUBLE}),
+        (("--shape", "64x64x64", "--shape", "5x6x7"), {CUBE, DOUBLE, OTHER}),
+        (("--shape", "64", "--trans", "nt"), {DOUBLE}),
+        (("--shape", "64", "--accuracy", "normwise"), set()),
+        (("--shape", "5x6x7", "--device-key", HOST.key), set()),
+        (("--shape", "5x6x7", "--device-key", "nvidia-h200"), {OTHER}),
+        (("--all", "--yes", "--device-key", HOST.key), {CUBE, DOUBLE}),
+        (("--all", "--yes"), {CUBE, DOUBLE, OTHER}),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_what_goes_is_what_show_lists_with_the_same_options(
+    run: Run, options: tuple[str, ...], gone: set[Problem]
+) -> None:
+    ran = run("forget", *options)
+    assert ran.status == (0 if gone else 1)
+    assert (ran.out + ran.err).count("\n") == 1
+    assert left() == ({CUBE, DOUBLE, OTHER} - gone, 3 - len(gone), 5)
+
+
+def test_compiled_kernels_of_all_that_was_tried_go_where_that_is_asked_for(run: Run) -> None:
+    ran = run("forget", "--shape", "64", "--dtype", "double", "--cache")
+    told = f"removed 1 record and 1 journal of 64x64x64 double nt on {HOST.key}, 2 compiled kernels\n"
+    assert (ran.status, ran.out) == (0, told)
+    assert left() == ({CUBE, OTHER}, 2, 3)
+    assert run("forget", "--shape", "64", "--cache").out.endswith(", 2 compiled kernels\n")
+    assert left() == ({OTHER}, 1, 1)
+    assert run("forget", "--all", "--yes", "--cache").out.startswith("removed 1 record and 1 journal of 5x6x7 float nn")
+    assert left() == (set(), 0, 0)
+    ran = run("forget", "--all", "--yes", "--cache")
+    assert (ran.status, ran.out) == (1, "")
+    compiled(CUBE, UNRELATED)
+    ran = run("forget", "--all", "--yes", "--cache")
+    assert (ran.status, ran.out.split("; ")[0]) == (0, "removed 0 records and 0 journals, 1 compiled kernel")
+
+
+def test_a_journal_alone_goes_too(run: Run) -> None:
+    """As of a search that found nothing."""
+    assert Store().forget(HOST.key, CUBE)
+    ran = run("forget", "--shape", "64", "--dtype", "float")
+    assert ran.out == f"removed 0 records and 1 journal of 64x64x64 float nn on {HOST.key}\n"
+    assert left() == ({DOUBLE, OTHER}, 2, 5)
+
+
+def test_what_ships_cannot_be_removed_and_it_is_said(run: Run) -> None:
+    stays = "what ships with tilewright cannot be removed: 1 record"
+    kind = ("--dtype", "float", "--trans", "nn", "--accuracy", "ieee")
+    ran = run("forget", "--shape", SHIPPED, *kind)
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err == f"tilewright: nothing that you tuned is stored for {SHIPPED} float nn ieee; {stays}\n"
+    tuned(Problem.parse(SHIPPED), "nvidia-h200")
+    ran = run("forget", "--shape", SHIPPED, *kind)
+    assert (ran.status, ran.out) == (
+        0, f"removed 1 record and 1 journal of {SHIPPED} float nn on nvidia-h200; {stays}\n"
+    )  # fmt: skip
+    assert Store().best("nvidia-h200", Problem.parse(SHIPPED)) is not None
+
+
+@pytest.mark.parametrize(("answer", "status", "told"), [
+    ("y\n", 0, "removed 3 records and 3 journals of 3 products; what ships"),
+    ("n\n", 1, "nothing was removed\n"),
+    ("\n", 1, "nothing was removed\n"),
+    ("", 2, "tilewright: --all asks first, and nobody answers: --yes says so\n"),
+])  # fmt: skip
+def test_all_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, status: int, told: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    ran = run("forget", "--all")
+    assert ran.status == status
+    assert f"remove 3 records and 3 journals of 3 products from {Store().root}? [y/N]: " in ran.out
+    assert told in ran.out + ran.err
+    assert len(left()[0]) == (0 if status == 0 else 3)
+
+
+@pytest.mark.parametrize("options", [(), ("--all", "--shape", "64"), ("--dtype", "float")])
+def test_which_has_to_be_said(run: Run, options: tuple[str, ...]) -> None:
+    ran = run("forget", *options)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == "tilewright: forget takes --shape, or --all for every shape\n"
+
+
+def test_a_journal_that_is_being_written_stays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_LOCK_SECONDS", 0.05)
+    paths = list((Store().root / "trials").glob("*.jsonl"))
+    locks = [FileLock(f"{path}.lock") for path in paths]
+    for lock in locks:
+        lock.acquire()
+    ran = run("forget", "--shape", "64", "--dtype", "float")
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert "cannot remove the study" in ran.err
+    assert left()[1] == 3
+    for lock in locks:
+        lock.release()
+    assert run("forget", "--shape", "64", "--dtype", "float").status == 0
+
+
+def test_damaged_files_are_no_obstacle(run: Run) -> None:
+    trials = Store().root / "trials"
+    (trials / "damaged.jsonl").write_bytes(b"\xff{")
+    (trials / "another.jsonl").write_text('{"format": "tilewright trials 1", "study": "6x-z y", "dimensions": []}\n')
+    for path in trials.glob("[0-9a-f]*.jsonl"):
+        path.write_bytes(path.read_bytes() + b"{torn")
+    assert run("forget", "--all", "--yes", "--cache", "--device-key", HOST.key).status == 0
+    assert left()[0] == {OTHER}
