@@ -35,9 +35,9 @@ def forget_command(
     """Remove what you tuned: your own records and the journals of their searches.
 
     \b
-    tilewright forget --shape 1024x768x512                 of every type, accuracy and device
-    tilewright forget --shape 1000 --dtype float --cache   and what was compiled for it
-    tilewright forget --all --device-key nvidia-h200       all of one device
+    tilewright forget --shape 1024x768x512             of every type and device
+    tilewright forget --shape 1000 --cache             and its compiled kernels
+    tilewright forget --all --device-key nvidia-h200   all of one device
 
     What goes is what `tilewright show` lists as your own with the same options. Records that ship with tilewright
     cannot be removed.
@@ -45,14 +45,14 @@ def forget_command(
     if bool(shapes) == everything:
         raise click.UsageError("forget takes --shape, or --all for every shape")
     chosen, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
-    found = Holdings.of(shelf, chosen.takes)
+    holdings = Holdings.of(shelf, chosen.takes)
     shipped = sum(chosen.takes(record.device, record.problem) for record in shelf.both()[1])
     stays = f"; what ships with tilewright cannot be removed: {counted(shipped, 'record')}" if shipped else ""
     whole = everything and not chosen.words
-    if everything and not yes and (found.problems or cache) and not _sure(found, cache):
+    if everything and not yes and (holdings.problems or cache) and not _sure(holdings, cache):
         click.echo("nothing was removed")
         return 1
-    gone = found.removed(kernels=cache and not whole)
+    gone = holdings.removed(kernels=cache and not whole)
     kernels = remove_kernels() if cache and whole else gone.kernels
     if not gone.problems and not kernels:
         raise StoreError(f"nothing that you tuned is stored{chosen.words}{stays}")
@@ -68,11 +68,11 @@ def _words(holdings: Holdings) -> str:
     return f"{records} and {journals}{of[0] if len(of) == 1 else f' of {len(of):,} products' if of else ''}"
 
 
-def _sure(found: Holdings, cache: bool) -> bool:
+def _sure(holdings: Holdings, cache: bool) -> bool:
     """Whether the user says so."""
     kernels = ", and compiled kernels" if cache else ""
     try:
-        return click.confirm(f"remove {_words(found)}{kernels} from {found.store.root}?")
+        return click.confirm(f"remove {_words(holdings)}{kernels} from {holdings.store.root}?")
     except click.Abort as error:
         if sys.stdin.isatty():  # Ctrl-C
             raise

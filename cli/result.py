@@ -80,16 +80,16 @@ def _between(result: Result) -> list[str]:
 
 
 def not_kept(result: Result) -> str:
-    """Why the winner was not put in the store; empty where it was."""
+    """Reason that the winner was not put in the store; empty where it was."""
     if result.kept:
         return ""
     if result.outdone:
-        return "nothing is kept: a faster record was stored meanwhile; --replace keeps the winner all the same"
+        return "nothing is kept: a record that was not in the final comparison is faster; --replace keeps the winner"
     return "nothing is kept: the winner is what the library runs for this shape already"
 
 
 def _kept(result: Result) -> list[str]:
-    """What becomes of the winner, where that is not what a search is for."""
+    """Line on whether the winner is kept, where a user may wonder: all but a new winner of a search."""
     if not result.kept:
         return [f"  {not_kept(result)}"]
     if result.contenders[0].stored:

@@ -1,4 +1,4 @@
-"""What the user's own store holds of some problems, and its removal: records, journals and compiled kernels."""
+"""The user's own records, journals and compiled kernels of some problems, and their removal."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -30,20 +30,20 @@ class Holdings:
 
     @classmethod
     def of(cls, store: Store, wanted: Callable[[str, Problem], bool]) -> "Holdings":
-        """What the store holds of the devices, by their keys, and problems that are wanted."""
+        """All that the store holds of the devices, by their keys, and problems that are wanted."""
         records = tuple(record for record in store.both()[0] if wanted(record.device, record.problem))
         return cls(store, records, tuple(each for each in _journals(store.root / "trials") if wanted(*each[1:])))
 
     @property
     def problems(self) -> list[tuple[str, Problem]]:
         """Keys of devices and problems, each once."""
-        found = [(record.device, record.problem) for record in self.records]
-        return list(dict.fromkeys([*found, *((device, problem) for _, device, problem in self.journals)]))
+        recorded = [(record.device, record.problem) for record in self.records]
+        return list(dict.fromkeys([*recorded, *((device, problem) for _, device, problem in self.journals)]))
 
     def removed(self, kernels: bool = False) -> "Holdings":
-        """What is gone now, each file under its own lock; with `kernels` also the compiled kernels of all variants that
-        the records and journals name, which other shapes may share and which are compiled again where they are needed.
-        Raises StoreError where a file cannot be removed."""
+        """Remove all, each file under its own lock, and return those that are gone; with `kernels` also the compiled
+        kernels of all variants that the records and journals name, which other shapes may share and which are compiled
+        again where they are needed. Raises StoreError where a file cannot be removed."""
         names = {
             kernel_name(each, problem.dtype, problem.trans)
             for problem, config in (self._variants() if kernels else ())
@@ -65,7 +65,7 @@ class Holdings:
 
 
 def _journals(folder: Path) -> Iterator[tuple[Path, str, Problem]]:
-    for study, found in studies(folder).items():
+    for study, paths in studies(folder).items():
         with contextlib.suppress(TilewrightError, ValueError, TypeError):  # no problem of ours
             problem, device = problem_of(study)
-            yield from ((path, device, problem) for path in sorted(found))
+            yield from ((path, device, problem) for path in sorted(paths))

@@ -32,11 +32,11 @@ class Plan:
     keep: int
     """So many of the fastest meet in the duel."""
     stored: tuple[Config, ...] = ()
-    """What the store has for the problem, the user's own record first. It meets the fastest in the duel, whatever was
-    searched: a record gives way only to what is faster there."""
+    """Configs that the store has for the problem, the user's own record first. They meet the fastest in the duel,
+    whatever was searched: a record gives way only to what is faster there."""
     first: tuple[Config, ...] = ()
-    """What is tried before anything else and waited for, lest tuning makes a product slower: what is stored and, unless
-    a space that the user named lacks it, what the library would run now."""
+    """Configs that are tried before anything else and waited for, lest tuning makes a product slower: those that are
+    stored and, unless a space that the user named lacks it, the one that the library would run now."""
     own: Config | None = None
     """The config of the user's own record of the problem, whether it can run or not."""
     named: tuple[Config, ...] = ()
@@ -63,7 +63,7 @@ def searched(
     from .search.study import make_search  # with Optuna, which is slow to import
 
     choices = read_spaces(spaces)
-    own, records, known = _stored(problem, info, shelf)
+    own, records, serving = _stored(problem, info, shelf)
     # A user who names a space has nothing else searched: what is stored meets its winner in the duel alone.
     found = candidates(problem, info, choices, beyond_advice(problem, info, records) if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
@@ -71,17 +71,17 @@ def searched(
     guesses = first_guesses(problem, info, found.configs, records)
     asked.seed(point for point in map(found.point_of, guesses) if point is not None)
     now = shelf.lookup(info, problem, nearest).config
-    first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *known))
-    return Plan(found, AskAhead(asked, journal), journal.entries, keep, known, tuple(first), own)
+    first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *serving))
+    return Plan(found, AskAhead(asked, journal), journal.entries, keep, serving, tuple(first), own)
 
 
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
     """These variants, what is stored and what the library would run now: each is timed to its end, and all meet in the
     duel."""
-    own, _, known = _stored(problem, info, shelf)
-    first = tuple(dict.fromkeys((shelf.lookup(info, problem, nearest).config, *known)))
+    own, _, serving = _stored(problem, info, shelf)
+    first = tuple(dict.fromkeys((shelf.lookup(info, problem, nearest).config, *serving)))
     found, chosen = given((*configs, *first)), tuple(configs)
-    return Plan(found, InOrder(found.space), {}, len(chosen), known, first, own, chosen, stop_over=math.inf)
+    return Plan(found, InOrder(found.space), {}, len(chosen), serving, first, own, chosen, stop_over=math.inf)
 
 
 def _stored(

@@ -77,7 +77,8 @@ class Result:
     named: tuple[Config, ...] = ()
     """The variants that the caller named; empty after a search."""
     outdone: bool = False
-    """Whether the store has a faster record that was not in the duel, as another process kept it meanwhile."""
+    """Whether the store has a faster record that was not in the duel: another process kept it meanwhile, or there was
+    no time to try it."""
     aa_spread: float | None = None
     """How far a contender of the duel was from itself, as a share: 0.01 is 1%. Beyond NOISY there are no ratios."""
 

@@ -221,7 +221,7 @@ class _Run:
     awaited: set[Config] = field(default_factory=set)
     """Which of the plan's first are under way."""
     aside: set[Config] = field(default_factory=set)
-    """What is stored and no trial of this search: tried for the duel alone."""
+    """Stored configs that are no trials of this search: they are tried for the duel alone."""
 
     def __post_init__(self) -> None:
         for point, entry in self.plan.earlier.items():
@@ -322,11 +322,12 @@ class _Run:
 
     @property
     def worked(self) -> list[Config]:
-        """What is chosen from and works, the fastest first."""
+        """Configs that work and may win, the fastest first."""
         return sorted(filter(self.plan.chooses, self.times), key=lambda config: (self.times[config], config.canonical))
 
     def beaten(self, duel: Duel) -> set[Config]:
-        """What gives way to the winner of a duel: the contenders, and the user's own record where it could not run."""
+        """Configs that give way to the winner of a duel: the contenders, and the user's own record where it could not
+        run."""
         own = {self.plan.own} - self.awaited
         return {config for config in (*own, *(side.config for side in duel)) if config is not None}
 
@@ -345,8 +346,8 @@ class _Run:
         return duel
 
     def _finalists(self, left_s: float) -> tuple[list[Config], int]:
-        """Who meets in a duel, and for how many rounds: of what was searched fewer where it would take longer than is
-        left, but at least the fastest, and what is tried first in any case."""
+        """Contenders of a duel, and for how many rounds: of what was searched fewer where it would take longer than is
+        left, but at least the fastest, and all of the plan's first in any case."""
         # Each contender is checked twice, launched once to size its batch, then timed; the naive default, the
         # vendor's library and a contender once more come on top and are taken for as slow as the best.
         ranked, always = self.worked[: self.plan.keep], [config for config in self.plan.first if config in self.times]

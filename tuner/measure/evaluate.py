@@ -200,9 +200,9 @@ class Bench:
             fastest = min(alone_us, key=lambda config: alone_us[config])
             lined_up: dict[Config | str | None, Launch] = dict(near.items())
             lined_up[_AGAIN] = contenders[fastest]
-            found, clock_mhz = timer.rounds(lined_up, rounds, seconds=seconds)
-            again = found.pop(_AGAIN)
-            samples = {config: found[config] for config in near}
+            times, clock_mhz = timer.rounds(lined_up, rounds, seconds=seconds)
+            again = times.pop(_AGAIN)
+            samples = {config: times[config] for config in near}
             if behind:
                 few = min(rounds, _FEW_ROUNDS)
                 short: dict[Config | None, Launch] = {c: contenders[c] for c in behind if alone_us[c] < _LONG_US}
