@@ -14,11 +14,11 @@ if TYPE_CHECKING:
         matmul,
         memory,
         prepare,
-        tune,
     )
     from .api import (
         _library as _library,
     )
+    from .tuner.tune import tune
 
 __all__ = [
     "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
@@ -34,10 +34,11 @@ def __getattr__(name: str) -> object:
     answers Ctrl-C before NumPy is there."""
     if name not in (*__all__, "_library"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import api
+    from importlib import import_module
 
-    globals()[name] = found = getattr(api, name)
-    return found
+    home = import_module(".tuner.tune" if name == "tune" else ".api", __name__)
+    globals()[name] = value = getattr(home, name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -33,10 +33,10 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
     """That the vendor's library is faster than our kernel; None where it is not, or nobody knows.
 
     On the processor it is NumPy, unless the user tuned just this shape there. On a GPU a record of just this product
-    says it. Else both are timed on `operands`, of which C is overwritten, or on random ones up to 1 GiB, each nine
-    times in turn: some 10 ms, or twelve products where these take longer. Operands of a megabyte and more are copied
-    some times, up to 2.5 times the last-level cache in all, and these are rotated over: as in the timing of a record
-    they come from memory.
+    says it, unless its duel was too noisy. Else both are timed on `operands`, of which C is overwritten, or on random
+    ones up to 1 GiB, each nine times in turn: some 10 ms, or twelve products where these take longer. Operands of a
+    megabyte and more are copied some times, up to 2.5 times the last-level cache in all, and these are rotated over: as
+    in the timing of a record they come from memory.
     """
     problem, device = own.problem, own.device
     if device.info.arch.is_host:
@@ -44,7 +44,7 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
     if min(problem.m, problem.n, problem.k) == 0:
         return None
     kernel, found = own.kernel, own.found
-    if found.origin == "exact":
+    if found.record is not None and found.origin == "exact" and found.record.ratio_vendor is not None:
         return untimed(device.info, found)
     if operands is None and problem.bytes > _MOST_BYTES:
         return None

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from threadpoolctl import ThreadpoolController
-
 _lock = threading.RLock()
 _depth = 0
 
@@ -17,6 +15,8 @@ def one_thread() -> Iterator[None]:
     Threads that want it take turns: the limit is the process's, and each would restore what it met, which may be the
     limit of another one.
     """
+    from threadpoolctl import ThreadpoolController  # few programs time NumPy
+
     global _depth
     with _lock:
         _depth += 1

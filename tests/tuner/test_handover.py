@@ -23,7 +23,7 @@ from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
 from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.product.matmul import Library
-from tilewright.runtime.product.vendor import Operands, OwnKernel
+from tilewright.runtime.product.vendor import Handover, Operands, OwnKernel
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import REMOVED, Accuracy
 from tilewright.tuner import vendor
@@ -51,6 +51,14 @@ def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
     chosen = OwnKernel(kernel.device, kernel.problem, found, lambda found: found)
     chosen.compiled = kernel
     return chosen
+
+
+def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its duel was too noisy, so both are timed as where nothing was tuned."""
+    monkeypatch.setattr(vendor, "timed", lambda kernel, found, operands: Handover(9.0, None, "a test"))
+    handover = faster(own(on_gpu(HostDevice()), recorded(None)))
+    assert handover is not None
+    assert handover.why == "a test"
 
 
 def rounds_of(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Sequence[float]) -> list[list[Any]]:
@@ -81,7 +89,6 @@ def recorded(ratio: float | None, **changes: Any) -> Found:
     (0.994, {}, True),
     (0.996, {}, False),  # a tie
     (1.2, {}, False),
-    (None, {}, False),
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=1.5)}, False),  # the library was wrong
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=math.nan)}, False),
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=0.5)}, True),
