@@ -99,15 +99,16 @@ def curve_of(times_us: Iterable[float | None], best_us: float, budget: int) -> C
     return np.maximum.accumulate(np.array(shares))
 
 
-def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point] = ()) -> Curve:
-    """One run of a sampler of ours, ended early once it holds the optimum."""
+def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point] = (), enough: float = 1.0) -> Curve:
+    """One run of a sampler of ours, ended early once it holds the share `enough` of the optimum."""
     search = make_search(name, case.space, seed)
     search.seed(first)
     times: list[float | None] = []
     while len(times) < budget and (point := search.ask()) is not None:
-        times.append(case.recording.entries[point].time_us)
-        search.tell(point, times[-1])
-        if times[-1] == case.best_us:
+        time_us = case.recording.entries[point].time_us
+        times.append(time_us)
+        search.tell(point, time_us)
+        if time_us is not None and case.best_us / time_us >= enough:
             break
     return curve_of(times, case.best_us, budget)
 

@@ -29,7 +29,7 @@ from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
 from tilewright.tuner.search.nearest import around, nearest, predictions
-from tilewright.tuner.search.ranked import beyond_advice, first_guesses
+from tilewright.tuner.search.ranked import beyond_advice, first_guesses, recorded
 from tilewright.tuner.search.ranker import MODELLED, Ranker, Trees, plain, ranker_of, shared_out, shipped, way_of
 
 H200 = KNOWN["nvidia-h200"]
@@ -416,7 +416,10 @@ def test_a_search_tries_what_is_predicted_and_may_try_what_is_next_to_it() -> No
     predicted = [each.config for each in predictions(problem, H200, 3)]
     allowed = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, records))
     assert set(predicted) <= set(allowed.configs)
-    assert set(predicted) <= set(first_guesses(problem, H200, allowed.configs, records))
+    near = recorded(problem, H200, records)
+    guesses = first_guesses(problem, H200, allowed.configs, records)
+    assert near
+    assert guesses[: len(near) + 3] == [*near, *predicted]
     advised = candidates(problem, H200, read_spaces(), predicted)
     for config in predicted:
         beside = set(around(config, problem, H200))
