@@ -197,6 +197,7 @@ class HostDevice:
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
         """NumPy's BLAS, on as many cores as it takes; halves and bfloat16s become floats first. It has no TF32."""
+        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
         blas = self.blas()
 
         def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
@@ -221,7 +222,7 @@ class NumpyBlas:
     workspace_bytes, complete = 0, True
 
     def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
-        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
+        """The product; `multiplied` is not TF32, which NumPy has not."""
         dtype = np.dtype(problem.dtype.numpy_name)
 
         def launch(stream: int, *values: Any) -> None:

@@ -141,9 +141,10 @@ def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> 
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel._scratch is not None
     (held,) = kernel._scratch._streams.values()
-    workspace = held.buffers[0]
-    assert workspace.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
-    assert not workspace.array("uint8", (workspace.nbytes,))[-4 * 6 :].any()
+    partial_tiles, counters = held.buffers
+    assert partial_tiles.nbytes + counters.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
+    assert counters.nbytes == 4 * kernel.config.tiles(kernel.problem)
+    assert not counters.array("uint8", (counters.nbytes,)).any()
 
 
 def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:

@@ -116,10 +116,10 @@ def test_splits_give_the_same_bits_again_and_leave_their_counters_at_zero(name: 
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel._scratch is not None
     (held,) = kernel._scratch._streams.values()
-    (workspace,) = held.buffers
-    assert workspace.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
-    tiles = kernel.config.tiles(kernel.problem)
-    assert not workspace.array("uint8", (workspace.nbytes,))[-4 * tiles :].any()
+    partial_tiles, counters = held.buffers
+    assert partial_tiles.nbytes + counters.nbytes == kernel.config.workspace_bytes(kernel.problem, 1)
+    assert counters.nbytes == 4 * kernel.config.tiles(kernel.problem)
+    assert not counters.array("uint8", (counters.nbytes,)).any()
 
 
 # ---- Planted faults --------------------------------------------------------------------------------------------

@@ -106,10 +106,11 @@ def by_library(problem: Problem, config: Config, sm_count: int, counters_first: 
     kernel = Kernel(gpu, problem, config, _source(config, problem.dtype, problem.trans), Binary(b""))
     lds = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
     kernel.laid(*lds)(0, False, A, B, C, 1.0, 1.0)
-    buffers = gpu.allocated[len(gpu.allocated) // 2 :]  # as many were set aside for a graph before
-    counters = 4 * config.counters(problem, sm_count)
-    partial_tiles = buffers[0] - counters if config.has_workspace else 0
-    copies = buffers[-1] if len(buffers) > config.has_workspace else 0
+    buffers = gpu.allocated  # partial tiles first and counters last where it has a workspace, and copies between
+    counters = buffers[-1] if config.has_workspace else 0
+    assert counters == 4 * config.counters(problem, sm_count)
+    partial_tiles = buffers[0] if config.has_workspace else 0
+    copies = buffers[int(config.has_workspace)] if len(buffers) > 2 * config.has_workspace else 0
 
     own_counters = _lines(counters) if counters > COUNTER_BYTES else 0
     counters_at = WORKSPACE + (COUNTER_BYTES if own_counters else 0)
@@ -121,9 +122,8 @@ def by_library(problem: Problem, config: Config, sm_count: int, counters_first: 
         buffer, offset = divmod(address - _BUFFER, _BUFFER_STEP)
         if buffer < 0:
             return address
-        if copies and buffer == len(gpu.allocated) - 1:
-            return copies_at + offset
-        return tiles_at + offset if offset < partial_tiles else counters_at + offset - partial_tiles
+        starts = [tiles_at] * config.has_workspace + [copies_at] * (copies > 0) + [counters_at] * config.has_workspace
+        return starts[buffer] + offset
 
     def text(code: str, value: Any) -> str:
         return f"{value:g}" if code in "fd" else str(placed(value) if code == "Q" else value)
