@@ -13,6 +13,10 @@ class ArgumentTypeError(TilewrightError, TypeError):
     """An argument of the wrong type: a dimension that is no integer, an unsupported or mixed dtype."""
 
 
+class NotInMemoryError(ArgumentTypeError):
+    """A tensor that has no address, or whose elements are not what lies there: torch alone knows what it stands for."""
+
+
 class ShapeError(TilewrightError, ValueError):
     """Operands whose dimensions do not make a product, or a shape that is out of range."""
 

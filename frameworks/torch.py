@@ -1,7 +1,7 @@
 """Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. Only this needs torch.
 
-The op has kernels for the processor and CUDA, a fake kernel for tracing and a gradient. Where nothing is traced
-`matmul` goes past torch's dispatcher.
+The op has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`. Where nothing is
+traced or transformed `matmul` goes past torch's dispatcher.
 """
 
 import math
@@ -16,6 +16,10 @@ except ModuleNotFoundError as error:
     raise ImportError(_HELP, name="torch") from error
 
 from tilewright import _library
+from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, check
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace
 
 __all__ = ["Linear", "matmul"]
 
@@ -23,11 +27,12 @@ _ops = torch.library.Library("tilewright", "DEF")  # what it registers goes with
 _SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
 _ops.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _op: Any = torch.ops.tilewright.matmul.default
+_is_like_subclass = torch._C._dispatch_isTensorSubclassLike
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
-    """alpha * a @ b by the tuned kernel for these shapes; gradients and `torch.compile` work.
+    """alpha * a @ b by the tuned kernel for these shapes; gradients, `torch.func` and `torch.compile` work.
 
     Rows that are padded, transposes and parts of larger tensors are used where they lie; strides that no kernel takes
     are copied. On a GPU the work is put on torch's current stream. The gradients of a and b are two products with
@@ -49,15 +54,14 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
         CaptureError: a shape's first product falls where a CUDA graph is captured: warm up, or call
             `tilewright.prepare`.
         TilewrightError: those that `tilewright.load` raises, at a shape's first product.
-        NotImplementedError: differentiation in forward mode.
     """
     if torch.compiler.is_compiling():
         return _op(a, b, alpha, accuracy, vendor)
     if not _is_plain(a, b):
-        transformed = torch._C._are_functorch_transforms_active()
-        return _Transformed.apply(a, b, alpha, accuracy, vendor) if transformed else _op(a, b, alpha, accuracy, vendor)
+        _check_inside(a=a, b=b)
+        return _op(a, b, alpha, accuracy, vendor)
     if _is_tracked(a, b):
-        return _Product.apply(a, b, alpha, accuracy, vendor)
+        return _apply(a, b, alpha, accuracy, vendor)
     return _product(a, b, alpha, accuracy, vendor)
 
 
@@ -73,31 +77,49 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
 
 def _is_plain(a: Any, b: Any) -> bool:
-    """Whether these are tensors with memory, and nobody watches what is done with them."""
+    """Whether these are tensors of the processor or CUDA, and nobody but autograd watches what is done with them."""
     return (
         type(a) in _TYPES
         and type(b) in _TYPES
-        and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
-        and not (a.is_neg() or b.is_neg() or a.is_meta)
+        and not _symbolic_trace._is_fx_tracing_flag
+        and not (_is_like_subclass(a) or _is_like_subclass(b))
     )
 
 
+def _check_inside(**tensors: Any) -> None:
+    """Raise ArgumentTypeError for a tensor of a call of `torch.vmap` that has ended."""
+    for name, each in tensors.items():
+        escaped = (
+            isinstance(each, torch.Tensor)
+            and torch._C._functorch.is_batchedtensor(each)
+            and torch._C._functorch.maybe_get_level(each) > torch._C._functorch.get_dynamic_layer_stack_depth()
+        )
+        text = f"{name} is a tensor of a torch.vmap that has ended: have the function that is mapped return it"
+        check(not escaped, text, ArgumentTypeError)
+
+
 def _is_tracked(a: Any, b: Any) -> bool:
-    """Whether autograd has to know of their product. In forward mode it then says that it cannot be had here."""
+    """Whether autograd has to know of their product."""
     wants = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    return bool(wants or torch.autograd.forward_ad._current_level >= 0)
+    return bool(wants or forward_ad._current_level >= 0)
 
 
 def _product(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
-    """What the op does for tensors of the processor and of CUDA."""
-    return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
+    """The product below autograd. Torch's dispatcher gets tensors whose elements are not in their memory."""
+    try:
+        return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
+    except NotInMemoryError:
+        pass
+    with torch._C._AutoDispatchBelowAutograd():
+        return _op(a, b, alpha, accuracy, vendor)
 
 
 def _kernel(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
+    """The op for tensors of every device and layout: what cannot be multiplied is refused by name."""
     a, b = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
-    return _product(a, b, alpha, accuracy, vendor)
+    return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
 
 
 def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
@@ -107,74 +129,100 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
     wanted = torch.float32, torch.float64
     torch._check(a.dtype in wanted, lambda: f"a and b must be float32 or float64, got {a.dtype}")
-    torch._check(a.device == b.device, lambda: f"a is on {a.device}, b on {b.device}")
+    torch._check_with(ArgumentTypeError, a.device == b.device, lambda: f"a is on {a.device} and b is on {b.device}")
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC."""
+    """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB).
+
+    The dispatcher asks for it once for each level of torch.func's transforms. `torch.autograd.Function.apply` refuses
+    that, so `_apply` is the method that it overrides.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
-        _save(ctx, a, b, alpha, accuracy, vendor)
-        return _below_autograd(a, b, alpha, accuracy, vendor)
+    def forward(
+        ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None,
+        modes: tuple[bool, bool] | None = None,
+    ) -> Any:  # fmt: skip
+        """`modes` says for tensors that are not plain whether gradients and forward gradients are on: torch turns both
+        off here, and outer levels of a transform need them."""
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        ctx.set_materialize_grads(False)
+        ctx.options = {"alpha": alpha, "accuracy": accuracy, "vendor": vendor}
+        if modes is None:
+            return _product(a, b, alpha, accuracy, vendor)
+        grad, forward = modes
+        below = torch._C._AutoDispatchBelowAutograd()
+        with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward), below:
+            return _op(a, b, alpha, accuracy, vendor)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        if grad is None:
-            return None, None, None, None, None
-        a, b = ctx.saved_tensors
-        for_a, for_b, *_ = ctx.needs_input_grad
         of_a = of_b = None
-        if for_a:
-            of_a = _as_it_lies(a, grad, b.t(), ctx.alpha, ctx.accuracy, ctx.vendor)
-        if for_b:
-            of_b = _as_it_lies(b, a.t(), grad, ctx.alpha, ctx.accuracy, ctx.vendor)
-        return of_a, of_b, None, None, None
-
-
-class _Transformed(_Product):
-    """The same within `torch.func.grad`, `vmap` and their like, which want it in this form. It is much slower."""
-
-    generate_vmap_rule = True
+        if grad is not None:
+            a, b = ctx.saved_tensors
+            for_a, for_b, *_ = ctx.needs_input_grad
+            of_a = _as_it_lies(a, grad, b.t(), ctx.options) if for_a else None
+            of_b = _as_it_lies(b, a.t(), grad, ctx.options) if for_b else None
+        return of_a, of_b, None, None, None, None
 
     @staticmethod
-    def forward(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:  # type: ignore[override]
-        return _below_autograd(a, b, alpha, accuracy, vendor)
+    def jvp(ctx: Any, of_a: Any, of_b: Any, *_: Any) -> Any:
+        # torch turns forward gradients off here, which outer levels of a transform need.
+        with forward_ad._set_fwd_grad_enabled(True):
+            a, b = (torch._VF._unpack_dual(each, level=0)[0] for each in ctx.saved_tensors)
+            terms = [matmul(of_a, b, **ctx.options)] if of_a is not None else []
+            terms += [matmul(a, of_b, **ctx.options)] if of_b is not None else []
+            return sum(terms[1:], terms[0])
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _save(ctx, *inputs)
+
+_apply: Any = super(torch.autograd.Function, _Product).apply
 
 
-def _as_it_lies(like: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
+def _as_it_lies(like: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
     """The product of a and b, transposed in memory where `like` is: the gradient of a parameter is then not copied."""
     if like.stride(0) == 1 and like.stride(1) == like.shape[0]:
-        return matmul(b.t(), a.t(), alpha=alpha, accuracy=accuracy, vendor=vendor).t()
-    return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
-
-
-def _save(ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> None:
-    ctx.save_for_backward(a, b)
-    ctx.set_materialize_grads(False)
-    ctx.alpha, ctx.accuracy, ctx.vendor = alpha, accuracy, vendor
-
-
-def _below_autograd(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
-    if _is_plain(a, b):
-        return _product(a, b, alpha, accuracy, vendor)
-    with torch._C._AutoDispatchBelowAutograd():
-        return _op(a, b, alpha, accuracy, vendor)
+        return matmul(b.t(), a.t(), **options).t()
+    return matmul(a, b, **options)
 
 
 def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """The op where autograd is asked. `torch.library.register_autograd` would do, and cost several launches a call."""
-    if _is_tracked(a, b):
-        return _Product.apply(a, b, alpha, accuracy, vendor)
-    return _below_autograd(a, b, alpha, accuracy, vendor)
+    if _is_plain(a, b):
+        if _is_tracked(a, b):
+            return _apply(a, b, alpha, accuracy, vendor)
+        return _product(a, b, alpha, accuracy, vendor)
+    modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    with enable_single_level_autograd_function():
+        return _apply(a, b, alpha, accuracy, vendor, modes)
 
 
-for _key in ("CPU", "CUDA"):
-    _ops.impl("matmul", _kernel, _key)
+def _batched(
+    info: Any, dims: tuple[int | None, ...], a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee",
+    vendor: str | None = None,
+) -> tuple[Any, int]:  # fmt: skip
+    """The op within `torch.vmap`: one product where a or b is the same for all, else one for each matrix.
+
+    `dims` says along which dimension of a and of b the matrices of a stack lie. Returns the stack of the results and
+    its dimension.
+    """
+    count, options = info.batch_size, (alpha, accuracy, vendor)
+    a, b = (each if dim is None else each.movedim(dim, 0) for each, dim in zip((a, b), dims))
+    if dims[1] is None and a.dim() == 3:
+        result = _op(a.reshape(count * a.shape[1], a.shape[2]), b, *options)
+        return result.reshape(count, a.shape[1], b.shape[1]), 0
+    if dims[0] is None and b.dim() == 3:
+        result = _op(a, b.transpose(0, 1).reshape(b.shape[1], count * b.shape[2]), *options)
+        return result.reshape(a.shape[0], count, b.shape[2]), 1
+    if not count:
+        return torch.bmm(a, b), 0  # which has no elements
+    stacks = ([each] * count if dim is None else each.unbind() for each, dim in zip((a, b), dims))
+    return torch.stack([_op(*pair, *options) for pair in zip(*stacks)]), 0
+
+
+_ops.impl("matmul", _kernel, "CompositeExplicitAutograd")
 _ops.impl("matmul", _with_gradient, "Autograd")
+torch.library.register_vmap("tilewright::matmul", _batched, lib=_ops)
 torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.errors import ArgumentTypeError, TilewrightError, check
+from ...codegen.errors import ArgumentTypeError, NotInMemoryError, TilewrightError, check
 from ...codegen.problem import DType
 
 _WANTED = "must be a NumPy, CuPy or torch array"
@@ -46,7 +46,7 @@ class Kind:
     """Gives the library's current stream on a GPU."""
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        """Whether autograd would have to know of a product of a and b in out."""
+        """Whether autograd, or a trace that is being made, would have to know of a product of a and b in out."""
         return False
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
@@ -55,6 +55,10 @@ class Kind:
 
     def view(self, name: str, array: Any) -> View:
         """How an array lies. Raises ArgumentTypeError, which calls it `name`."""
+        raise NotImplementedError
+
+    def place(self, array: Any) -> str:
+        """Whose memory an array is in, as `View.place` says; of a library with autograd."""
         raise NotImplementedError
 
     def wrote(self, array: Any) -> None:
@@ -151,6 +155,7 @@ class _Torch(Kind):
     def __init__(self, module: Any) -> None:
         self._torch, self._types = module, (module.Tensor, module.nn.Parameter)
         self._increment = module.autograd.graph.increment_version
+        self._fx = module.fx._symbolic_trace
         self.pointer: Callable[[Any], int] = module.Tensor.data_ptr
         self.stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
@@ -170,13 +175,23 @@ class _Torch(Kind):
     def view(self, name: str, array: Any) -> View:
         layout, device = "nested" if array.is_nested else str(array.layout), array.device
         check(layout == "torch.strided", f"{name} must be a dense tensor, got layout {layout}", ArgumentTypeError)
-        kind = device.type
-        check(kind in ("cpu", "cuda"), f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
-        check(not array.is_neg(), f"{name} is a negated view: pass {name}.resolve_neg()", ArgumentTypeError)
+        on_host_or_gpu = device.type in ("cpu", "cuda")
+        check(on_host_or_gpu, f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
+        check(not array.is_neg(), f"{name} is a negated view: pass {name}.resolve_neg()", NotInMemoryError)
         dtype = _dtype(name, array.dtype)
+        try:
+            address = array.data_ptr()
+        except RuntimeError:  # torch's, of a tensor without storage
+            address = None
+        if address is None or (address == 0 and array.numel()):
+            advice = "pass a tensor with memory, or within torch.func and traces call tilewright.torch.matmul"
+            raise NotInMemoryError(f"{name} has no memory: {advice}")
         strides = tuple(step * dtype.size_bytes for step in array.stride())
-        place = "host" if kind == "cpu" else f"cuda:{device.index}"
-        return View(array.data_ptr(), tuple(array.shape), strides, dtype, place)
+        return View(address, tuple(array.shape), strides, dtype, self.place(array))
+
+    def place(self, array: Any) -> str:
+        device = array.device
+        return "host" if device.type == "cpu" else f"cuda:{device.index}"
 
     def wrote(self, array: Any) -> None:
         if not array.is_inference():
@@ -195,11 +210,15 @@ class _Torch(Kind):
         return array.detach().numpy()
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
+        if self._fx._is_fx_tracing_flag:  # what is not seen becomes a constant of the trace
+            return True
         wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
         if wants and self._torch.is_grad_enabled():
             return True
         forward = self._torch.autograd.forward_ad
-        return forward._current_level >= 0 and any(
+        if forward._current_level < 0:
+            return False
+        return self._torch._C._are_functorch_transforms_active() or any(
             forward.unpack_dual(each).tangent is not None for each in (a, b, out) if each is not None
         )
 
@@ -237,7 +256,7 @@ def adopted(name: str, array: Any, gpu_library: Callable[[], Any]) -> Any:
     if isinstance(array, np.ndarray):
         raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: pass np.asarray({name})")
     if isinstance(array, getattr(sys.modules.get("torch"), "Tensor", ())):
-        advice = f"pass {name}.as_subclass(torch.Tensor), or compile with torch.ops.tilewright.matmul"
+        advice = f"call tilewright.torch.matmul, or pass {name}.as_subclass(torch.Tensor)"
         raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: {advice}")
     if isinstance(array, getattr(sys.modules.get("cupy"), "ndarray", ())):
         raise ArgumentTypeError(f"{name} {_WANTED}, got its subclass {typename}: pass {name}.view(cupy.ndarray)")

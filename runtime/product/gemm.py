@@ -145,8 +145,8 @@ class Gemm:
             `out` if given, else a new array of a's kind, m x n, row by row.
 
         Raises:
-            ArgumentTypeError: no arrays, another dtype, or tensors that autograd tracks, for which there is
-                `tilewright.matmul`.
+            ArgumentTypeError: no arrays, another dtype, or tensors that autograd tracks or that have no memory, as
+                within torch.func, for which there is `tilewright.matmul`.
             ShapeError: other shapes than the kernel's, or beta without `out`.
             LayoutError: strides that no kernel takes, or `out` read-only or overlapping an operand.
             DeviceMismatchError: arrays on another GPU than the kernel.
@@ -159,7 +159,8 @@ class Gemm:
         first = None if kind is None or key is None else kind.tracked
         tracks = first if plan is None else plan.tracks
         if tracks is not None and tracks(a, b, out):
-            raise ArgumentTypeError("autograd tracks a, b or out: use tilewright.matmul, or torch.no_grad()")
+            text = "autograd tracks a, b or out, or this is traced"
+            raise ArgumentTypeError(f"{text}: use tilewright.matmul, or torch.no_grad()")
         if plan is not None and copy == "never":
             return plan(a, b, out, alpha, beta)
         return first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)

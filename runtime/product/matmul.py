@@ -11,6 +11,7 @@ from ...codegen.errors import (
     ArgumentTypeError,
     CaptureError,
     DeviceMismatchError,
+    NotInMemoryError,
     check,
     check_path,
     check_type,
@@ -48,7 +49,7 @@ Measure = Callable[[Device, Problem, Store, Found, float], Found]
 
 
 Differentiable = Callable[[Any, Any, float, str, str | None], Any]
-"""Multiplies tensors that autograd tracks: a, b, alpha, accuracy and vendor."""
+"""Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor."""
 
 
 class Library:
@@ -137,7 +138,7 @@ class Library:
 
         Arrays on a GPU are worked on there, on the current stream of their library. Views with padded rows and
         transposed views are used where they lie; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's
-        autograd sees a product of tensors that it tracks.
+        autograd, transforms and traces see a product of their tensors.
 
         Args:
             a: m x k, float32 or float64, of NumPy, CuPy or torch, or anything with `__cuda_array_interface__` or
@@ -163,11 +164,16 @@ class Library:
             plan = self._plans.find((device, accuracy, vendor, key))
         except TypeError:  # one of them has no hash
             plan = None
-        if plan is None or copy != "never":
-            return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
-        if plan.tracks is not None and plan.tracks(a, b, out):
-            return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
-        return plan(a, b, out, alpha, beta)
+        try:
+            if plan is None or copy != "never":
+                return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
+            if plan.tracks is not None and plan.tracks(a, b, out):
+                return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
+            return plan(a, b, out, alpha, beta)
+        except NotInMemoryError:
+            if out is not None or kind_of(b) is not kind:
+                raise
+        return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
 
     def product(
         self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None, copy: str,
@@ -268,13 +274,14 @@ class Library:
         self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None,
         vendor: str | None,
     ) -> Any:  # fmt: skip
-        """A product that torch's autograd knows of."""
-        text = "autograd tracks a, b or out: leave out and beta away, or use torch.no_grad()"
+        """A product that torch's autograd, transforms and traces know of."""
+        text = "autograd tracks a, b or out, or this is traced: leave out and beta away, or use torch.no_grad()"
         check(out is None and beta == 0, text, ArgumentTypeError)
         if device is not None:  # which the op does not take
-            place = KINDS[type(a)].view("a", a).place
+            place = KINDS[type(a)].place(a)
             default = _selector(place, None)
-            text = f"autograd tracks a or b, so that their product is made on {default}, device is {device!r}"
+            reason = "autograd tracks a or b, or this is traced"
+            text = f"{reason}, so that their product is made on {default}, device is {device!r}"
             check(_selector(place, device) == default, text, DeviceMismatchError)
         return self._differentiable(a, b, alpha, accuracy, vendor)
 

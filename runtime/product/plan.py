@@ -119,7 +119,13 @@ class Plan:
         pointer, c = self._pointer, self._made(a, beta) if out is None else out
         if self._swapped:
             a, b = b, a
-        at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
+        try:
+            at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
+        except RuntimeError:  # torch's, of a tensor without storage
+            self._check_memory(a, b, c, out)
+            raise
+        if not (at_a and at_b and at_c):
+            self._check_memory(a, b, c, out)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
             check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
@@ -139,6 +145,8 @@ class Plan:
         pointer, problem = self._kind.pointer, self._kept.kernel.problem
         if self._swapped:
             a, b = b, a
+        if self.tracks is not None:  # only torch has arrays without memory
+            self._check_memory(a, b, result, out)
         if out is not None:
             check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds, names_of(self._swapped))
         xp = self._device.xp
@@ -167,6 +175,12 @@ class Plan:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
         problem = self._kept.kernel.problem
         return self._kind.empty(like, problem.m, problem.n)
+
+    def _check_memory(self, a: Any, b: Any, c: Any, out: Any) -> None:
+        """Raise NotInMemoryError unless A, B and C of the kernel have memory, or no elements."""
+        name_a, name_b, _ = names_of(self._swapped)
+        for name, array in ((name_a, a), (name_b, b), ("the result" if out is None else "out", c)):
+            self._kind.view(name, array)
 
     def _check_elements(self, *pointers: int) -> None:
         for name, pointer, span in zip(names_of(self._swapped), pointers, (self._span_a, self._span_b, self._span_c)):

@@ -475,6 +475,23 @@ class TestCall:
         kind.where = ""
         assert call(*arrays, 1.0, 0.0) is arrays[2]
 
+    @pytest.mark.parametrize("place", ["cuda:0", "host"])
+    @pytest.mark.parametrize("raises", [False, True])
+    def test_an_array_without_memory_is_named(self, fake: FakeDriver, language: str, raises: bool, place: str) -> None:
+        class Storages(FakeKind):
+            def pointer(self, array: FakeArray) -> int:
+                if raises and not array.pointer:
+                    raise RuntimeError("no storage")
+                return array.pointer
+
+        product = Product(fake, "plain")
+        call: Any = Plan(product.kept, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
+        for i, name in enumerate(("a", "b", "out")):
+            arrays = [FakeArray(0 if i == j else address) for j, address in enumerate((A, B, OUT))]
+            with pytest.raises(ArgumentTypeError, match=f"^{name} has no memory$"):
+                call(*arrays, 1.0, 0.0)
+        assert fake.taken() == []
+
     @pytest.mark.parametrize("name", ["TMA", "split-K"])
     def test_nothing_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
         product = Product(fake, name)

@@ -213,7 +213,7 @@ def here(shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dt
 GPU: Any = SimpleNamespace(
     ndarray=Elsewhere, cuda=SimpleNamespace(get_current_stream=None),
     Tensor=Elsewhere, nn=SimpleNamespace(Parameter=Elsewhere), _C=None,
-    autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)),
+    autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)), fx=SimpleNamespace(_symbolic_trace=None),
 )  # fmt: skip
 """CuPy and torch, as far as keys go."""
 KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {

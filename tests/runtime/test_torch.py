@@ -1,5 +1,6 @@
 """`tilewright.torch`: the op, its gradients and what compiles it, on the processor and, marked gpu, on a GPU."""
 
+import math
 import re
 import subprocess
 import sys
@@ -22,7 +23,11 @@ with warnings.catch_warnings():
     torch = pytest.importorskip("torch")
     import tilewright.torch as tilewright_torch
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.autograd import forward_ad
+    from torch.func import functional_call, grad, jacrev, jvp, stack_module_state
+    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch_functions import BATCHED, TRANSFORMS, Given
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its parts to each other
 
@@ -40,6 +45,15 @@ WAYS = {
     "the op": lambda a, b, alpha=1.0: OP(a, b, alpha),
     "tilewright.matmul": tilewright.matmul,
 }
+
+
+TRACED = {
+    "real": ("grad", "jacrev", "jacfwd", "hessian", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
+    "fake": ("grad", "jacrev", "jacfwd", "hessian", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
+    "symbolic": ("jacrev",),
+    "real, before dispatch": (),
+}
+"""Those of them that are traced, too, by the mode of tracing. Before dispatch torch itself traces none."""
 
 
 class Seen(TorchDispatchMode):  # type: ignore[misc]
@@ -107,8 +121,9 @@ class Products:
         def product(a: Any, b: Any) -> Any:
             return WAYS[way](a, b.t(), alpha=0.5)
 
-        assert torch.autograd.gradcheck(product, (a, b))
-        assert torch.autograd.gradgradcheck(product, (a, b))
+        every = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
+        assert torch.autograd.gradcheck(product, (a, b), **every)
+        assert torch.autograd.gradgradcheck(product, (a, b), check_batched_grad=True, check_fwd_over_rev=True)
         assert torch.autograd.gradcheck(product, (a, b.detach()))
 
     def test_only_gradients_that_are_wanted_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +160,11 @@ class Products:
             lambda a, b: tilewright_torch.matmul(a, b, accuracy="normwise", vendor="never"),
             lambda a, b: OP(a, b, 1.0, "normwise", "never"),
             lambda a, b: tilewright.matmul(a, b, accuracy="normwise", vendor="never"),
+            lambda a, b: torch.vmap(lambda *ab: OP(*ab, 1.0, "normwise", "never"))(a[None], b[None])[0],
+            lambda a, b: torch.vmap(lambda a: tilewright.matmul(a, b, accuracy="normwise", vendor="never"))(a[None])[0],
+            lambda a, b: torch.vmap(lambda a: OP(a, b, 1.0, "normwise", "never"))(a[None])[0],
+            lambda a, b: torch.vmap(lambda b: OP(a, b, 1.0, "normwise", "never"))(b[None])[0],
+            lambda a, b: jvp(lambda *given: OP(*given, 1.0, "normwise", "never"), (a, b), (a, b))[1],
         ):
             a, b = (self.whole(*shape).requires_grad_() for shape in ((5, 7), (7, 6)))
             seen.clear()
@@ -228,6 +248,117 @@ class Products:
         stack = torch.stack([a, 2 * a])
         assert torch.equal(torch.vmap(tilewright_torch.matmul, (0, None))(stack, b), stack @ b)
 
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("name", BATCHED)
+    def test_batched_gradients_are_those_of_mm(self, name: str, way: str) -> None:
+        given = self.given()
+        torch.testing.assert_close(BATCHED[name](WAYS[way], given), BATCHED[name](torch.mm, given))
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("name", TRANSFORMS)
+    def test_transforms_are_those_of_mm(self, name: str, way: str) -> None:
+        given = self.given()
+        torch.testing.assert_close(TRANSFORMS[name](WAYS[way], given), TRANSFORMS[name](torch.mm, given))
+
+    @pytest.mark.parametrize("mode", TRACED)
+    def test_traces_hold_the_op(self, mode: str) -> None:
+        """Nothing of what is traced becomes a constant: the graph is right for other matrices."""
+        tracing, _, before = mode.partition(", ")
+        ways = [way for way in WAYS if tracing == "real" or way != "tilewright.matmul"]
+        for way in ways:
+            for name in TRACED[mode]:
+                self.check_trace(partial(TRANSFORMS[name], WAYS[way]), partial(TRANSFORMS[name], torch.mm), tracing)
+            product = partial(lambda way, x: WAYS[way](x.a, x.b), way)
+            self.check_trace(product, lambda x: x.a @ x.b, tracing, pre_dispatch=bool(before))
+
+    def check_trace(self, function: Any, expected: Any, mode: str, **options: Any) -> None:
+        fields = [vars(self.given(seed)).values() for seed in (0, 1)]
+        graph = make_fx(lambda *given: function(Given(*given)), tracing_mode=mode, **options)(*fields[0])
+        assert OP.default in {node.target for node in graph.graph.nodes}
+        torch.testing.assert_close(graph(*fields[1]), expected(Given(*fields[1])))
+
+    @pytest.mark.parametrize("name", ["jacrev", "jvp", "vmap of grad", "dual"])
+    def test_compiled_transforms(self, name: str) -> None:
+        def dual(product: Any, x: Given) -> Any:
+            with forward_ad.dual_level():
+                return forward_ad.unpack_dual(product(forward_ad.make_dual(x.a, 2 * x.a), x.b)).tangent
+
+        function = TRANSFORMS.get(name, dual)
+        torch.compiler.reset()
+        compiled = torch.compile(partial(function, tilewright_torch.matmul), backend=self.backend, fullgraph=True)
+        given = self.given()
+        torch.testing.assert_close(compiled(given), function(torch.mm, given))
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_forward_mode(self, way: str) -> None:
+        x = self.given()
+        with forward_ad.dual_level():
+            a, b = forward_ad.make_dual(x.a, 2 * x.a), forward_ad.make_dual(x.b, 3 * x.b)
+            for left, right in ((a, b), (a, x.b), (x.a, b)):
+                got, expected = (forward_ad.unpack_dual(each(left, right)) for each in (WAYS[way], torch.mm))
+                assert torch.equal(got.primal, expected.primal)
+                assert torch.equal(got.tangent, expected.tangent)
+            assert forward_ad.unpack_dual(WAYS[way](x.a, x.b)).tangent is None
+
+    def test_gradients_for_each_sample(self) -> None:
+        """Of one network, and of several at once."""
+        kinds = torch.nn.Linear, tilewright_torch.Linear
+        nets = [[torch.nn.Sequential(kind(4, 3), torch.nn.Tanh(), kind(3, 2)) for kind in kinds] for _ in "abc"]
+        samples, wanted = self.whole(5, 4, torch.float64), self.whole(5, 2, torch.float64)
+        for theirs, ours in nets:
+            ours.load_state_dict(theirs.state_dict())
+            theirs.to(samples), ours.to(samples)
+        results = []
+        for of_kind in zip(*nets, strict=True):
+            first, parameters = of_kind[0], dict(of_kind[0].named_parameters())
+
+            def loss(parameters: Any, sample: Any, target: Any, net: Any = first) -> Any:
+                return (functional_call(net, parameters, (sample,)) - target).square().sum()
+
+            each = torch.vmap(grad(loss), (None, 0, 0), randomness="different")(parameters, samples, wanted)
+            stacked, _ = stack_module_state(of_kind)
+            of_all = torch.vmap(lambda p, net=first: functional_call(net, p, (samples,)))(stacked)
+            results.append((each, of_all, torch.autograd.grad(of_all.square().sum(), list(stacked.values()))))
+        torch.testing.assert_close(*results)
+
+    def test_vmap_makes_one_product_where_it_can(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shapes: list[tuple[int, ...]] = []
+        product = tilewright._library.product
+
+        def counted(a: Any, b: Any, *options: Any) -> Any:
+            shapes.append((a.shape[0], b.shape[1], a.shape[1]))
+            return product(a, b, *options)
+
+        monkeypatch.setattr(tilewright._library, "product", counted)
+        x = self.given()
+        for way in (tilewright_torch.matmul, OP):
+            for (dims, a, b), expected in zip(x.mapped, ([(15, 2, 4)], [(3, 10, 4)], [(3, 2, 4)] * 5), strict=True):
+                shapes.clear()
+                torch.vmap(way, dims)(a, b)
+                assert shapes == expected
+        shapes.clear()
+        jacrev(lambda a: tilewright_torch.matmul(a, x.b))(x.a)
+        assert shapes == [(3, 2, 4), (18, 4, 2)]
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_tensors_without_memory_are_what_torch_takes_them_for(self, way: str) -> None:
+        x = self.given()
+        zeros = [torch._efficientzerotensor(each.shape, dtype=each.dtype, device=each.device) for each in (x.a, x.b)]
+        negated = [torch._neg_view(each) for each in (x.a, x.b)]
+        for _ in range(2):
+            for others in (zeros, negated):
+                for a, b in ((others[0], x.b), (x.a, others[1]), others):
+                    assert torch.equal(WAYS[way](a, b), a @ b)
+            wrapped = [torch._to_functional_tensor(each) for each in (x.a, x.b)]
+            assert torch.equal(torch._from_functional_tensor(WAYS[way](*wrapped)), x.a @ x.b)
+            assert torch.equal(WAYS[way](x.a, x.b), x.a @ x.b)  # a plan is kept now
+
+    def given(self, seed: int = 0) -> Given:
+        def whole(*shape: int) -> Any:
+            return self.whole(math.prod(shape[:-1]), shape[-1], torch.float64, seed).reshape(shape)
+
+        return Given(whole(3, 4), whole(4, 2), whole(5, 3, 4), whole(5, 4, 2), whole(6, 3, 2))
+
     def test_views_that_only_torch_knows(self) -> None:
         a, row = self.whole(5, 5), self.whole(1, 5)
         negated = torch.complex(a, a).conj().imag
@@ -293,7 +424,7 @@ def test_linear_of_no_features_and_of_others_than_it_has() -> None:
             tilewright_torch.Linear(3, 5)(torch.ones(shape))
 
 
-CALLS = {"tilewright.torch.matmul": (38, 21), "the op": (38, 21), "tilewright.matmul": (25, 12)}
+CALLS = {"tilewright.torch.matmul": (38, 20), "the op": (37, 20), "tilewright.matmul": (25, 12)}
 """Numbers of calls of Python functions and of C functions that a warm product into a new tensor takes."""
 
 
@@ -376,10 +507,14 @@ def test_a_loaded_kernel_refuses_what_autograd_tracks_from_the_first_call_on() -
             assert torch.equal(kernel(a, b), a @ b)
 
 
-def test_the_device_is_not_ignored_where_autograd_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_not_ignored_where_autograd_or_a_transform_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.ones(4, 6, requires_grad=True), torch.ones(6, 5)
     for _ in range(2):
         assert tilewright.matmul(a, b, device="auto").requires_grad
+        for stack in (a[None], a.detach()[None]):
+            assert torch.equal(torch.vmap(lambda a: tilewright.matmul(a, b, device="auto"))(stack)[0], a @ b)
+            with pytest.raises(DeviceError, match="device cuda"):
+                torch.vmap(lambda a: tilewright.matmul(a, b, device="cuda:99"))(stack)
         with pytest.raises(DeviceError, match="device cuda"):
             tilewright.matmul(a, b, device="cuda:99")
     monkeypatch.setattr(matmul_module, "_selector", lambda place, device: device or "cuda:0")
@@ -387,16 +522,88 @@ def test_the_device_is_not_ignored_where_autograd_tracks(monkeypatch: pytest.Mon
         tilewright.matmul(a, b, device="host")
 
 
-@pytest.mark.parametrize("name", [*WAYS, "load"])
-def test_forward_mode_is_refused_and_loses_no_tangent(name: str) -> None:
-    way: Any = WAYS.get(name) or tilewright.load(4, 5, 6, device="host")
-    a, b = torch.ones(4, 6), torch.ones(6, 5)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(a, a)
+def test_a_loaded_kernel_refuses_forward_mode() -> None:
+    kernel, a, b = tilewright.load(4, 5, 6, device="host"), torch.ones(4, 6), torch.ones(6, 5)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, a)
         for _ in range(2):
-            with pytest.raises((NotImplementedError, ArgumentTypeError)):
-                way(dual, b)
-            assert torch.equal(way(a, b), a @ b)
+            with pytest.raises(ArgumentTypeError, match="autograd tracks a, b or out"):
+                kernel(dual, b)
+            assert torch.equal(kernel(a, b), a @ b)
+
+
+def freed(*shape: int) -> Any:
+    """A tensor whose storage was given up."""
+    tensor = torch.ones(shape)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("name", [*WAYS, "load"])
+def test_a_tensor_without_memory_is_named(name: str) -> None:
+    way: Any = WAYS.get(name) or tilewright.load(4, 5, 6, device="host")
+    a, b, out = torch.ones(4, 6), torch.ones(6, 5), torch.zeros(4, 5)
+    escaped: list[Any] = []
+    torch.vmap(lambda a: (escaped.append(a), a)[1])(torch.ones(3, 4, 6))
+    for _ in range(2):  # the second time a plan is kept
+        for match, given in (("^a has no memory", (freed(4, 6), b)), ("^b has no memory", (a, freed(6, 5)))):
+            with pytest.raises(ArgumentTypeError, match=f"{match}: pass a tensor with memory, or within torch.func"):
+                way(*given)
+        assert torch.equal(way(a, b), a @ b)
+        if name != "the op":
+            with pytest.raises(ArgumentTypeError, match=r"^a (has no memory|is a tensor of a torch\.vmap that)"):
+                way(escaped[0], b)
+        if name in ("load", "tilewright.matmul"):
+            with pytest.raises(ArgumentTypeError, match=r"^out has no memory"):
+                way(a, b, out=freed(4, 5))
+            with pytest.raises(ArgumentTypeError, match=r"^out has no memory"):
+                torch.vmap(lambda out: way(a, b, out=out))(out[None])
+            with pytest.raises(ArgumentTypeError, match=r"^a has no memory"):
+                torch.vmap(lambda a: way(a, b, out=out))(a[None])
+            way(a, b, out=out)
+            with pytest.raises(ArgumentTypeError, match=r"^a has no memory"):
+                torch.vmap(lambda a: way(a, b.numpy()))(a[None])
+
+
+def test_a_loaded_kernel_refuses_what_transforms_and_traces_would_not_see() -> None:
+    kernel, a, b = tilewright.load(4, 5, 6, device="host"), torch.ones(4, 6), torch.ones(6, 5)
+    for _ in range(2):
+        for transform, match in (
+            (lambda: torch.vmap(kernel, (0, None))(a[None], b), "^a has no memory"),
+            (lambda: torch.vmap(kernel, (None, 0))(a, b[None]), "^b has no memory"),
+            (lambda: grad(lambda a: kernel(a, b).sum())(a), "^autograd tracks a, b or out"),
+            (lambda: jvp(lambda a: kernel(a, b), (a,), (a,)), "^autograd tracks a, b or out"),
+            (lambda: grad(lambda c: (kernel(a, b) * c).sum())(a @ b), "^the result has no memory"),
+            (lambda: kernel(torch._neg_view(a), b), r"^a is a negated view: pass a\.resolve_neg"),
+            (lambda: kernel(torch._efficientzerotensor((4, 6)), b), "^a has no memory"),
+            (lambda: make_fx(lambda a: kernel(a, b))(a), "or this is traced: use tilewright.matmul"),
+        ):
+            with pytest.raises(ArgumentTypeError, match=match):
+                transform()
+        assert torch.equal(kernel(a, b), a @ b)
+
+
+def test_a_fake_tensor_is_refused_with_the_call_that_takes_it() -> None:
+    with FakeTensorMode() as mode:
+        a, b = mode.from_tensor(torch.ones(4, 6)), mode.from_tensor(torch.ones(6, 5))
+        with pytest.raises(ArgumentTypeError, match=r"^a .* FakeTensor: call tilewright\.torch\.matmul"):
+            tilewright.matmul(a, b)
+        assert tilewright_torch.matmul(a, b).shape == (4, 5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_product_is_refused_within_vmap(way: str) -> None:
+    a, b, stack = torch.ones(4, 6), torch.ones(6, 5), torch.ones(3, 4, 6)
+    for dims, given, match in (
+        ((0, None), (a, b), r"a must be two-dimensional, got shape \(6,\)"),
+        ((None, 0), (a, b), r"b must be two-dimensional, got shape \(5,\)"),
+        ((0, None), (stack[None], b), "a must be two-dimensional"),
+        ((0, None), (stack, a), "inner dimensions differ"),
+        ((0, None), (stack, b.double()), "cast one of them first"),
+        ((0, 0), (stack.half(), stack.half()), "float16"),
+    ):
+        with pytest.raises((ShapeError, ArgumentTypeError), match=match):
+            torch.vmap(WAYS[way], dims)(*given)
 
 
 def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.errors import ArgumentTypeError, LaunchError
 from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.device import driver
 from tilewright.runtime.device.host import HostDevice
@@ -204,6 +204,10 @@ class FakeKind:
 
     def pointer(self, array: FakeArray) -> int:
         return array.pointer
+
+    def view(self, name: str, array: FakeArray) -> None:
+        if not array.pointer:
+            raise ArgumentTypeError(f"{name} has no memory")
 
     def stream(self, index: int) -> int:
         return self.current_stream

@@ -82,12 +82,17 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
     unsigned long long at[3], end_c;
     int result = -1, as_usual = 1, locked = kept[ACQUIRE] != Py_None;
     for (int i = A; i <= C; i++) {
-        if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i])))
+        if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i]))) {
+            if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+                PyErr_Clear(); /* torch's, of a tensor without storage: the plan says which */
+                result = 0;
+            }
             goto end;
+        }
         at[i] = PyLong_AsUnsignedLongLong(values[i]);
         if (at[i] == ULLONG_MAX && PyErr_Occurred())
             goto end;
-        as_usual &= !(at[i] & self->mask[i]);
+        as_usual &= !(at[i] & self->mask[i]) && (at[i] || !self->span[i]);
     }
     end_c = at[C] + self->span[C];
     for (int i = A; i < C; i++)
