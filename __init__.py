@@ -1,5 +1,8 @@
 """Generator and autotuner of tiled CUDA matrix-multiplication kernels."""
 
+import os
+from _thread import get_ident  # `threading` takes a while, too
+
 TYPE_CHECKING = False  # as `typing` has it, whose import takes a while
 if TYPE_CHECKING:
     from .api import (
@@ -29,16 +32,38 @@ __all__ = [
 __path__.append(f"{__path__[0]}/frameworks")
 
 
+_importing: set[int] = set()
+"""Threads that are importing what was asked for."""
+_lost = False
+"""Whether a thread of the parent was, when this process was forked."""
+
+
 def __getattr__(name: str) -> object:
     """What the package offers, imported when it is first asked for: the command line, which lies below this package,
     answers Ctrl-C before NumPy is there."""
     if name not in (*__all__, "_library"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _lost:
+        text = "this process was forked while another thread imported tilewright: import what is called before"
+        raise ImportError(f"{text} threads start, as by `from tilewright import {name}`")
     from importlib import import_module
 
-    home = import_module(".tuner.tune" if name == "tune" else ".api", __name__)
+    _importing.add(get_ident())
+    try:
+        home = import_module(".tuner.tune" if name == "tune" else ".api", __name__)
+    finally:
+        _importing.discard(get_ident())
     globals()[name] = value = getattr(home, name)
     return value
+
+
+def _forked() -> None:
+    """Note in a child that an import is half-way which nobody will end: Python would wait for it for ever."""
+    global _lost
+    _lost = bool(_importing - {get_ident()})
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def __dir__() -> list[str]:

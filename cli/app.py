@@ -69,6 +69,9 @@ def main_tune(arguments: list[str] | None = None) -> None:
 def _run(given: list[str]) -> None:
     lost = []
     sys.stdout = sys.stdout or io.StringIO()  # it was closed: nobody wants to see anything
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # half a surrogate pair in a file or a path ends no command
 
     def told(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         lost.extend([message] if issubclass(category, OutputWarning) else [])

@@ -111,4 +111,5 @@ def _again(
     given: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:
         given = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, **given}
-    return " ".join(f"{name} {shlex.quote(value)}" for name, values in given.items() for value in values)
+    text = " ".join(f"{name} {shlex.quote(value)}" for name, values in given.items() for value in values)
+    return "".join(letter if letter.isprintable() else "?" for letter in text)  # it goes into a comment of C

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from ..codegen import arch
-from ..codegen.errors import ConfigError, check_path
+from ..codegen.errors import ConfigError, absolute, check_path
 from ..codegen.families import parse
 from ..codegen.problem import DType, Grade, Problem
 from ..runtime.device.detect import choose
@@ -41,9 +41,10 @@ class _NewFile(_Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path: Path = super().convert(value, param, ctx)
-        if not path.absolute().parent.is_dir():
-            self.fail(f"no such folder: {path.absolute().parent}", param, ctx)
         try:
+            folder = absolute("it", path).parent
+            if not folder.is_dir():
+                self.fail(f"no such folder: {folder}", param, ctx)
             check_output("it", path)
         except ConfigError as error:
             self.fail(str(error), param, ctx)

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import check
+from .reading import NotPlainError, read_plain
 
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
 _NAME = re.compile(r"^(?://|#) +tilewright emit .*--name (\w+)", re.MULTILINE)
 _FILENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.(?:cu|cuh|h|txt|pc\.in)")
+_MOST_BYTES = 64 << 20
+"""Bytes of a file that may be an emitted one; a bundle of all records that ship has a fourth of them."""
 _MARK_WITHIN = 1000
 """Letters from the start of a file in which its mark is looked for."""
 
@@ -68,11 +71,9 @@ def _digest(text: str) -> str:
 
 def _untouched(path: Path) -> str:
     """The text of the file at `path` if tilewright wrote it and nobody changed it since; a link never is."""
-    if path.is_symlink():
-        return ""
     try:
-        text = path.read_text(encoding="utf-8")  # reads the CRLF that a checkout may have made as LF
-    except UnicodeDecodeError:
+        text = read_plain(path, _MOST_BYTES).decode().replace("\r\n", "\n")  # a checkout may have made CRLF
+    except (NotPlainError, UnicodeDecodeError):
         return ""
     mark = _MARK.search(text, 0, _MARK_WITHIN)
     same = mark is not None and mark[1] == _digest(text[: mark.start(1)] + _PLACEHOLDER + text[mark.end(1) :])

@@ -94,6 +94,16 @@ def check_path(name: str, value: object) -> Path | None:
     return Path(path)
 
 
+def absolute(name: str, path: Path) -> Path:
+    """The path from the root on, which a later change of the working directory does not move. Raises ConfigError where
+    it begins in a folder that is gone."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        text = f"{name} is {str(path)!r}, in the current folder, which was deleted"
+        raise ConfigError(f"{text}: give a path from the root on, or change to another folder") from error
+
+
 def check_comment(name: str, text: str) -> None:
     """Raise ConfigError for a text that would not stay within a comment of C: of several lines, or with a backslash."""
     check(text.isprintable() and "\\" not in text, f"{name} must be one line without a backslash, got {text!r}")

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import secrets
-import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,55 +14,11 @@ TEMPORARY_SUFFIX = ".tmp"
 """Ending of a file that is still being written, or that a killed writer left."""
 
 _MOST_RUNS = 5
-_PIECE_BYTES = 1 << 20
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-
-
-class NotPlainError(Exception):
-    """A link, a folder, a device, a file too large, or another user's."""
 
 
 class OutputWarning(UserWarning):
     """A file that was asked for could not be written; nothing else is lost."""
-
-
-def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: bool = False) -> bytes:
-    """The bytes of a regular file of at most `limit_bytes`; a symbolic link is not followed, unless `follow`.
-
-    Raises NotPlainError for anything else, and where `owner` is given for another user's file; OSError where
-    it cannot be read.
-    """
-    try:
-        # Without O_NONBLOCK, opening a pipe would wait for its writer.
-        links = 0 if follow else os.O_NOFOLLOW
-        descriptor = os.open(path, os.O_RDONLY | links | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise NotPlainError("not a regular file") from error
-        raise
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, descriptor)
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise NotPlainError("not a regular file")
-        if owner is not None and facts.st_uid != owner:
-            raise NotPlainError("another user's file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = bytearray()  # in pieces: `read` would take memory for the limit at once
-            while len(data) <= limit_bytes and (piece := file.read(min(_PIECE_BYTES, limit_bytes + 1 - len(data)))):
-                data += piece
-    if len(data) > limit_bytes:
-        raise NotPlainError(f"larger than {limit_bytes} bytes")
-    return bytes(data)
-
-
-def read_named(what: str, path: Path, limit_bytes: int) -> bytes:
-    """The bytes of a file that a user named. Raises ConfigError, which names it, where it cannot be read."""
-    try:
-        return read_plain(path, limit_bytes, follow=True)
-    except (NotPlainError, OSError, ValueError) as error:  # a null byte in a path is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read the {what} {path}: {reason}") from error
 
 
 def set_aside(path: Path, suffix: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ..codegen.errors import check, check_path
+from ..codegen.errors import absolute, check, check_path
 
 STORE_VARIABLE = "TILEWRIGHT_STORE"
 """Folder of tuned records and trial histories."""
@@ -51,5 +51,4 @@ def _one_of(variable: str, known: tuple[str, ...]) -> str:
 
 def _folder(variable: str) -> Path | None:
     folder = check_path(variable, os.environ.get(variable) or None)
-    # Absolute, so that a later change of the working directory does not move it.
-    return folder.absolute() if folder else None
+    return absolute(variable, folder) if folder else None

@@ -64,7 +64,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         capturing = device.capturing(device.stream())
     text = f"{problem} is not ready, and nothing is measured while a graph is captured"
     check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
-    with MEASURING:
+    with MEASURING.alone():
         kept = store.best(info.key, problem)
         if kept is not None and serves(kept.config, problem, info.arch):
             return Found(kept.config, "exact", kept)

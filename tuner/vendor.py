@@ -49,7 +49,7 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
     if operands is None and problem.bytes > _MOST_BYTES:
         return None
     try:
-        with MEASURING, device.entered():
+        with MEASURING.alone(), device.entered():
             if device.capturing(device.stream()):
                 return None
             return timed(kernel, found, operands() if operands else _random(device, problem))

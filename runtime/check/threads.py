@@ -1,11 +1,25 @@
 """The libraries of linear algebra that a process has loaded, on one thread for as long as that is wanted."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-_lock = threading.RLock()
-_depth = 0
+from ..locks import Lock
+
+
+class _Limit:
+    """The limit of the process to one thread."""
+
+    def __init__(self) -> None:
+        self.lock = Lock(self.forget)
+        self.depth = 0
+        """How many blocks within each other want it."""
+
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        self.depth = 0
+
+
+_limit = _Limit()
 
 
 @contextmanager
@@ -17,11 +31,11 @@ def one_thread() -> Iterator[None]:
     """
     from threadpoolctl import ThreadpoolController  # few programs time NumPy
 
-    global _depth
-    with _lock:
-        _depth += 1
-        try:
-            with ThreadpoolController().limit(limits=1) if _depth == 1 else nullcontext():
-                yield
-        finally:
-            _depth -= 1
+    _limit.lock.acquire()
+    _limit.depth += 1
+    try:
+        with ThreadpoolController().limit(limits=1) if _limit.depth == 1 else nullcontext():
+            yield
+    finally:
+        _limit.depth -= 1
+        _limit.lock.release()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Launch, Operand
+from ..locks import CachedProperty
 from ..product.arguments import operand_of
 from ..store.record import Measurement
 from .threads import one_thread
@@ -304,7 +305,7 @@ class Timer:
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
 
-    @cached_property
+    @CachedProperty
     def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
         rng, problem = np.random.default_rng(5), self.problem
         a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))

@@ -23,9 +23,10 @@ from jinja2.bccache import Bucket, BytecodeCache
 
 from ...codegen.environment import environment
 from ...codegen.errors import CompileError, ConfigError, DeviceError
+from ...codegen.reading import NotPlainError, read_plain
 from ...codegen.source import KernelSource
 from .. import settings
-from ..files import NotPlainError, read_plain, write_whole
+from ..files import write_whole
 from .protocol import Binary, Compiler
 
 _FORMAT = 1
@@ -202,6 +203,7 @@ def _binary(data: bytes, key: str, image: bytes) -> Binary:
 
 def _make_private(folder: Path) -> None:
     # A binary from here is run: nobody else may be able to put one in, or to replace a folder of it.
+    _refuse_links(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -212,6 +214,15 @@ def _make_private(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "not this user's folder", str(folder))
     if facts.st_mode & _OTHERS_WRITE and not sticky:
         folder.chmod(stat.S_IMODE(facts.st_mode) & ~_OTHERS_WRITE)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise PermissionError where another user's link leads there: it may lead to any folder of this user's."""
+    for part in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            facts = os.lstat(part)
+            if stat.S_ISLNK(facts.st_mode) and facts.st_uid not in (0, os.geteuid()):
+                raise PermissionError(errno.EPERM, "another user's link", str(part))
 
 
 def _discard(path: Path) -> None:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...codegen.config import MAX_STATIC_SMEM_BYTES
 from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
+from ..locks import CachedProperty
 from . import nvml
 from .cache import compile_cached
 from .cublas import Cublas, cublas_product
@@ -239,7 +240,7 @@ class CudaDevice:
         self._device.use()
         cupy.cuda.runtime.free(0)
 
-    @cached_property
+    @CachedProperty
     def _pdl(self) -> bool:
         """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
         able = "griddepcontrol" in self.info.arch.instructions
@@ -254,7 +255,7 @@ class CudaDevice:
         with self._device:
             return GraphBuffer(nbytes, zeroed, self._clearing)
 
-    @cached_property
+    @CachedProperty
     def _clearing(self) -> cupy.cuda.Stream:
         """A stream on which nothing is captured."""
         with relaxed_capture():
@@ -302,7 +303,7 @@ class CudaDevice:
         with self._device, _translated("timing"):
             return self._stopwatch.elapsed_us(run)
 
-    @cached_property
+    @CachedProperty
     def _stopwatch(self) -> Stopwatch:
         source, launch = KernelSource(HOLD_NAME, HOLD), LaunchConfig((1, 1, 1), (1, 1, 1))
         hold = self.load(compile_cached(self.compiler, source), HOLD_NAME).bound(launch, "Q")
@@ -335,7 +336,7 @@ class CudaDevice:
         """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
         return cublas_product(self, self._handle, problem, multiplied)
 
-    @cached_property
+    @CachedProperty
     def _handle(self) -> Cublas:
         """For all of these products: a handle stays, with memory of its own."""
         return self.blas()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...codegen.errors import DeviceError, check
 from . import nvml
+from .host import HostDevice
 from .host_compiler import HostCompiler
 from .host_info import host_info
 from .protocol import Compiler, Device, DeviceInfo
@@ -71,8 +72,6 @@ def _cuda_infos() -> tuple[DeviceInfo, ...]:
 def open_device(info: DeviceInfo) -> Device:
     """The device itself. Raises DeviceError."""
     if info.arch.is_host:
-        from .host import HostDevice
-
         return HostDevice()
     from .cuda import CudaDevice
 

@@ -1,7 +1,6 @@
 """Launches through CUDA's driver, with what CuPy's own launches lack: PDL and tensor maps."""
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType
 from ...codegen.source import LaunchConfig, TensorBox
+from ..locks import Lock
 from . import launcher
 from .parameters import MAP_BYTES, ParameterBlock
 from .protocol import Launcher
@@ -112,12 +112,12 @@ class DriverLaunch:
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
         self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
         self._pack, self._stream, self._enter, self._failed = self._block.pack, 0, enter, failed
-        self._lock = threading.Lock()  # the arguments have one place
+        self._lock = Lock()  # the arguments have one place
         self._launch = _driver().cuLaunchKernelEx
 
     def __call__(self, stream: int, *values: object) -> None:
         """Put it on a stream. Raises LaunchError."""
-        with self._lock:
+        with self._lock.alone():
             try:
                 self._pack(*values)
             except OverflowError:

@@ -1,16 +1,15 @@
 """The processor as a device: the emitted text itself, compiled by the system's C++ compiler."""
 
 import ctypes
+import itertools
 import mmap
 import os
 import struct
-import threading
 import time
 import weakref
 from _ctypes import dlclose
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
+from ..locks import CachedProperty, Lock
 from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
+from .images import load_image
 from .parameters import ParameterBlock
 from .protocol import Binary, Blas, DeviceInfo, Launch, Launcher, Multiplied, Operand
 
@@ -30,22 +31,26 @@ _PAGE = mmap.PAGESIZE
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def _mapped(nbytes: int) -> tuple[mmap.mmap, int]:
+    """Whole pages of zeros, and their address. Raises OSError, OverflowError."""
+    pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return pages, ctypes.addressof(ctypes.c_char.from_buffer(pages))
+
+
 class HostBuffer:
     """Memory between two pages that nobody may touch, ending where the second begins; filled with NaN."""
 
     def __init__(self, nbytes: int, alignment: int) -> None:
         check(nbytes >= 0, f"nbytes must not be negative, got {nbytes}", LaunchError)
         self.nbytes = nbytes
-        pages = max(1, -(-(nbytes + alignment - 1) // _PAGE))
-        size = (pages + 2) * _PAGE
+        size = (max(1, -(-(nbytes + alignment - 1) // _PAGE)) + 2) * _PAGE
         try:
-            # The array keeps the pages, and arrays over parts of it keep the array.
-            whole = np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+            pages, base = _mapped(size)
         except (OSError, OverflowError) as error:
             raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
+        whole = np.frombuffer(pages, np.uint8)  # it keeps the pages, and arrays over parts of it keep the array
         # From guard page to guard page: what lies beside the buffer is poison too.
         whole[_PAGE:-_PAGE] = 0xFF
-        base = whole.ctypes.data
         for guard in (base, base + size - _PAGE):
             if _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0):  # PROT_NONE
                 raise LaunchError(f"no guard page for a buffer of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
@@ -57,34 +62,57 @@ class HostBuffer:
         return self._bytes[offset_bytes : offset_bytes + nbytes].view(dtype).reshape(shape)
 
 
+_free: list[tuple[mmap.mmap, int]] = []
+"""Memory that no launch is using for its threads, with its address: as many pieces as there were launches at a time."""
+_launches = itertools.count(1)
+
+
+def _threads_memory(nbytes: int) -> tuple[mmap.mmap, int]:
+    """Memory for the threads of a launch, and its address; only what they touch is taken. Raises LaunchError."""
+    try:
+        piece = _free.pop()
+        if len(piece[0]) >= nbytes:
+            return piece
+        del piece  # before there is a larger one
+    except IndexError:
+        pass
+    try:
+        return _mapped(nbytes)
+    except OSError as error:
+        text = f"no address space for {nbytes} bytes of stacks ({error.strerror})"
+        raise LaunchError(f"{text}: raise the limit (ulimit -v), or load fewer kernels") from error
+
+
 class _Launch(ctypes.Structure):
     """`Launch` of fibers.h."""
 
-    _fields_ = (("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("dynamic_bytes", ctypes.c_uint64))
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("dynamic_bytes", ctypes.c_uint64),
+        ("memory", ctypes.c_void_p),
+        ("number", ctypes.c_uint64),
+    )
 
 
 class HostFunction:
     """A kernel in a shared library that this object keeps loaded."""
 
     def __init__(self, binary: Binary, name: str) -> None:
-        # A file in memory: what is loaded is the image that was checked, whatever became of the path since, and
-        # the loader cannot mistake it for another library that had the same path.
-        file = os.memfd_create(name)
         try:
-            with open(file, "wb", closefd=False) as image:
-                image.write(binary.image)
-            library = ctypes.CDLL(_path(file))
+            library = load_image(name, binary.image, ctypes.CDLL)
         except OSError as error:
-            os.close(file)
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
-        weakref.finalize(self, _unload, library._handle, file)
+        # Not at exit: handlers and finalizers that come later may call the kernel, and a daemon thread may be in it.
+        weakref.finalize(self, dlclose, library._handle).atexit = False
         try:
             self.entry = getattr(library, f"{name}_on_host")
-        except AttributeError as error:
+            thread_bytes: int = ctypes.c_uint64.in_dll(library, f"{name}_thread_bytes").value
+        except (AttributeError, ValueError) as error:
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
         self.entry.restype = ctypes.c_char_p
-        self.name = name
-        self.lock = threading.Lock()  # a library has one block running, and ctypes lets other threads in
+        self.name, self.thread_bytes = name, thread_bytes
+        self.lock = Lock()  # a library has one block running, and ctypes lets other threads in
 
     def bound(self, launch: LaunchConfig, codes: str) -> "HostLaunch":
         self._check(launch)
@@ -106,14 +134,22 @@ class HostLaunch:
     def __init__(self, function: HostFunction, launch: LaunchConfig, codes: str) -> None:
         self._function = function
         self._how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
+        self._at_how = ctypes.byref(self._how)
         self._block = ParameterBlock(codes)
+        self._nbytes = launch.threads * function.thread_bytes
 
     def __call__(self, stream: int, *values: object) -> None:
-        function, block = self._function, self._block
+        function, block, how = self._function, self._block, self._how
         count = ctypes.c_uint64(block.count)
-        with function.lock:
-            block.fill(*values)
-            failure = function.entry(ctypes.byref(self._how), block.pointers, block.sizes, count)
+        with function.lock.alone():
+            try:
+                block.pack(*values)
+            except OverflowError:
+                block.fill(*values)
+            memory = _threads_memory(self._nbytes)
+            how.memory, how.number = memory[1], next(_launches)
+            failure = function.entry(self._at_how, block.pointers, block.sizes, count)
+            _free.append(memory)
             if failure is not None:
                 raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")
 
@@ -128,7 +164,7 @@ class HostDevice:
         self._alignment = alignment
         """Of buffers. They also end flush with a guard page, so that a size that is no multiple leaves a gap."""
 
-    @cached_property
+    @CachedProperty
     def info(self) -> DeviceInfo:
         return host_info()  # measures the rate of memory
 
@@ -262,16 +298,3 @@ def _matrix(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any])
     span = ((rows - 1) * ld + cols) * dtype.itemsize if rows and cols else 0
     memory: Any = (ctypes.c_char * span).from_address(pointer)
     return np.ndarray(shape, dtype, memory, strides=(ld * dtype.itemsize, dtype.itemsize))
-
-
-def _path(file: int) -> str:
-    return f"/proc/self/fd/{file}"
-
-
-def _unload(handle: int, file: int) -> None:
-    dlclose(handle)
-    try:
-        ctypes.CDLL(_path(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
-        os.close(file)
-    # Otherwise something holds it; its number stays taken, or the loader would give it out for the next one.

@@ -5,7 +5,6 @@ Without a C compiler or Python's headers everything works as well, in Python, an
 """
 
 import importlib.util
-import os
 import shutil
 import sysconfig
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ...codegen.errors import DeviceError, check
 from ...codegen.source import KernelSource
 from .cache import compile_cached
 from .host_compiler import compiled, compiler_version
+from .images import load_image
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"
@@ -49,15 +49,15 @@ def _command() -> tuple[str, ...]:
 
 
 def _loaded(binary: Binary) -> Any:
-    file = os.memfd_create(_NAME)  # as HostFunction does, and for its reasons; stays open as long as the process runs
-    with open(file, "wb", closefd=False) as image:
-        image.write(binary.image)
-    loader = ExtensionFileLoader(_NAME, f"/proc/self/fd/{file}")
-    spec = importlib.util.spec_from_loader(_NAME, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    def load(path: str) -> Any:
+        loader = ExtensionFileLoader(_NAME, path)
+        spec = importlib.util.spec_from_loader(_NAME, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+
+    return load_image(_NAME, binary.image, load)
 
 
 @cache

@@ -15,6 +15,8 @@ from ...codegen.errors import ArgumentTypeError, NotInMemoryError, TilewrightErr
 from ...codegen.problem import DType
 
 _WANTED = "must be a NumPy, CuPy or torch array"
+_OF_NUMPY = {np.dtype(dtype.numpy_name): dtype for dtype in DType}
+"""Types of elements by NumPy's name for them, in native byte order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,8 @@ def returned(like: Any, result: Any) -> Any:
 
 
 def _dtype(name: str, dtype: Any) -> DType:
+    if isinstance(dtype, np.dtype) and dtype in _OF_NUMPY:  # spelling it imports a module, too late as Python ends
+        return _OF_NUMPY[dtype]
     try:
         return DType.parse(dtype)
     except ArgumentTypeError as error:

@@ -1,6 +1,5 @@
 """One tuned kernel as a callable for arrays of NumPy, CuPy and torch, and how a store gives it."""
 
-import threading
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -26,6 +25,7 @@ from ..check.timing import Timer
 from ..check.verify import Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo, Launch
+from ..locks import Lock
 from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store
@@ -59,7 +59,7 @@ class Gemm:
         self._kept = Kept(product, found.origin == "exact")
         self._transposed: Gemm | None = None
         self._load_transposed = transposed
-        self._plans, self._lock = Plans(), threading.Lock()
+        self._plans, self._lock = Plans(), Lock()
         self._plan_of = self._plans.find
         self.problem: Problem = own.problem
         """Shape, dtype and transposes it serves."""
@@ -179,14 +179,14 @@ class Gemm:
             kept = self._kept_transposed(kind)
         plan = Plan(kept, kind, a.place, lds, swapped=swapped)
         if key is not None:
-            with self._lock:
+            with self._lock.alone():
                 self._plans.keep(key, kept, plan)
         return plan
 
     def _kept_transposed(self, kind: Kind) -> Kept:
         """The kernel of the transposed problem, loaded at its first use."""
         device = self._kept.kernel.device
-        with self._lock:
+        with self._lock.alone():
             if self._transposed is None:
                 if not self.device.arch.is_host:
                     index = int(self.device.selector.partition(":")[2])

@@ -1,6 +1,5 @@
 """A compiled variant on a device, launched on matrices that lie in the device's memory."""
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +10,7 @@ from ...codegen.render import render
 from ...codegen.source import KernelSource
 from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
+from ..locks import Lock
 from .copied import Packing, Padding, Splitting
 from .program import Maps, Program, Step, Value
 from .scratch import Scratch
@@ -58,7 +58,8 @@ class Kernel(Product):
         self.config = config
         self.source = source
         self.binary = binary
-        self._lock = threading.Lock()  # the launches of a product go together
+        # The launches of a product go together; what a forked child finds of one that was half-way goes.
+        self._lock = Lock(self.release if device.info.arch.is_host else None)
         self._twin: Kernel | None = None
         self._scratch: Scratch | None = None
         self._empty = not (problem.m and problem.n)
@@ -102,13 +103,13 @@ class Kernel(Product):
     def prepare_graphs(self, count: int) -> None:
         """Have memory ready for so many graphs, so that capturing this kernel allocates nothing. Raises LaunchError."""
         if self._scratch:
-            with self._lock:
+            with self._lock.alone():
                 self._scratch.set_aside(count)
 
     def release(self) -> None:
         """Free the memory that launches work in; graphs that it was captured in must not run any more."""
         if self._scratch:
-            with self._lock:
+            with self._lock.alone():
                 self._scratch.release()
         if self._twin:
             self._twin.release()

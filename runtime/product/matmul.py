@@ -1,6 +1,5 @@
 """Matrix products of NumPy, CuPy and torch arrays: `load`, `matmul` and what keeps their kernels ready."""
 
-import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from ...codegen.errors import (
 from ...codegen.problem import DType, Grade, Problem
 from .. import settings
 from ..device.protocol import Device, Operand
+from ..locks import Lock
 from ..store.found import Found, Ranking
 from ..store.store import Store
 from .arguments import asked, by_columns, check_graphs, lds_of, turned
@@ -64,7 +64,7 @@ class Library:
         """Those that graphs hold, and that others have taken the place of."""
         self._plans = Plans()
         self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def load(
         self,
@@ -127,7 +127,7 @@ class Library:
 
     def _note(self, product: Kernel | VendorProduct) -> None:
         """Count a product among those that are loaded."""
-        with self._lock:
+        with self._lock.alone():
             self._loaded.add(product)
 
     def matmul(
@@ -213,7 +213,7 @@ class Library:
 
             kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
             plan = Plan(kept, kind, a.place, lds, trans, swapped)
-            with self._lock:
+            with self._lock.alone():
                 if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
                     self._plans.keep((device, accuracy, vendor, key), kept, plan)
             return plan
@@ -287,7 +287,7 @@ class Library:
 
     def memory(self) -> Memory:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
-        with self._lock:
+        with self._lock.alone():
             kernels = list(self._loaded)
         return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *started())))
 
@@ -296,7 +296,7 @@ class Library:
 
         CUDA graphs in which they were captured must not be launched any more.
         """
-        with self._lock:
+        with self._lock.alone():
             self._kernels.clear()
             self._in_graphs.clear()
             self._plans = Plans()
@@ -332,7 +332,7 @@ class Library:
 
         found = self._kernels.get((problem, where))
         if found is None or not enough(found):
-            with self._lock:
+            with self._lock.alone():
                 before = found = self._kernels.get((problem, where))
                 if found is None or not enough(found):
                     found = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)

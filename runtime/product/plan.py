@@ -80,10 +80,11 @@ class Plan:
         if extension is None:
             return self
         device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
-        lock = (program.lock.acquire, program.lock.release) if program.shared else (None, None)
+        lock = program.lock
+        turns = (lock.held, lock.acquire, lock.release) if program.shared else (None, None, None)
         asked = device.current, self._index, self._stream, device.capturing, self._pointer
         told = self._kept.touch, None if self.tracks is None else self._kind.wrote
-        work = *lock, program.addresses, program.maps, program.constants, program.steps
+        work = *turns, program.addresses, program.maps, program.constants, program.steps
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]

@@ -1,12 +1,12 @@
 """The launches that make one product, written down so that Python and the extension can both carry them out."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 from ..device.protocol import Launcher
+from ..locks import Lock
 
 GIVEN = "a", "b", "c", "alpha", "beta"
 """What each product is given: addresses of A, B and C, and the factors."""
@@ -40,7 +40,7 @@ class Program:
     """Launches that follow each other on one stream. Their arguments are picked by number among what is given, then
     `addresses`, `maps` and `constants`."""
 
-    lock: threading.Lock
+    lock: Lock
     """Held meanwhile, where threads have to take turns."""
     shared: bool
     """Whether they have to: where launches work in the same memory, or keep maps."""
@@ -55,7 +55,7 @@ class Program:
 
     @classmethod
     def of(
-        cls, lock: threading.Lock, addresses: Addresses | None, names: Sequence[str], maps: Mapping[str, Maps],
+        cls, lock: Lock, addresses: Addresses | None, names: Sequence[str], maps: Mapping[str, Maps],
         steps: Sequence[Step],
     ) -> "Program":  # fmt: skip
         """`names` are those of the addresses, `maps` the maps by their names."""
@@ -83,7 +83,7 @@ class Program:
             for launch, _, pick in self.steps:
                 launch(stream, *pick(values))
             return
-        with self.lock:
+        with self.lock.alone():
             if self.addresses:
                 values += self.addresses(stream, capturing)
             values += tuple(maps[values[number]] for number, maps in self.maps)

@@ -1,12 +1,12 @@
 """A product that the vendor's library makes in a kernel's place, where it is known to be the faster one."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
+from ..locks import Lock
 from ..store.found import Found
 from .kernel import Kernel, Product, Run, prepare
 from .program import Program
@@ -67,19 +67,19 @@ class Vendor:
 
     def __init__(self, device: Device) -> None:
         self.device, self.blas = device, device.blas()
-        self.lock = threading.Lock()
+        self.lock = Lock()
         """Held while a product is launched: a handle has one stream and one workspace at a time."""
         sizes = (self.blas.workspace_bytes,) if self.blas.workspace_bytes else ()
         self.scratch = Scratch(device, sizes, 0, lambda addresses: addresses)
 
     def set_aside(self, count: int) -> None:
         """Have memory ready for so many graphs. Raises LaunchError."""
-        with self.lock:
+        with self.lock.alone():
             self.scratch.set_aside(count)
 
     def release(self) -> None:
         """Free the memory; graphs that hold products must not run any more."""
-        with self.lock:
+        with self.lock.alone():
             self.scratch.release()
 
     @property
@@ -90,12 +90,12 @@ class Vendor:
 
 _started: dict[int, Vendor] = {}
 """By the identity of their devices, which they keep."""
-_starting = threading.Lock()
+_starting = Lock()
 
 
 def vendor_of(device: Device) -> Vendor:
     """That of a device, started once. Raises DeviceError where it is missing."""
-    with _starting:
+    with _starting.alone():
         if id(device) not in _started:
             _started[id(device)] = Vendor(device)
         return _started[id(device)]

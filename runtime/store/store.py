@@ -7,7 +7,6 @@ import re
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,9 +20,11 @@ from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
+from ...codegen.reading import NotPlainError, read_plain
 from .. import settings
 from ..device.protocol import DeviceInfo
-from ..files import TEMPORARY_SUFFIX, NotPlainError, read_plain, set_aside, write_whole
+from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
+from ..locks import CachedProperty
 from .codec import dumps, key_digest, loads
 from .found import Found, Ranking
 from .record import FIRST_USE, Record, Status
@@ -285,7 +286,7 @@ class _Shipped:
                 return found
         return self.of(device_key).get(problem)
 
-    @cached_property
+    @CachedProperty
     def records(self) -> tuple[Record, ...]:
         """Those of all devices."""
         return tuple(record for each in _children(self._tuned) for record in self.of(each.name).values())

@@ -52,6 +52,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_current_folder_that_is_gone(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    for command in ((*TUNE, "--json", "x.json"), ("report", "--shape", "8"), (*BENCH, "--store", "store")):
+        ran = run(*command)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "in the current folder, which was deleted: give a path from the root on" in ran.err
+
+
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:30])
 @pytest.mark.parametrize(
     ("command", "option"), OPTIONS, ids=lambda value: value[0] if isinstance(value, tuple) else value

@@ -1,7 +1,9 @@
 """What `tune --workers`, `--scheduler` and `tilewright worker` answer to bad input, and without their extra."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,9 @@ def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name:
         (("--device", "host", "--workers", "2", "--device-key", "nvidia-h200"), "--device-key must be host"),
         (("--scheduler", "tcp://127.0.0.1:1", "--workers", "2"), "--scheduler goes without --workers and --device"),
         (("--scheduler", "127.0.0.1:1"), "--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file"),
-        (("--scheduler", "none.json"), "--scheduler none.json: No such file or directory"),
+        (("--scheduler", "none.json"), "cannot read the file of --scheduler none.json: No such file or directory"),
+        *((("--scheduler", each), f"--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json, got"
+           f" {each!r}") for each in ("tcp://", "tcp://x", "tcp://x:y", "tcp://:80", "tcp://x:0", "inproc://x")),
         (("--scheduler", "tls://127.0.0.1:1"), "tls://127.0.0.1:1 needs --tls-ca-file, --tls-cert and --tls-key"),
         (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together: --tls-ca-file and --tls-key missing"),
         (("--scheduler", "tls://127.0.0.1:1", *KEYS), "--tls-ca-file none.pem: no such file"),
@@ -67,6 +71,48 @@ def test_bad_input(run: Run, arguments: tuple[str, ...], words: str) -> None:
     assert (done.status, done.out) == (2, "")
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.timeout(30)  # a pipe that is opened to be read waits for its writer
+@pytest.mark.parametrize("command", [SUITE, ("worker", "--workers", "1", "--device", "host")], ids=["tune", "worker"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 100_000, "it is no scheduler file of Dask's"),
+        ('{"address": "inproc://x"}', "its address must be tcp://HOST:PORT or tls://HOST:PORT, got 'inproc://x'"),
+        ('{"address": "tcp://x:y"}', "its address must be tcp://HOST:PORT or tls://HOST:PORT, got 'tcp://x:y'"),
+        ('{"address": 5}', "its address must be tcp://HOST:PORT or tls://HOST:PORT, got 5"),
+        ("{}", "it is no scheduler file of Dask's"),
+        (None, "not a regular file"),
+    ],
+    ids=["deep", "inproc", "no port", "no text", "no address", "pipe"],
+)
+def test_a_scheduler_file_that_will_never_do_is_told_at_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], text: str | None, words: str
+) -> None:
+    link = pytest.importorskip("tilewright.tuner.cluster.link")
+    monkeypatch.setattr(link, "ANSWER_S", 3600.0)
+    file = tmp_path / "scheduler.json"
+    if text is None:
+        os.mkfifo(file)
+    else:
+        file.write_text(text)
+    done = run(*command, "--scheduler", str(file))
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert words in done.err
+
+
+def test_a_worker_waits_for_a_scheduler_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask writes it, and not in one step."""
+    link = pytest.importorskip("tilewright.tuner.cluster.link")
+    monkeypatch.setattr(link, "ANSWER_S", 0.2)
+    for text in (None, '{"addr'):
+        if text is not None:
+            (tmp_path / "scheduler.json").write_text(text)
+        begin = time.monotonic()
+        done = run("worker", "--workers", "1", "--device", "host", "--scheduler", str(tmp_path / "scheduler.json"))
+        assert (done.status, done.err.count("\n")) == (2, 1)
+        assert time.monotonic() - begin > 0.2
 
 
 def test_files_that_are_no_certificates(run: Run, tmp_path: Path) -> None:

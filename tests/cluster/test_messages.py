@@ -81,6 +81,8 @@ RANKED = json.loads(written(DONE))["result"]["contenders"]
         changed(BEGUN, "dimensions", value=[["x", [True]]]), changed(BEGUN, "more", value=1),
         changed(BEGUN, "trials", value="1"), changed(BEGUN, "trials", value=-1), changed(BEGUN, "trials", value=5),
         changed(BEGUN, "resumed", value="1"), changed(BEGUN, "resumed", value=-1), changed(BEGUN, "resumed", value=5),
+        changed(BEGUN, "trials", value=10**30), changed(BEGUN, "resumed", value=10**30),
+        changed(DONE, "result", "trials", value=10**30), changed(DONE, "result", "resumed", value=-5),
         changed(DONE, "result", "best", "measurement", "median_us", value=-1.0),
         changed(DONE, "result", "best", "measurement", "median_us", value=math.inf),
         changed(DONE, "result", "best", "config", "family", value="other"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -369,6 +370,23 @@ def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Pat
     assert (tmp_path / which).read_bytes() == content
     emitted().write(tmp_path, overwrite=True)
     assert (tmp_path / which).read_text() == text
+
+
+@pytest.mark.timeout(20)  # a pipe that is opened to be read waits for its writer
+@pytest.mark.parametrize("kind", ["pipe", "device", "gigabytes"])
+def test_what_is_no_plain_file_stays_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "gemm.cu"
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "gigabytes": lambda: (path.touch(), os.truncate(path, 5 << 30)),
+    }[kind]()
+    before = path.lstat()
+    with pytest.raises(ConfigError, match=r"gemm.cu is not tilewright's or was edited since: not overwritten without"):
+        emitted().write(tmp_path)
+    assert path.lstat() == before
+    emitted().write(tmp_path, overwrite=True)
+    assert path.read_text() == dict(emitted().files)["gemm.cu"]
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -117,6 +117,65 @@ def test_environment_variables_are_read_in_one_place(path: Path) -> None:
     assert not used or name(path) == "runtime/settings.py"
 
 
+OPENS = {
+    "cli/app.py": "nothing, in place of an output that is gone",
+    "cli/trials.py": "a file that is written",
+    "codegen/emitted.py": "a file that is written",
+    "codegen/reading.py": "the reader",
+    "runtime/device/cache.py": "a file that is written",
+    "runtime/device/host_compiler.py": "the system's, the package's own, and what a compiler has just made",
+    "runtime/device/images.py": "a file in memory that is written",
+    "runtime/device/launcher.py": "the package's own",
+    "runtime/files.py": "a file that is written",
+    "runtime/store/store.py": "the package's own",
+    "runtime/store/versions.py": "the package's own",
+    "tuner/bench/concatenated.py": "the package's own",
+    "tuner/bench/suites.py": "the package's own",
+    "tuner/search/candidates.py": "the package's own",
+    "tuner/search/journal.py": "a file that is written, once the reader had it",
+    "tuner/search/ranker.py": "the package's own",
+}
+"""Files that open others without the one reader, and what those are."""
+
+
+def opens(path: Path) -> bool:
+    """Whether a file opens others."""
+    functions = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = {getattr(each, "attr", None) or getattr(each, "id", "") for each in functions}
+    return bool(names & {"read_text", "read_bytes", "fdopen"}) or any(_opened(each) for each in functions)
+
+
+def _opened(function: ast.expr) -> bool:
+    if isinstance(function, ast.Name):
+        return function.id == "open"
+    if not isinstance(function, ast.Attribute) or function.attr != "open":
+        return False
+    return ast.unparse(function.value) not in ("self", "worker")  # they open devices
+
+
+def test_files_of_others_are_read_in_one_place() -> None:
+    """A pipe, a device or gigabytes in the place of any other file would end in waiting for ever."""
+    assert {name(path) for path in FILES if opens(path)} == {*OPENS}
+
+
+def locks(path: Path) -> set[str]:
+    """Locks of Python's own that a file makes; until Python 3.12 a cached property has one."""
+    words = {"Lock", "RLock", "Condition", "Semaphore", "cached_property"}
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "functools", "multiprocessing"):
+            found |= {alias.name for alias in node.names} & words
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("threading", "functools"):
+            found |= {node.attr} & words
+    return found
+
+
+def test_locks_are_made_where_a_fork_renews_them() -> None:
+    made = {name(path): found for path in FILES if (found := locks(path))}
+    # A bundle's property is computed at once: it waits for nothing and calls nobody.
+    assert made == {"runtime/locks.py": {"RLock", "cached_property"}, "codegen/bundle.py": {"cached_property"}}
+
+
 def test_importing_makes_no_file_and_needs_no_device(tmp_path: Path) -> None:
     modules = [
         ".".join(("tilewright", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")

@@ -145,6 +145,36 @@ def test_a_folder_of_another_user_is_no_cache_though_it_is_sticky(
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.parametrize("below", ["", "cache"])
+def test_another_users_link_leads_to_no_cache(
+    root: Path, compiler: FakeCompiler, below: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may lead to one's own home, whose mode would change."""
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    home.chmod(0o775)
+    link.symlink_to(home)
+    if os.geteuid() == 0:
+        os.chown(link, 12345, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: link.lstat().st_uid + 1)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(link / below))
+    with pytest.warns(CacheWarning, match=f"another user's link: {link}"):
+        binary = compile_cached(compiler, replace(SOURCE, code=f"// by a link {below}"))
+    assert binary.image == IMAGE
+    assert (list(home.iterdir()), home.stat().st_mode & 0o777) == ([], 0o775)
+
+
+def test_ones_own_link_leads_to_a_cache(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "link" / "cache"))
+    compile_cached(compiler, SOURCE)
+    assert (tmp_path / "there" / "cache").is_dir()
+
+
 def test_a_sticky_folder_of_the_systems_is_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/tmp: others can add names there, and not touch ours."""
     root.mkdir(mode=0o700)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
 from launches import launch
 from numpy.typing import NDArray
 from tilewright.codegen.errors import LaunchError
@@ -88,6 +89,15 @@ def test_a_function_that_is_not_there(device: HostDevice, tmp_path: Path) -> Non
     assert (tmp_path / "kernel.so").read_bytes() == binary.image
     with pytest.raises(LaunchError, match="other cannot be loaded"):
         device.load(binary, "other")
+
+
+def test_a_library_does_nothing_at_exit(device: HostDevice, tmp_path: Path) -> None:
+    """Destructors run while a daemon thread may be in a kernel: one that took its stacks away ended the process."""
+    code = REVERSE.replace("__syncthreads", "tilewright_host::commit_copies(); __syncthreads")
+    device.compiler.build(KernelSource("kernel", code, LaunchConfig(ONE, ONE), "none"), str(tmp_path))
+    with (tmp_path / "kernel.so").open("rb") as file:
+        destructors = ELFFile(file).get_section_by_name(".fini_array")
+        assert destructors.data_size == 8  # what every library has
 
 
 # ---- Barriers --------------------------------------------------------------------------------------------------
@@ -282,6 +292,30 @@ def test_launches_from_two_threads_take_turns(device: HostDevice, tmp_path: Path
     for thread in threads:
         thread.join()
     assert all((data == 40).all() for _, data in memories)
+
+
+def test_a_launch_takes_up_nothing_that_another_left(device: HostDevice, tmp_path: Path) -> None:
+    """All launches work in the same memory, where threads have their queues of copies."""
+    code = """
+extern "C" __global__ void kernel(float* out, int starts)
+{
+    __shared__ float4 place;
+    if (starts) {
+        tilewright_host::copy_async(&place, out, 16);
+    } else {
+        place = make_float4(5, 5, 5, 5);
+        tilewright_host::commit_copies();
+        tilewright_host::wait_copies(0);
+        out[0] = place.x;
+    }
+}
+"""
+    function = _build(device, tmp_path, code)
+    buffer, out = _floats(device, 4)
+    out[:] = 1
+    _run(function, 1, 1, buffer, np.int32(1))
+    _run(function, 1, 1, buffer, np.int32(0))
+    assert out[0] == 5
 
 
 def test_a_path_that_is_built_again_loads_the_new_kernel(device: HostDevice, tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ def test_a_relative_folder_and_a_tilde_become_absolute(
 
 
 @BOTH
+def test_a_relative_folder_in_a_folder_that_is_gone(
+    variable: str, folder: Callable[[], Path], xdg: str, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    environment.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    environment.setenv(variable, "here")
+    with pytest.raises(ConfigError, match=f"^{variable} is 'here', in the current folder, which was deleted: give a "):
+        folder()
+    environment.setenv(variable, str(tmp_path))
+    assert folder() == tmp_path
+
+
+@BOTH
 @pytest.mark.parametrize("empty", [True, False])
 def test_unset_and_empty_mean_the_users_folder(
     variable: str, folder: Callable[[], Path], xdg: str, empty: bool, environment: pytest.MonkeyPatch, tmp_path: Path

@@ -16,8 +16,8 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import default_config
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.reading import read_plain
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.runtime.files import read_plain
 from tilewright.runtime.store import store as store_module
 from tilewright.runtime.store.codec import loads
 from tilewright.runtime.store.found import Found

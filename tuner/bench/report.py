@@ -65,8 +65,9 @@ class Column:
 
 
 def save(path: Path, text: str) -> None:
-    """Put a text at `path` in one step: a reader sees the old one or the new one. Raises OSError."""
-    write_output(path, text.encode())
+    """Put a text at `path` in one step: a reader sees the old one or the new one. Half of a surrogate pair, as a name
+    in a foreign file may have, becomes an escape. Raises OSError."""
+    write_output(path, text.encode(errors="backslashreplace"))
 
 
 def _rates(result: BenchResult) -> Rates | None:

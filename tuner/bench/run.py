@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...codegen.config import Config
-from ...codegen.errors import ShapeError, TilewrightError, TuningError, check
+from ...codegen.errors import ShapeError, TilewrightError, TuningError, absolute, check
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.detect import choose
 from ...runtime.device.protocol import DeviceInfo
@@ -93,7 +93,7 @@ class _Worker:
     ) -> None:
         self._info, self._grades = info, grades
         self._seconds, self._turn_seconds, self._config = seconds, turn_seconds, config
-        self._store = store.absolute() if store else None
+        self._store = absolute("store", store) if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
         self._ends = 0

@@ -7,9 +7,9 @@ from typing import Any
 from ...codegen.arch import arch_named
 from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import Problem
+from ...codegen.reading import read_named
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.files import read_named
 from ...runtime.store.record import Status
 from ..measure.ratios import noisy
 from .kinds import error_kinds_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...codegen.errors import ConfigError, TilewrightError, check, check_path
 from ...codegen.problem import DType, Grade, Problem
-from ...runtime.files import read_named
+from ...codegen.reading import read_named
 
 MAX_PROBLEMS = 10_000
 """More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""

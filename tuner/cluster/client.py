@@ -26,11 +26,13 @@ from distributed import Client, Future, KilledWorker
 from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
+from ...codegen.reading import read_named
 from ...runtime.files import OutputWarning
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
 from ..ending import UNSEEN, noting_signals
 from ..result import Result
+from ..search.candidates import MOST_BYTES
 from .jobs import Attempt, Job, Known, Over
 from .link import RETURN_S
 from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, Told, read
@@ -77,7 +79,7 @@ class Tuning:
         self._refused: set[str] = set()
         self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
-        self._spaces = tuple((file.name, file.read_text()) for file in files)
+        self._spaces = tuple((file.name, read_named("space", file, MOST_BYTES).decode()) for file in files)
         self._known = Known(store, device_key)
         self._subscribe()
 

@@ -7,6 +7,7 @@ from typing import Any
 from distributed import Future
 
 from ...codegen.problem import Problem
+from ...codegen.reading import NotPlainError, read_plain
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.codec import dumps, key_digest
 from ...runtime.store.record import Record
@@ -14,7 +15,7 @@ from ...runtime.store.store import Store
 from ..recording.entry import Entry
 from ..recording.journals import studies
 from ..result import Result
-from ..search.journal import Journal, digest_of, listed, study_of
+from ..search.journal import MOST_BYTES, Journal, digest_of, listed, study_of
 from ..search.nearest import distance
 from ..search.space import Box, Dimension, Point
 
@@ -73,8 +74,8 @@ class Known:
         trials = {}
         for path, dimensions in self._journals.get(f"{study_of(problem)} {self._key}", {}).items():
             if path.stem == digest_of(problem, self._key, versions, dimensions):
-                with contextlib.suppress(OSError, ValueError):
-                    trials[path.name] = path.read_text()
+                with contextlib.suppress(OSError, NotPlainError, ValueError):
+                    trials[path.name] = read_plain(path, MOST_BYTES).decode()
         return {"records": dict(self._text(each) for each in near[:_NEAR]), "trials": trials}
 
     def _text(self, record: Record) -> tuple[str, str]:

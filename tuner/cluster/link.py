@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 import ssl
 import time
@@ -20,6 +21,7 @@ from distributed.security import Security
 from distributed.utils import get_ip
 
 from ...codegen.errors import ConfigError, DeviceError, check
+from ...codegen.reading import read_named
 from ...runtime.device.protocol import DeviceInfo
 
 PRELOAD = f"{__package__}.worker"
@@ -27,6 +29,9 @@ LOOPBACK = "127.0.0.1"
 SILENT = logging.CRITICAL + 1
 ANSWER_S = 10.0
 """A scheduler answers within so long."""
+_MOST_BYTES = 1 << 20
+"""Of a scheduler's file, a certificate or a key."""
+_ADDRESS = re.compile(r"(?:tcp|tls)://(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):(\d{1,5})")
 RETURN_S = 60.0
 """One that is gone is waited for so long, and so are workers of this machine."""
 
@@ -58,6 +63,7 @@ class Keys:
             return found
         for name, file in given.items():
             check(file is not None and file.is_file(), f"{name} {file}: no such file")
+            read_named(f"file of {name}", Path(str(file)), _MOST_BYTES)
         check(not address.startswith("tcp:"), f"{address} is not encrypted: with --tls-cert name it tls://…")
         sides = {f"tls_{side}_{name}": str(file) for side in ("client", "worker") for name, file in
                  (("cert", self.cert), ("key", self.key))}  # fmt: skip
@@ -72,16 +78,28 @@ class Keys:
 def address_of(scheduler: str) -> str:
     """Where a scheduler is: the address itself, or what its file says. Raises ConfigError."""
     if not scheduler.endswith(".json"):
-        known = scheduler.startswith(("tcp://", "tls://"))
-        check(
-            known, f"--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json, got {scheduler!r}"
-        )
+        wanted = "must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json"
+        check(_is_address(scheduler), f"--scheduler {wanted}, got {scheduler!r}")
         return scheduler
+    data = read_named("file of --scheduler", Path(scheduler), _MOST_BYTES)
     try:
-        return str(json.loads(Path(scheduler).read_text())["address"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no scheduler file of Dask's"
-        raise ConfigError(f"--scheduler {scheduler}: {reason}") from error
+        address = json.loads(data)["address"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"--scheduler {scheduler}: it is no scheduler file of Dask's") from error
+    good = isinstance(address, str) and _is_address(address)
+    check(good, f"--scheduler {scheduler}: its address must be tcp://HOST:PORT or tls://HOST:PORT, got {address!r:.80}")
+    return str(address)
+
+
+def _is_address(text: str) -> bool:
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[1]) < 1 << 16
+
+
+def _may_come(error: ConfigError) -> bool:
+    """Whether a scheduler's file that cannot be read may be good a little later: it is not there, or half written."""
+    cause = error.__cause__
+    return isinstance(cause, FileNotFoundError | json.JSONDecodeError)
 
 
 def connected(scheduler: str, keys: Keys) -> Client:
@@ -218,8 +236,8 @@ async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Even
             comm = await connect(address, timeout=2, **security.get_connection_args("worker"))
             await comm.close()
             return address, security
-        except ConfigError:
-            if time.monotonic() > end or not scheduler.endswith(".json"):
+        except ConfigError as error:
+            if time.monotonic() > end or not _may_come(error):
                 raise
         except (OSError, ValueError) as error:
             if time.monotonic() > end or _of_tls(error):

@@ -28,6 +28,8 @@ from ..search.space import Dimension, Point
 MOST_CHARACTERS = 4 << 20
 """Of a message: a result with all samples of its duel has some ten thousand."""
 _MOST_DIMENSIONS = 200
+_MOST_TRIALS = 10**9
+"""Of one problem: the variants of a space are listed in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ def _unpacked(told: dict[str, Any]) -> Result:
     best, first = result.best, next(iter(result.contenders), None)
     good = (best.problem, best.device, best.status) == (result.problem, device.key, Status.OK)
     good &= first is not None and first.config == best.config and any(c.config is None for c in result.contenders)
-    good &= result.seconds > 0 and result.trials >= result.resumed >= 0
+    good &= result.seconds > 0 and _MOST_TRIALS >= result.trials >= result.resumed >= 0
     check(good, "a result that does not agree with itself", ConfigError)
     return result
 

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,13 @@ from ...runtime.check.timing import Timer, TimingPlan, added_us, summarise
 from ...runtime.check.verify import Verifier, compile_check
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo, Launch
+from ...runtime.locks import Lock
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
 from .ratios import noisy, paired, spread
 
-MEASURING = threading.Lock()
+MEASURING = Lock()
 """Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
 TIE = 0.005
 """Contenders nearer than this are equal."""

@@ -17,7 +17,8 @@ from typing import Any
 from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
 from ...codegen.problem import Grade, Problem
-from ...runtime.files import in_lines, read_named, spared, write_output
+from ...codegen.reading import read_named
+from ...runtime.files import in_lines, spared, write_output
 from ..search.space import MOST_CHOICES, Dimension, Point, Space
 from .entry import Entry, number
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from ...codegen.errors import StoreError, check
 from ...codegen.problem import Problem
-from ...runtime.files import NotPlainError, read_plain
+from ...codegen.reading import NotPlainError, opened_plain, read_plain
 from ..search.journal import FORMAT, digest_of, outcome_of, study_of
 from ..search.space import Box, Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
 
 _HEADER_BYTES = 1 << 24
+_BROKEN = (OSError, NotPlainError, ValueError, KeyError, TypeError, RecursionError)
 Versions = tuple[tuple[str, str], ...]
 
 
@@ -32,7 +33,7 @@ def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
     """The journals that are there, and the dimensions of each, by how the names of their studies begin."""
     found: dict[str, dict[Path, list[Any]]] = {}
     for path in folder.glob("*.jsonl"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+        with contextlib.suppress(*_BROKEN), opened_plain(path) as file:
             header = json.loads(file.readline(_HEADER_BYTES))
             if header["format"] == FORMAT:
                 found.setdefault(str(header["study"]).rpartition(" ")[0], {})[path] = header["dimensions"]
@@ -62,5 +63,5 @@ def read_journal(path: Path) -> Recording:
             if outcome is not None and outcome[0] in known:
                 entries.setdefault(*outcome)
         return Recording.of(problem, device_name, dimensions, entries)
-    except (OSError, NotPlainError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (*_BROKEN, IndexError) as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error

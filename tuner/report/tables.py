@@ -108,7 +108,7 @@ def _fitting(rows: Iterable[Iterable[str]], room_bytes: int) -> list[tuple[str, 
 
 def _bytes(row: Sequence[str]) -> int:
     """Of a row as markup: each cell begins with a tag, and a line may break after a comma."""
-    return 24 + sum(4 + len(escape(cell).encode()) + 5 * cell.count(",") for cell in row)
+    return 24 + sum(4 + len(escape(cell).encode(errors="backslashreplace")) + 5 * cell.count(",") for cell in row)
 
 
 def _on_sm(taken: Resources) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, TilewrightError, check
 from ...codegen.problem import Grade, Problem
+from ...codegen.reading import read_named
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.files import read_named
 from ...runtime.store.codec import decode
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store

@@ -16,10 +16,10 @@ from ...codegen.families import families, family_named
 from ...codegen.leaf import Mode, Value
 from ...codegen.legality import rules_of
 from ...codegen.problem import Problem
+from ...codegen.reading import read_named
 from ...codegen.removed import same_today
 from ...codegen.schema1 import from_schema_1
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.files import read_named
 from .legal import legal_configs, worth
 from .policies import policy_of
 from .policies.policy import reader
@@ -28,7 +28,8 @@ from .space import Dimension, Point, Space
 
 ABSENT = "absent"
 FAMILY = "family"
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
+"""Of a space file."""
 _SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 
@@ -54,7 +55,7 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     check(bool(files), f"no space files (*.toml) in {folder}")
     found = []
     for file in files:
-        data = read_named("space", file, _MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
+        data = read_named("space", file, MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
         found.append(_read(str(file), data))
     if folder is None:
         listed = {choices.family for choices in found}

@@ -21,12 +21,14 @@ from filelock import FileLock
 
 from ...codegen.errors import StoreError
 from ...codegen.problem import Problem
-from ...runtime.files import NotPlainError, in_lines, read_plain, set_aside
+from ...codegen.reading import NotPlainError, read_plain
+from ...runtime.files import in_lines, set_aside
 from ..recording.entry import Entry
 from .space import Box, Dimension, Point, Space, Trials
 
 FORMAT = "tilewright trials 1"
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
+"""Of a journal that is read."""
 _LOCK_SECONDS = 30.0
 
 
@@ -101,7 +103,7 @@ class Journal:
     def _read(self) -> bytes:
         """The text of the file; nothing where it was set aside, with a warning."""
         try:
-            text = read_plain(self.path, _MOST_BYTES)
+            text = read_plain(self.path, MOST_BYTES)
             if text.startswith(self._header) or self._header.startswith(text):
                 return text
             reason = "is no journal of this search"

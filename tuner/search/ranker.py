@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
 from ...runtime.device import launcher
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.locks import CachedProperty
 from .features import FEATURES, Floats, Table, Taken, typical
 from .legal import keeping, open_rules
 from .policies import policy_of
@@ -82,7 +83,7 @@ class Trees:
         found: Floats = (np.ones(len(first), np.float32) @ added).astype(np.float64) * self._unit
         return found
 
-    @cached_property
+    @CachedProperty
     def _at_once(self) -> tuple[NDArray[Any], ...]:
         """For NumPy: the features asked for and the borders, each question once, as trees have half of them in common;
         which of them each tree asks, a row for each level; the place of each tree's first leaf; and all leaves, whole

@@ -14,6 +14,7 @@ enum {         /* what a Call keeps */
     POINTER,   /* gives the address of an array */
     USED,      /* is told of each product that was put on a stream */
     WROTE,     /* is told of each `out` that was written; None where nobody watches */
+    HELD,      /* tells whether this very thread is inside that time, in what a signal handler interrupted */
     ACQUIRE,   /* begins the time in which other threads wait; None where they need not */
     RELEASE,   /* ends it */
     ADDRESSES, /* the rest is the Program's */
@@ -80,7 +81,7 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept, *values[MOST_VALUES] = {[ALPHA] = given[ALPHA], [BETA] = given[BETA]};
     unsigned long long at[3], end_c;
-    int result = -1, as_usual = 1, locked = kept[ACQUIRE] != Py_None;
+    int result = -1, as_usual = 1, locked = kept[ACQUIRE] != Py_None, held = 0;
     for (int i = A; i <= C; i++) {
         if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i]))) {
             if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
@@ -99,7 +100,9 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
         as_usual &= !(at[i] < end_c && at[C] < at[i] + self->span[i]);
     if (!as_usual)
         result = 0;
-    if (!as_usual || (locked && told(kept[ACQUIRE], NULL, 0)))
+    if (as_usual && locked && (held = gives(PyObject_CallNoArgs(kept[HELD]), Py_True)))
+        result = held < 0 ? -1 : 0; /* Python raises */
+    if (!as_usual || held || (locked && told(kept[ACQUIRE], NULL, 0)))
         goto end;
     result = carried_out(kept, stream, values);
     if (locked) {

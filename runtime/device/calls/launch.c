@@ -15,7 +15,7 @@
 #include <structmember.h>
 
 enum {
-    MOST_KEPT = 15, /* objects that a Launch or a Call keeps */
+    MOST_KEPT = 16, /* objects that a Launch or a Call keeps */
     SLOT_BYTES = 64, /* an argument begins at a multiple of this, which keeps every type aligned */
     MOST_SLOTS = 64, /* 4 KB, what every driver takes of arguments */
     MAP_BYTES = 128, /* of a CUtensorMap */

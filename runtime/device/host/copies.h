@@ -20,15 +20,15 @@ struct Copy {
 constexpr unsigned MAX_COPIES = 512;  // of a thread in flight
 
 struct Copies {
-    Copy queue[MAX_COPIES];
     unsigned first, count;  // the queue is a ring
     unsigned group;         // number of the group that is being filled
+    Copy queue[MAX_COPIES];
+
+    void clear() { first = count = group = 0; }
 };
 
-static Copies copies[MAX_THREADS * MAX_CLUSTER];
-
 // Those of the thread that runs.
-inline Copies& own_copies() { return copies[(block - blocks) * threads + fibers[current].rank]; }
+inline Copies& own_copies() { return own_queue<Copies, 0>(); }
 
 inline void copy_async(void* to, const void* from, unsigned bytes)
 {

@@ -86,8 +86,8 @@ template <class A, class B> using tilewright_common = std::decay_t<decltype(true
 template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }
 
-// ---- Launches: TILEWRIGHT_EXPORT(kernel, cluster) after the text makes `kernel_on_host`, which host.py calls; a
-// cluster is so many blocks along x. ------------------------------------------------------------------------------
+// ---- Launches: TILEWRIGHT_EXPORT(kernel, cluster) after the text makes `kernel_on_host`, which host.py calls, and
+// `kernel_thread_bytes`, the memory that a launch takes for each thread of a block; a cluster is so many blocks along x.
 
 namespace tilewright_host {
 
@@ -122,4 +122,7 @@ struct Entry<kernel, blocks_together, void (*)(Ts...)> {
     {                                                                                                             \
         return tilewright_host::Entry<kernel, cluster, decltype(&kernel)>::launch(                                \
             launch, arguments, sizes, count);                                                                     \
+    }                                                                                                             \
+    extern "C" {                                                                                                  \
+    __attribute__((visibility("default"))) uint64_t kernel##_thread_bytes = tilewright_host::STRIDE * cluster;     \
     }

@@ -1,7 +1,8 @@
 // The threads of one block as fibers: one processor thread runs the block, and every barrier is a switch of stacks.
 //
 // A fiber starts threads one after another and stays with a thread that has to wait; only then is the next fiber
-// taken. So a kernel without barriers runs whole blocks on one stack, and contexts live on from block to block.
+// taken. So a kernel without barriers runs whole blocks on one stack, and contexts live on from block to block. Stacks
+// lie in memory that the caller lends for one launch, so that all kernels of a process can have the same.
 // launch.h runs block after block, or the blocks of a cluster in turns.
 #pragma once
 
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #define TILEWRIGHT_UCONTEXT 1  // twenty times slower: each switch asks the system for the signal mask
@@ -96,8 +96,8 @@ constexpr size_t STACK = 512 << 10;  // each variable has its own place there, w
 #else
 constexpr size_t STACK = 128 << 10;
 #endif
-constexpr size_t STRIDE = STACK + 320;  // staggered: stacks a power of two apart would share their cache lines
-constexpr size_t STACKS = MAX_THREADS * MAX_CLUSTER * STRIDE;
+constexpr size_t QUEUES = 16 << 10;              // of copies and products that a thread has under way
+constexpr size_t STRIDE = QUEUES + STACK + 320;  // staggered: a power of two apart, stacks would share cache lines
 
 struct Fiber {
     Context context;
@@ -127,9 +127,9 @@ static Fiber fibers[MAX_THREADS * MAX_CLUSTER];
 static Block blocks[MAX_CLUSTER];            // of the cluster that runs
 static Block* block = blocks;                // the one that runs
 static Context caller;                       // the launch, outside the blocks
-static char* stacks;                         // of all fibers, kept until the library is unloaded
-static unsigned made, current;               // fibers that have a context; the one that runs
-static unsigned used_stacks;                 // fibers that ever had one
+static char* memory;                         // the caller's, for this launch: STRIDE bytes for each thread of a cluster
+static uint64_t number;                      // of this launch among all that work in that memory, from 1 on
+static unsigned made, current;               // fibers that have a context in this launch; the one that runs
 static unsigned threads, cluster;            // of a block; blocks of a cluster
 static unsigned cluster_arrived, cluster_phase;  // at the cluster's barrier; how often it has opened
 static void (*call)(void**);                 // runs one thread
@@ -141,12 +141,28 @@ static bool (*last_resort)();                // where no fiber can go on: lets a
 
 static void threads_on_this_fiber();
 
-// Gives up the block. What is on the fibers' stacks is abandoned; they are made afresh for the next launch.
+static char* stack_of(unsigned fiber) { return memory + fiber * STRIDE + QUEUES; }
+
+// What the thread that runs has of a kind in its memory, `offset` bytes behind the start: empty at the first use in a
+// launch, whatever an earlier one left there.
+template <class Queue, size_t offset> Queue& own_queue()
+{
+    struct Numbered { uint64_t number; Queue queue; };
+    static_assert(offset + sizeof(Numbered) <= QUEUES, "more than the memory has room for");
+    const unsigned place = (block - blocks) * threads + fibers[current].rank;
+    Numbered& own = *reinterpret_cast<Numbered*>(memory + place * STRIDE + offset);
+    if (own.number != number) {
+        own.number = number;
+        own.queue.clear();
+    }
+    return own.queue;
+}
+
+// Gives up the block. What is on the fibers' stacks is abandoned.
 static void give_up(decltype(failure) why, unsigned where = 0)
 {
     failure = why;
     failed_at = where;
-    made = 0;
     change(fibers[current].context, caller);
 }
 
@@ -166,14 +182,7 @@ static void begin()
 {
     current = block->first + block->used++;
     if (current < made) return;
-    if (current >= used_stacks) {
-        used_stacks = current + 1;
-    } else {
-#ifdef TILEWRIGHT_ASAN
-        __asan_unpoison_memory_region(stacks + current * STRIDE, STRIDE);  // marks of frames that were abandoned
-#endif
-    }
-    make(fibers[current].context, stacks + current * STRIDE, STACK, threads_on_this_fiber);
+    make(fibers[current].context, stack_of(current), STACK, threads_on_this_fiber);
     ++made;
 }
 
@@ -193,6 +202,21 @@ static void leave()
     }
     if (block->returned < threads && cluster == 1) return give_up(STUCK);
     change(fibers[self].context, caller);
+}
+
+// After a launch: takes away the marks of frames that stay on the stacks, or the next user of the memory meets them.
+static void unmark_stacks()
+{
+#ifdef TILEWRIGHT_ASAN
+    for (unsigned fiber = 0; fiber < made; ++fiber) {
+#ifdef TILEWRIGHT_UCONTEXT
+        char* lowest = stack_of(fiber);
+#else
+        char* lowest = static_cast<char*>(fibers[fiber].context.stack_pointer);
+#endif
+        __asan_unpoison_memory_region(lowest, stack_of(fiber) + STACK - lowest);
+    }
+#endif
 }
 
 static void wait(const unsigned& gate)

@@ -14,7 +14,7 @@ struct Memory {
     char *dynamic, *aside;
 };
 
-static Memory memory[MAX_CLUSTER];
+static Memory shared[MAX_CLUSTER];
 static char* dynamic_shared;  // of the block that runs
 static size_t dynamic_bytes;
 extern "C" __attribute__((weak, visibility("hidden"))) char __start_tilewright_shared[], __stop_tilewright_shared[];
@@ -71,9 +71,9 @@ template <class V> const V* peer(const V* place, unsigned rank)
     if (rank >= cluster) abort();
     if (&blocks[rank] == block) return place;
     if (dynamic_shared <= from && from < dynamic_shared + dynamic_bytes) {
-        return reinterpret_cast<const V*>(memory[rank].dynamic + (from - dynamic_shared));
+        return reinterpret_cast<const V*>(shared[rank].dynamic + (from - dynamic_shared));
     }
-    return reinterpret_cast<const V*>(memory[rank].aside + (from - __start_tilewright_shared));
+    return reinterpret_cast<const V*>(shared[rank].aside + (from - __start_tilewright_shared));
 }
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------
@@ -81,6 +81,8 @@ template <class V> const V* peer(const V* place, unsigned rank)
 struct Launch {
     uint3 grid, block;
     uint64_t dynamic_bytes;
+    char* memory;     // for its threads, as fibers.h says
+    uint64_t number;  // that no other launch in that memory has had, and not 0
 };
 
 static const char* why()
@@ -112,12 +114,12 @@ static const char* why()
 static void enter(Block* next)
 {
     if (next != block) {
-        copy(memory[block - blocks].aside, __start_tilewright_shared, static_bytes());
-        copy(__start_tilewright_shared, memory[next - blocks].aside, static_bytes());
+        copy(shared[block - blocks].aside, __start_tilewright_shared, static_bytes());
+        copy(__start_tilewright_shared, shared[next - blocks].aside, static_bytes());
     }
     block = next;
     blockIdx = next->index;
-    dynamic_shared = memory[next - blocks].dynamic;
+    dynamic_shared = shared[next - blocks].dynamic;
 }
 
 // Runs the blocks from (x, y, z) on: each goes on until it has to wait for the others, then the next one.
@@ -156,32 +158,36 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
         if (blocks[rank].returned == threads) continue;
         block = &blocks[rank];
         failure = STUCK;
-        made = 0;
         return;
     }
 }
 
-// Memory for the blocks of a cluster; says what is missing.
+// Shared memory for the blocks of a cluster; says what is missing.
 static const char* allocate()
 {
-    if (!stacks) {
-        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void* found = mmap(nullptr, STACKS, PROT_READ | PROT_WRITE, flags, -1, 0);
-        if (found == MAP_FAILED) return "no memory for the stacks of a block";
-        stacks = static_cast<char*>(found);
-    }
     for (unsigned rank = 0; rank < cluster; ++rank) {
         void *dynamic = nullptr, *aside = nullptr;
         if (dynamic_bytes && posix_memalign(&dynamic, 1024, dynamic_bytes)) return "no memory for dynamic shared memory";
-        memory[rank].dynamic = static_cast<char*>(dynamic);
+        shared[rank].dynamic = static_cast<char*>(dynamic);
         if (cluster > 1 && posix_memalign(&aside, 1024, static_bytes() + 1)) return "no memory for a cluster";
-        memory[rank].aside = static_cast<char*>(aside);
+        shared[rank].aside = static_cast<char*>(aside);
     }
     return nullptr;
 }
 
+static void release()
+{
+    for (Memory& each : shared) {
+        free(each.dynamic);
+        free(each.aside);
+        each = {};
+    }
+}
+
+// Nothing is taken over from the launch before, which may never have ended: in a process that was forked meanwhile.
 static const char* run(const Launch& launch, unsigned blocks_together, void (*body)(void**), void** arguments)
 {
+    release();
     const uint3 grid = gridDim = launch.grid;
     if (grid.x % blocks_together) return "the grid is not made of whole clusters";
     blockDim = launch.block;
@@ -190,6 +196,9 @@ static const char* run(const Launch& launch, unsigned blocks_together, void (*bo
     dynamic_bytes = launch.dynamic_bytes;
     call = body;
     call_arguments = arguments;
+    memory = launch.memory;
+    number = launch.number;
+    made = 0;
     failure = NO;
     block = blocks;
     for (unsigned rank = 0; rank < cluster; ++rank) {
@@ -201,22 +210,9 @@ static const char* run(const Launch& launch, unsigned blocks_together, void (*bo
     for (unsigned z = 0; z < grid.z && !failure && !missing; ++z)
         for (unsigned y = 0; y < grid.y && !failure; ++y)
             for (unsigned x = 0; x < grid.x && !failure; x += cluster) run_cluster(x, y, z);
-    for (Memory& each : memory) {
-        free(each.dynamic);
-        free(each.aside);
-        each = {};
-    }
+    release();
+    unmark_stacks();
     return missing ? missing : why();
-}
-
-__attribute__((destructor)) static void unload()
-{
-    if (stacks) {
-#ifdef TILEWRIGHT_ASAN
-        __asan_unpoison_memory_region(stacks, STACKS);  // else marks of frames stay, under what is mapped here next
-#endif
-        munmap(stacks, STACKS);
-    }
 }
 
 }  // namespace tilewright_host

@@ -213,12 +213,14 @@ struct Started {
 
 constexpr unsigned MAX_STARTED = 64;  // of a thread
 struct AllStarted {
-    Started each[MAX_STARTED];
     unsigned count, groups, ends[MAX_STARTED];  // of a group: how many were started till then
-};
-static AllStarted started_wgmma[MAX_THREADS * MAX_CLUSTER];
+    Started each[MAX_STARTED];
 
-inline unsigned own_place() { return (block - blocks) * threads + fibers[current].rank; }
+    void clear() { count = groups = 0; }
+};
+
+// What the thread that runs has started; it lies behind the thread's copies.
+inline AllStarted& own_started() { return own_queue<AllStarted, sizeof(Copies) + 64>(); }
 
 // 16 steps of row `row` of rows of BLOCK_K numbers, 128 or 64 bytes, with their pieces of 8 swapped by address.
 template <bool HALF, int BLOCK_K>
@@ -252,7 +254,7 @@ void finish_wgmma(const Started& one)
 template <bool HALF, int COLUMNS, int BLOCK_K>
 void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
 {
-    AllStarted& all = started_wgmma[own_place()];
+    AllStarted& all = own_started();
     if (all.count == MAX_STARTED) abort();
     all.each[all.count++] =
         {finish_wgmma<HALF, COLUMNS, BLOCK_K>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
@@ -260,7 +262,7 @@ void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
 
 inline void wgmma_commit()
 {
-    AllStarted& all = started_wgmma[own_place()];
+    AllStarted& all = own_started();
     if (all.groups == MAX_STARTED) abort();
     all.ends[all.groups++] = all.count;
 }
@@ -269,7 +271,7 @@ inline void wgmma_commit()
 // none.
 inline void wgmma_wait(unsigned pending)
 {
-    AllStarted& all = started_wgmma[own_place()];
+    AllStarted& all = own_started();
     if (all.groups <= pending) return sync_warp(~0u);
     const unsigned done = all.groups - pending, end = all.ends[done - 1];
     for (unsigned i = 0; i < end; ++i) all.each[i].finish(all.each[i]);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
@@ -115,6 +116,18 @@ inline cudaError_t put(cudaStream_t stream, Work work)
     return why ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
+inline uint64_t launches = 0;
+
+// For the threads of the largest cluster; what no thread touches takes no memory.
+inline char* threads_memory()
+{
+    constexpr size_t threads = tilewright_host::MAX_THREADS * tilewright_host::MAX_CLUSTER;
+    static void* const memory = mmap(nullptr, threads * tilewright_host::STRIDE, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return static_cast<char*>(memory);
+}
+
 // A kernel as it was registered: copies arguments, and runs on them.
 struct Registered {
     unsigned cluster;
@@ -131,10 +144,12 @@ void add(void (*)(Ts...))
             auto copied = [&]<size_t... I>(std::index_sequence<I...>) {
                 return std::make_shared<std::tuple<Ts...>>(*static_cast<Ts*>(arguments[I])...);
             }(std::index_sequence_for<Ts...>());
-            const tilewright_host::Launch launch = {
+            tilewright_host::Launch launch = {
                 {config.gridDim.x, config.gridDim.y, config.gridDim.z},
-                {config.blockDim.x, config.blockDim.y, config.blockDim.z}, config.dynamicSmemBytes};
-            return [copied, launch]() -> const char* {
+                {config.blockDim.x, config.blockDim.y, config.blockDim.z}, config.dynamicSmemBytes, nullptr, 0};
+            return [copied, launch]() mutable -> const char* {
+                launch.memory = threads_memory();
+                launch.number = ++launches;
                 void* pointers[sizeof...(Ts)];
                 [&]<size_t... I>(std::index_sequence<I...>) {
                     ((pointers[I] = &std::get<I>(*copied)), ...);

@@ -1,0 +1,65 @@
+"""The one way in which files are read that others may have put there: regular ones alone, and no more than a bound."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import ConfigError
+
+_PIECE_BYTES = 1 << 20
+
+
+class NotPlainError(Exception):
+    """A link, a folder, a device, a file too large, or another user's."""
+
+
+@contextlib.contextmanager
+def opened_plain(path: Path, owner: int | None = None, follow: bool = False) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; a symbolic link is not followed, unless `follow`.
+
+    Raises NotPlainError for anything else, and where `owner` is given for another user's file; OSError where
+    it cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
+        links = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | links | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise NotPlainError("not a regular file") from error
+        raise
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise NotPlainError("not a regular file")
+        if owner is not None and facts.st_uid != owner:
+            raise NotPlainError("another user's file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+
+
+def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: bool = False) -> bytes:
+    """The bytes of a file of at most `limit_bytes`. Raises as `opened_plain`, and NotPlainError for a larger one."""
+    with opened_plain(path, owner, follow) as file:
+        data = bytearray()
+        if os.fstat(file.fileno()).st_size <= limit_bytes:
+            # In pieces: `read` would take memory for the limit at once; and the file may grow meanwhile.
+            while len(data) <= limit_bytes and (piece := file.read(min(_PIECE_BYTES, limit_bytes + 1 - len(data)))):
+                data += piece
+            if len(data) <= limit_bytes:
+                return bytes(data)
+    raise NotPlainError(f"larger than {limit_bytes} bytes")
+
+
+def read_named(what: str, path: Path, limit_bytes: int) -> bytes:
+    """The bytes of a file that a user named. Raises ConfigError, which names it, where it cannot be read."""
+    try:
+        return read_plain(path, limit_bytes, follow=True)
+    except (NotPlainError, OSError, ValueError) as error:  # a null byte in a path is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read the {what} {path}: {reason}") from error

@@ -1,0 +1,317 @@
+"""Forked children, the end of the interpreter, signal handlers, and limits of a process."""
+
+import gc
+import inspect
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from tilewright.codegen.errors import LaunchError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device import host
+from tilewright.runtime.locks import Lock
+from tilewright.runtime.product.gemm import Gemm
+from tilewright.runtime.product.kernel import prepare
+from tilewright.runtime.product.vendor import OwnKernel
+from tilewright.runtime.store.found import Found
+
+PLAIN = "tiled:16"
+SPLIT = "simt:32x32x16,thread=4x4,edge=bounds,split_k=4"
+"""The CTA that comes last to a counter adds partial sums up; a product that never ends leaves the counter half-way."""
+
+
+
+def gemm_of(kernel):  # type: ignore[no-untyped-def]
+    """A kernel as `load` gives it; programs have this function too."""
+    own = OwnKernel(kernel.device, kernel.problem, Found(kernel.config, "default"), lambda found: found)
+    own.compiled = kernel
+    return Gemm(own, None, lambda: None)
+
+
+KERNELS = f"""
+import numpy as np
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.product.gemm import Gemm
+from tilewright.runtime.product.kernel import prepare
+from tilewright.runtime.product.vendor import OwnKernel
+from tilewright.runtime.store.found import Found
+
+{inspect.getsource(gemm_of)}
+device, problem = HostDevice(), Problem(35, 40, 512)
+kernels = [gemm_of(prepare(device, problem, config))
+           for config in (parse({PLAIN!r}), parse({SPLIT!r}))]
+rng = np.random.default_rng(0)
+a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((35, 512), (512, 40)))
+product = a @ b
+
+def right(*_):
+    return all(np.array_equal(kernel(a, b), product) for kernel in kernels)
+"""
+
+
+def ended(program: str) -> str:
+    """What a program prints that ends by itself, and well."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# ---- Forks -----------------------------------------------------------------------------------------------------
+
+FORKS = (
+    KERNELS
+    + """
+import multiprocessing, os, signal, threading
+from concurrent.futures import ProcessPoolExecutor
+
+ending = threading.Event()
+def work(kernel):
+    while not ending.is_set():
+        kernel(a + 1, b)
+threads = [threading.Thread(target=work, args=(kernel,), daemon=True) for kernel in kernels]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    if not (child := os.fork()):
+        signal.alarm(60)
+        os._exit(not right())
+    assert os.waitpid(child, 0)[1] == 0
+context = multiprocessing.get_context("fork")
+with context.Pool(2) as pool:
+    assert all(pool.map(right, range(4)))
+with ProcessPoolExecutor(2, mp_context=context) as pool:
+    assert all(pool.map(right, range(4)))
+ending.set()
+for thread in threads:
+    thread.join()
+"""
+)
+
+
+def test_children_multiply_whatever_threads_of_their_parent_are_at() -> None:
+    """Nearly every fork comes in the middle of products, which work in the same memory."""
+    ended(f"import warnings; warnings.simplefilter('ignore')  # that there are threads\n{FORKS}")
+
+
+LOCKS = """
+import os, signal, threading, warnings
+from tilewright.runtime.locks import CachedProperty, Lock
+warnings.simplefilter("ignore")  # that there are threads
+waiting, ending = threading.Event(), threading.Event()
+
+class Guarded:
+    def __init__(self):
+        self.lock, self.renewed = Lock(self.renew), 0
+
+    def renew(self):
+        with other.alone(), self.lock.alone():
+            self.renewed += 1
+
+    @CachedProperty
+    def slow(self):
+        waiting.set()
+        return ending.wait()
+
+def child_is_well(held):
+    if child := os.fork():
+        return os.waitpid(child, 0)[1] == 0
+    signal.alarm(60)
+    ending.set()
+    os._exit(not (one.lock.acquire(blocking=False) and one.renewed == held and one.slow))
+
+one, other = Guarded(), Lock()
+assert child_is_well(held=False)
+with one.lock.alone():
+    assert child_is_well(held=False)  # by the thread that forks: what it is at goes on
+def hold():
+    with other.alone(), one.lock.alone():
+        one.slow
+thread = threading.Thread(target=hold, daemon=True)
+thread.start()
+waiting.wait()
+assert child_is_well(held=True)
+ending.set()
+thread.join()
+assert one.renewed == 0  # of the parent
+"""
+
+
+def test_a_childs_locks_are_free_and_what_was_half_way_under_them_is_renewed() -> None:
+    ended(LOCKS)
+
+
+def test_a_lock_does_not_keep_what_it_guards() -> None:
+    class Guarded:
+        """Has a lock that renews it."""
+
+        def __init__(self) -> None:
+            self.lock = Lock(self.renew)
+
+        def renew(self) -> None:
+            """Nothing."""
+
+    gc.disable()
+    try:
+        guarded = Guarded()
+        gone = weakref.ref(guarded)
+        del guarded
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_child_of_a_process_that_was_importing_is_told_so() -> None:
+    """Python has a lock for each module, and no child can renew those."""
+    program = """
+import os, signal, sys, threading, warnings
+import tilewright
+warnings.simplefilter("ignore")
+reached, ending = threading.Event(), threading.Event()
+class Slow:
+    __spec__ = None
+    def __getattr__(self, name):
+        reached.set()
+        ending.wait()
+sys.modules["tilewright.codegen.bundle"] = Slow()  # which `tilewright.api` imports
+thread = threading.Thread(target=lambda: tilewright.matmul)
+thread.start()
+reached.wait()
+if not (child := os.fork()):
+    signal.alarm(60)
+    try:
+        tilewright.matmul
+    except ImportError as error:
+        print(error, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ending.set()
+thread.join()
+tilewright.matmul
+"""
+    told = "forked while another thread imported tilewright: import what is called before threads start, as by `from"
+    assert told in ended(program)
+
+
+# ---- The end of the interpreter --------------------------------------------------------------------------------
+
+AT_EXIT = """
+import atexit
+atexit.register(lambda: print(right()))  # after those of all that is imported later
+"""
+FINALIZER = """
+class Last:
+    def __init__(self):
+        self.kernels, self.a, self.b, self.write = kernels, a, b, __import__("os").write
+
+    def __del__(self):
+        for kernel in self.kernels:
+            self.write(1, b"%d " % kernel(self.a, self.b).size)
+last = Last()
+"""
+DAEMON = """
+import threading, time
+long = gemm_of(prepare(device, Problem(500, 500, 500), parse("tiled:16")))
+a = np.ones((500, 500), np.float32)
+threading.Thread(target=long, args=(a, a), daemon=True).start()  # half a second, and the interpreter ends before
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "prints"),
+    [
+        (f"{AT_EXIT}{KERNELS}assert right()", "True\n"),
+        (f"{KERNELS}{FINALIZER}", "1400 1400 "),
+        (f"{KERNELS}assert right()\n{FINALIZER}", "1400 1400 "),
+        (f"{KERNELS}{DAEMON}", ""),
+    ],
+    ids=["atexit", "finalizer, first call", "finalizer", "daemon thread"],
+)
+def test_the_interpreter_ends_well(program: str, prints: str) -> None:
+    assert ended(program) == prints
+
+
+# ---- Calls in calls --------------------------------------------------------------------------------------------
+
+HANDLER = (
+    KERNELS
+    + """
+import signal
+from tilewright.codegen.errors import LaunchError
+assert right()
+told, other = set(), gemm_of(prepare(device, Problem(3, 4, 5), parse("tiled:16")))
+def handle(*_):
+    assert (other(a[:3, :5], b[:5, :4]) == a[:3, :5] @ b[:5, :4]).all()
+    for number, kernel in enumerate(kernels):
+        try:
+            told.add((number, np.array_equal(kernel(a, b), product)))
+        except LaunchError as error:
+            told.add((number, str(error).count("\\n"), "signal handler" in str(error)))
+signal.signal(signal.SIGUSR1, handle)
+for number, kernel in enumerate(kernels):
+    entry = kernel.kernel._main._function.entry
+    def interrupted(*given, entry=entry):
+        failure = entry(*given)
+        signal.raise_signal(signal.SIGUSR1)
+        return failure
+    kernel.kernel._main._function.entry = interrupted
+    assert np.array_equal(kernel(a + 1, b), (a + 1) @ b)
+    kernel.kernel._main._function.entry = entry
+    assert told == {(number, 0, True), (1 - number, True)}
+    told.clear()
+assert right()
+"""
+)
+
+
+def test_a_signal_handler_may_call_any_kernel_but_the_one_that_it_interrupts() -> None:
+    ended(HANDLER)
+
+
+# ---- Limits ----------------------------------------------------------------------------------------------------
+
+
+LIMITS = (
+    KERNELS
+    + """
+import gc, os, resource
+from tilewright.runtime.product.kernel import Kernel
+
+config = parse("simt:64x64x16,thread=4x8,edge=bounds,load=cp_async,stages=2")
+first = prepare(device, problem, config)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (600 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16,) * 2)
+given = config, first.source, first.binary
+more = [gemm_of(Kernel(device, problem, *given)) for _ in range(80)]
+assert all(np.array_equal(kernel(a, b), product) for kernel in more)
+def mapped():
+    return open("/proc/self/maps").read().count("memfd:" + first.source.name)
+every = mapped()
+del more[1:]
+gc.collect()
+assert 0 < mapped() <= every // 20
+assert np.array_equal(more[0](a, b), product)
+"""
+)
+
+
+def test_kernels_share_address_space_and_keep_no_descriptors() -> None:
+    """80 kernels that copy as cp.async does, within 600 MB and 16 descriptors more than before them."""
+    ended(LIMITS)
+
+
+def test_too_little_address_space_is_a_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, problem = host.HostDevice(), Problem(8, 8, 8)
+    kernel = gemm_of(prepare(device, problem, parse(PLAIN)))
+    a = np.ones((8, 8), np.float32)
+    monkeypatch.setattr(host, "_free", [])
+    monkeypatch.setattr(kernel.kernel._main, "_nbytes", 1 << 60)
+    with pytest.raises(LaunchError, match=r"no address space for \d+ bytes of stacks .*: raise the limit"):
+        kernel(a, a)
