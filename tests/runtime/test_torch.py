@@ -48,12 +48,13 @@ WAYS = {
 
 
 TRACED = {
-    "real": ("grad", "jacrev", "jacfwd", "hessian", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
-    "fake": ("grad", "jacrev", "jacfwd", "hessian", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
+    "real": ("grad", "jacrev", "jvp", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
+    "fake": ("grad", "jacrev", "jvp", "vmap of grad", "vmap of vjp", "vmap in chunks", "functionalize"),
     "symbolic": ("jacrev",),
     "real, before dispatch": (),
 }
-"""Those of them that are traced, too, by the mode of tracing. Before dispatch torch itself traces none."""
+"""Transforms that are traced as well, by the mode of tracing. torch 2.11 does not trace its own `jacfwd`, and before
+dispatch it traces none."""
 
 
 class Seen(TorchDispatchMode):  # type: ignore[misc]
