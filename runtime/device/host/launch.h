@@ -178,9 +178,10 @@ static const char* allocate()
 static void release()
 {
     for (Memory& each : shared) {
-        free(each.dynamic);
-        free(each.aside);
-        each = {};
+        const Memory old = each;
+        each = {};  // first: a process that is forked in between must not free it again
+        free(old.dynamic);
+        free(old.aside);
     }
 }
 
