@@ -35,7 +35,7 @@ __path__.append(f"{__path__[0]}/frameworks")
 _importing: set[int] = set()
 """Threads that are importing what was asked for."""
 _lost = False
-"""Whether a thread of the parent was, when this process was forked."""
+"""Whether this process was forked while a thread of its parent was importing."""
 
 
 def __getattr__(name: str) -> object:

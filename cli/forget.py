@@ -62,7 +62,7 @@ def forget_command(
 
 
 def _words(holdings: Holdings) -> str:
-    """How many records and journals, and of which product where it is but one."""
+    """The numbers of records and journals in words, and their product where it is a single one."""
     records, journals = counted(len(holdings.records), "record"), counted(len(holdings.journals), "journal")
     of = [f" of {problem} on {device}" for device, problem in holdings.problems]
     return f"{records} and {journals}{of[0] if len(of) == 1 else f' of {len(of):,} products' if of else ''}"

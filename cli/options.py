@@ -99,7 +99,7 @@ _SELECTION = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which products and devices a command is about, by what its options say; None is all."""
+    """The products and devices that the options of a command select; None stands for all."""
 
     shapes: Sequence[str] | None
     dtype: str | None

@@ -1,4 +1,4 @@
-"""How much is imported and read before the first product, counted in a new process."""
+"""Modules and files that a new process imports and reads before its first product."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ STEPS = {
     "tilewright.matmul": {"modules": 78, "standard library": 41, "other libraries": LIBRARIES, "files": {}},
     "first look-up": {"modules": 92, "standard library": 41, "other libraries": LIBRARIES, "files": READ},
 }
-"""What the steps come to: how many modules of the package and of the standard library, and what is named above."""
+"""Expected numbers of modules of the package and of the standard library, and names of other libraries and files."""
 
 
 def test_no_more_is_imported_and_read_before_the_first_product(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Holdings:
     journals: tuple[tuple[Path, str, Problem], ...] = ()
     """Their files, and of which device and problem each is."""
     kernels: int = 0
-    """How many compiled kernels went with them, once they are removed."""
+    """Number of compiled kernels that were removed with them."""
 
     @classmethod
     def of(cls, store: Store, wanted: Callable[[str, Problem], bool]) -> "Holdings":

@@ -219,7 +219,7 @@ class _Run:
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Point, Entry] = field(default_factory=dict)
     awaited: set[Config] = field(default_factory=set)
-    """Which of the plan's first are under way."""
+    """The first variants of the plan that are under way."""
     aside: set[Config] = field(default_factory=set)
     """Stored configs that are no trials of this search: they are tried for the duel alone."""
 

@@ -175,7 +175,7 @@ def relaxed_capture() -> Iterator[None]:
 
 
 def end_of_graph(stream: int) -> Callable[[], bool]:
-    """What tells whether the graph that a stream is captured into is destroyed, with its clones and instances.
+    """Return a test for whether the graph that a stream is captured into has ended, with its clones and instances.
 
     The graph holds a user object, whose destructor posts a semaphore: the driver may call it on any thread at any time,
     so it is a function of the C library and none of Python. Raises LaunchError.

@@ -11,7 +11,7 @@ _numbers = itertools.count(1)
 
 
 def load_image(name: str, image: bytes, load: Callable[[str], Loaded]) -> Loaded:
-    """What `load` makes of the path of a file in memory that holds `image`; the file is closed then.
+    """Call `load` with the path of a file in memory that holds `image`, close the file and return the result.
 
     The loader takes a library for loaded if it has one of the same path, or of the same device and inode. The inode is
     the library's own for as long as it is loaded, which keeps its file. The path would be the next one's too, as

@@ -212,7 +212,7 @@ class Device(Protocol):
         little."""
 
     def end_of_graph(self, stream: int) -> Callable[[], bool]:
-        """What tells whether the graph that a stream is captured into is destroyed, with its clones and instances.
+        """Return a test for whether the graph that a stream is captured into has ended, with its clones and instances.
 
         Raises LaunchError.
         """

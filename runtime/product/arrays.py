@@ -60,7 +60,7 @@ class Kind:
         raise NotImplementedError
 
     def place(self, array: Any) -> str:
-        """Whose memory an array is in, as `View.place` says; of a library with autograd."""
+        """The place of an array of a library with autograd, as `View.place` has it."""
         raise NotImplementedError
 
     def wrote(self, array: Any) -> None:

@@ -12,7 +12,7 @@ graph of each device alone is remembered."""
 
 
 def torch_pool(device: Device, stream: int, graph: int) -> Callable[[int], Any] | None:
-    """What allocates so many bytes, as a tensor, from the memory pool of the graph that a stream is captured into.
+    """Return a function that allocates bytes, as a tensor, from the pool of the graph that a stream is captured into.
 
     None where torch is not imported, or where another library captures: torch's allocator then gives memory that
     products outside of the graph use as well. `graph` is the number that `Device.identity` gives.

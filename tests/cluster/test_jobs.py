@@ -1,4 +1,4 @@
-"""What a client sends of its store to workers, and what it keeps of their results."""
+"""Tests of the records that a client sends to workers, and of those that it keeps from their results."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
     store: Store, options: dict[str, Any], stays: bool
 ) -> None:
-    """What was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
+    """A record that was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
     key = INFO.key
     store.keep(make(1.0, PROBLEM, CONFIGS[1], key))
     told: list[Result] = []

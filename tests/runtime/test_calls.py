@@ -1,4 +1,4 @@
-"""What a warm product costs its caller on the processor, in function calls; no compiler and no process is started."""
+"""Function calls of a warm product on the processor, counted without a compiler or another process."""
 
 import ctypes
 import mmap

@@ -186,7 +186,7 @@ class TestPlans:
 
 
 class Elsewhere:
-    """What a key reads of an array of CuPy or torch, on a GPU that need not be there."""
+    """A double of an array of CuPy or torch, with the attributes that a key reads."""
 
     def __init__(
         self, shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dtype: str = "float32",

@@ -55,7 +55,7 @@ def right(*_):
 
 
 def ended(program: str) -> str:
-    """What a program prints that ends by itself, and well."""
+    """Run a program to its end, which must be a good one, and return its output."""
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -29,7 +29,7 @@ DIGEST_REMEDY = (
     "the configs of these records render to another text than was verified: verify it on their device, or compare its "
     "machine code with that of the text before, then run `python benchmarks/sign_records.py configs/tuned`"
 )
-"""What to do where a template was meant to change."""
+"""Remedy where a template was meant to change."""
 
 
 def test_each_has_the_name_of_its_product() -> None:

@@ -166,7 +166,7 @@ class TestNumpy(Products):
 
 
 def test_tests_of_the_processor_are_of_our_kernels(vendor_of_tests: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What conftest sets for all tests; without it products would be NumPy's, and right whatever our kernels do."""
+    """The setting of conftest holds: otherwise products would be NumPy's, and right whatever our kernels do."""
     monkeypatch.setenv("TILEWRIGHT_VENDOR", vendor_of_tests)
     monkeypatch.setattr(NumpyBlas, "gemm", lambda *given: pytest.fail("NumPy multiplied"))
     tilewright.clear()

@@ -1,4 +1,4 @@
-"""What untuned products run is what the golden file says: `python tests/golden/regenerate.py` accepts a change."""
+"""The golden file pins the kernels of untuned products: `python tests/golden/regenerate.py` accepts a change."""
 
 from dataclasses import replace
 from pathlib import Path

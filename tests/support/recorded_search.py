@@ -44,7 +44,7 @@ AFTER_HALF = "gp after half of the first guesses"
 """The method that goes on after the first guesses. Each seed draws a half of them, because after the whole list all
 runs are the same."""
 METHODS = (FIRST_GUESSES, "gp", AFTER_HALF, "tpe", "random")
-"""What is measured; the first word is the sampler."""
+"""Methods that are measured; the first word is the sampler."""
 VERSIONS = ("numpy", "optuna")
 """Packages whose versions decide the random numbers and TPE's suggestions."""
 

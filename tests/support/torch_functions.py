@@ -1,4 +1,4 @@
-"""What `torch.autograd` and `torch.func` compute of a product, to be compared with the same of `torch.mm`."""
+"""Functions of `torch.autograd` and `torch.func` applied to a product, to be compared with the same of `torch.mm`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.func import functionalize, grad, jacfwd, jacrev, jvp, linearize, vjp
 
 @dataclass(frozen=True)
 class Given:
-    """What functions of a product are called with."""
+    """The arguments of a function of a product."""
 
     a: Any
     b: Any
@@ -36,7 +36,7 @@ class Given:
 
 
 Function = Callable[[Any, Given], Any]
-"""What torch computes of a product and of what is given."""
+"""A function of torch that is applied to a product and its arguments."""
 
 
 def cubes(product: Any) -> Callable[[Any, Any], Any]:

@@ -198,7 +198,7 @@ def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no work, of too much memory, while a graph is captured, without the library."""
+    """Nobody knows without work, without memory or the library, and while a graph is captured."""
     device, calls = VendorHost(), list[Operands]()
     kernel = on_gpu(device)
 

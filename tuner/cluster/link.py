@@ -30,7 +30,7 @@ SILENT = logging.CRITICAL + 1
 ANSWER_S = 10.0
 """A scheduler answers within so long."""
 _MOST_BYTES = 1 << 20
-"""Of a scheduler's file, a certificate or a key."""
+"""Bytes that a scheduler's file, a certificate or a key may have."""
 _ADDRESS = re.compile(r"(?:tcp|tls)://(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):(\d{1,5})")
 RETURN_S = 60.0
 """One that is gone is waited for so long, and so are workers of this machine."""

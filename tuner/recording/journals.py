@@ -41,7 +41,7 @@ def studies(folder: Path) -> dict[str, dict[Path, list[Any]]]:
 
 
 def problem_of(study: str) -> tuple[Problem, str]:
-    """What a study is of, by its name: a problem, and the key of a device. Raises TilewrightError, ValueError or
+    """The problem and the key of the device that the name of a study stands for. Raises TilewrightError, ValueError or
     TypeError for a name that is not ours."""
     text, device, *_ = study.split(" ")
     shape, *kind = text.split("-")

@@ -29,7 +29,7 @@ from .space import Dimension, Point, Space
 ABSENT = "absent"
 FAMILY = "family"
 MOST_BYTES = 1 << 20
-"""Of a space file."""
+"""Bytes that a space file may have."""
 _SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 

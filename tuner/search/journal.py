@@ -28,7 +28,7 @@ from .space import Box, Dimension, Point, Space, Trials
 
 FORMAT = "tilewright trials 1"
 MOST_BYTES = 256 << 20
-"""Of a journal that is read."""
+"""Bytes that a journal may have to be read."""
 _LOCK_SECONDS = 30.0
 
 
