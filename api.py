@@ -5,7 +5,9 @@ from typing import Any
 
 from .codegen.bundle import Served
 from .codegen.emit import Layout, emit
+from .codegen.families import families
 from .codegen.problem import Problem
+from .runtime.device import host as _host  # noqa: F401
 from .runtime.device.protocol import Device
 from .runtime.product.matmul import Library, Memory
 from .runtime.store.found import Found
@@ -19,6 +21,9 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = package_version()
+# With the host device above, all that a first product imports on the processor: a process that is forked while a thread
+# imports has that module's lock for ever.
+families()
 
 
 def _differentiable(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:

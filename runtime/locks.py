@@ -45,6 +45,11 @@ class Lock:
         lock: AbstractContextManager[Any] = self._lock
         return lock
 
+    def shared(self) -> AbstractContextManager[Any]:
+        """The lock, for `with`, of a thread that may hold it already."""
+        lock: AbstractContextManager[Any] = self._lock
+        return lock
+
     def _forked(self) -> Callable[[], object] | None:
         """Renew the lock in a child where another thread of the parent held it; gives what is to be called then."""
         if self.acquire(blocking=False):

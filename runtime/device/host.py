@@ -252,6 +252,13 @@ class HostDevice:
         return False
 
 
+_numpy_at_work = Lock()
+"""Held by a product of NumPy, and by a fork: OpenBLAS waits in a fork for threads that may be at work for ever."""
+os.register_at_fork(
+    before=_numpy_at_work.acquire, after_in_parent=_numpy_at_work.release, after_in_child=_numpy_at_work.release
+)
+
+
 class NumpyBlas:
     """NumPy's BLAS as the vendor's library of the processor."""
 
@@ -264,7 +271,7 @@ class NumpyBlas:
         def launch(stream: int, *values: Any) -> None:
             a, b, c, alpha, beta = values
             out = _matrix(c, (problem.m, problem.n), ldc, dtype)
-            with np.errstate(all="ignore"):
+            with _numpy_at_work.shared(), np.errstate(all="ignore"):
                 if alpha == 0:  # A and B are not read
                     out[:] = dtype.type(beta) * out if beta else 0
                     return

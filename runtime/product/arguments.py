@@ -132,7 +132,7 @@ def number(name: str, value: Any) -> float:
 
 def check_graphs(graphs: object) -> None:
     """Raise ArgumentTypeError unless it is a number of CUDA graphs to prepare for."""
-    whole = isinstance(graphs, int) and not isinstance(graphs, bool) and 0 <= graphs <= _MOST_GRAPHS
+    whole = isinstance(graphs, numbers.Integral) and not isinstance(graphs, bool) and 0 <= int(graphs) <= _MOST_GRAPHS
     check(whole, f"graphs must be a whole number from 0 to {_MOST_GRAPHS}, got {graphs!r}", ArgumentTypeError)
 
 

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from ... import configs
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
+from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
@@ -62,7 +62,7 @@ class Store:
     """
 
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
-        self.root = settings.store_folder() if root is None else root
+        self.root = settings.store_folder() if root is None else absolute("store", root)
         self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
         made = _Shipped(self._tuned)
         self._shipped = _packaged.setdefault(str(self._tuned), made) if shipped is None else made

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import os
 import subprocess
 import sys
 import weakref
@@ -54,10 +55,11 @@ def right(*_):
 """
 
 
-def ended(program: str) -> str:
+def ended(program: str, **environment: str) -> str:
     """Run a program to its end, which must be a good one, and return its output."""
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    env = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -97,6 +99,49 @@ for thread in threads:
 def test_children_multiply_whatever_threads_of_their_parent_are_at() -> None:
     """Nearly every fork comes in the middle of products, which work in the same memory."""
     ended(f"import warnings; warnings.simplefilter('ignore')  # that there are threads\n{FORKS}")
+
+
+NUMPYS = """
+import os, signal, threading, warnings
+import numpy as np
+from tilewright import load, matmul
+warnings.simplefilter("ignore")  # that there are threads
+a = np.ones((200, 200), np.float32)
+assert load(200, 200, 200, device="host").origin == "vendor"
+ending = threading.Event()
+def work():
+    while not ending.is_set():
+        matmul(a, a, device="host")
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+signal.alarm(100)
+for _ in range(20):
+    if not (child := os.fork()):
+        signal.alarm(60)
+        os._exit(not (matmul(a, a, device="host") == 200).all())
+    assert os.waitpid(child, 0)[1] == 0
+ending.set()
+"""
+
+
+def test_a_fork_waits_for_products_of_numpy() -> None:
+    """OpenBLAS would wait in the fork, for ever, for threads of its own that are at work."""
+    ended(NUMPYS, OPENBLAS_NUM_THREADS="2", TILEWRIGHT_VENDOR="auto")
+
+
+def test_a_first_product_on_the_processor_imports_nothing() -> None:
+    """A child that is forked meanwhile would wait for the lock of a module that a thread of its parent imports."""
+    program = """
+import sys
+from tilewright import matmul
+before = {name for name in sys.modules if name.startswith("tilewright")}
+import numpy as np
+for vendor in ("auto", "never"):
+    matmul(np.ones((4, 5)), np.ones((5, 6)), device="host", vendor=vendor)
+print(sorted({name for name in sys.modules if name.startswith("tilewright")} - before))
+"""
+    assert ended(program) == "[]\n"
 
 
 LOCKS = """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tilewright.codegen.errors import ConfigError
 from tilewright.runtime import settings
+from tilewright.runtime.store.store import Store
 
 FOLDERS = [
     (settings.STORE_VARIABLE, settings.store_folder, "XDG_DATA_HOME"),
@@ -61,6 +62,16 @@ def test_a_relative_folder_in_a_folder_that_is_gone(
         folder()
     environment.setenv(variable, str(tmp_path))
     assert folder() == tmp_path
+
+
+def test_a_relative_store_in_a_folder_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would hold nothing, without a word, and be another one after a change of the working directory."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    assert Store(Path("rel")).root == tmp_path / "gone" / "rel"
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match=r"^store is 'rel', in the current folder, which was deleted: give a path"):
+        Store(Path("rel"))
 
 
 @BOTH
