@@ -302,7 +302,7 @@ class Products:
             assert forward_ad.unpack_dual(WAYS[way](x.a, x.b)).tangent is None
 
     def test_gradients_for_each_sample(self) -> None:
-        """Of one network, and of several at once."""
+        """Per-sample gradients are those of one network, and of several at once."""
         kinds = torch.nn.Linear, tilewright_torch.Linear
         nets = [[torch.nn.Sequential(kind(4, 3), torch.nn.Tanh(), kind(3, 2)) for kind in kinds] for _ in "abc"]
         samples, wanted = self.whole(5, 4, torch.float64), self.whole(5, 2, torch.float64)

@@ -29,7 +29,7 @@ MOST_CHARACTERS = 4 << 20
 """Of a message: a result with all samples of its duel has some ten thousand."""
 _MOST_DIMENSIONS = 200
 _MOST_TRIALS = 10**9
-"""Of one problem: the variants of a space are listed in memory."""
+"""Trials that one problem may have: the variants of its space are listed in memory."""
 
 
 @dataclass(frozen=True, slots=True)
