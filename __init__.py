@@ -6,6 +6,7 @@ from _thread import get_ident  # `threading` takes a while, too
 TYPE_CHECKING = False  # as `typing` has it, whose import takes a while
 if TYPE_CHECKING:
     from .api import (
+        DType,
         Layout,
         Memory,
         Problem,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from .tuner.tune import tune
 
 __all__ = [
-    "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
-    "tune",
+    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory",
+    "prepare", "tune",
 ]  # fmt: skip
 
 # `tilewright.torch` lies in a folder of its own: at the root it would be what `import torch` finds in a checkout.
@@ -38,7 +39,7 @@ _lost = False
 """Whether this process was forked while a thread of its parent was importing."""
 
 
-def __getattr__(name: str) -> object:
+def _imported(name: str) -> object:
     """What the package offers, imported when it is first asked for: the command line, which lies below this package,
     answers Ctrl-C before NumPy is there."""
     if name not in (*__all__, "_library"):
@@ -55,6 +56,10 @@ def __getattr__(name: str) -> object:
         _importing.discard(get_ident())
     globals()[name] = value = getattr(home, name)
     return value
+
+
+if not TYPE_CHECKING:  # to a type checker it would mean that there is every attribute
+    __getattr__ = _imported
 
 
 def _forked() -> None:

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import Any
 
 from .codegen.bundle import Served
-from .codegen.emit import Layout, emit
+from .codegen.emit import Layout
 from .codegen.families import families
-from .codegen.problem import Problem
+from .codegen.problem import DType, Problem
 from .runtime.device import host as _host  # noqa: F401
 from .runtime.device.protocol import Device
 from .runtime.product.matmul import Library, Memory
@@ -17,7 +17,8 @@ from .tuner.search.nearest import nearest
 from .tuner.vendor import faster
 
 __all__ = [
-    "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory", "prepare",
+    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory",
+    "prepare",
 ]  # fmt: skip
 
 __version__ = package_version()
@@ -26,7 +27,7 @@ __version__ = package_version()
 families()
 
 
-def _differentiable(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
+def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any) -> Any:
     matmul = import_module("tilewright.torch").matmul  # imports torch, as nothing else does
     return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
@@ -38,5 +39,5 @@ def _measured(device: Device, problem: Problem, store: Store, found: Found, seco
 
 
 _library = Library(nearest, _measured, _differentiable, faster)
-load, matmul, prepare = _library.load, _library.matmul, _library.prepare
+load, matmul, prepare, emit = _library.load, _library.matmul, _library.prepare, _library.emit
 memory, clear = _library.memory, _library.clear

@@ -19,7 +19,7 @@ from dataset import SHARE_HELP, share_of
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device
-from tilewright.tuner.result import EFFORTS
+from tilewright.tuner.settings import EFFORTS
 from untuned import CONTEST_SECONDS, COUNT, LARGEST, PARTS, RESULT, Results, Row, drawn, head_of, in_time, timed, tuned
 
 SHAPES, TIMES = 10, 3

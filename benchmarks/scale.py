@@ -43,7 +43,8 @@ from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.files import Recording, read_cache_file
-from tilewright.tuner.result import Budget, Result
+from tilewright.tuner.result import Result
+from tilewright.tuner.settings import Budget
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "cluster.json"

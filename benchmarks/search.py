@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.leaf import Value
-from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file
+from tilewright.tuner.recording.files import Recording, read_cache_file, restrictions, write_cache_file
 from tilewright.tuner.search.space import Point, Space
 from tilewright.tuner.search.study import make_search
 
@@ -125,6 +125,7 @@ def kernel_tuner_run(strategy: str, case: Case, budget: int, seed: int) -> Curve
         # Its space is every point that worked, so failures cost it nothing.
         results, _ = kernel_tuner.tune_cache(
             str(case.plain),
+            restrictions=restrictions(case.recording),
             strategy=strategy,
             strategy_options={"max_fevals": budget},
             verbose=False,

@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,8 @@ def _as_files(trials: Trials) -> dict[str, str]:
     recording = Recording.of(trials.problem, KNOWN[trials.device_key].name, found.space.dimensions, points)
     texts = {}
     with tempfile.TemporaryDirectory() as folder:
-        for suffix, write in ((".json", write_cache_file), (".t4.json", write_t4)):
+        unrestricted = partial(write_cache_file, restricted=False)  # restrictions would be two thirds of the archive
+        for suffix, write in ((".json", unrestricted), (".t4.json", write_t4)):
             path = Path(folder) / f"{trials.name}{suffix}"
             write(path, recording)
             texts[path.name] = path.read_text()

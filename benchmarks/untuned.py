@@ -49,9 +49,9 @@ from tilewright.tuner.bench.contest import contest
 from tilewright.tuner.bench.rivals import setting
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.measure.child import kept_between_runs
-from tilewright.tuner.result import EFFORTS
 from tilewright.tuner.search.nearest import nearest
 from tilewright.tuner.search.ranker import ranker_digest
+from tilewright.tuner.settings import EFFORTS
 from tilewright.tuner.tune import tune
 
 SEED = 20261130

@@ -1,6 +1,7 @@
 """`tilewright devices`: what kernels can run on."""
 
 import json
+from pathlib import Path
 
 import click
 
@@ -8,19 +9,15 @@ from ..codegen.problem import DType
 from ..runtime.device import launcher
 from ..runtime.device.detect import available
 from ..runtime.device.protocol import DeviceInfo
-from ..tuner.bench.report import Column
-from . import options
+from ..tuner.bench.report import Column, save
 from .tables import new_console, say, table
 
 
-@click.command("devices")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@options.debug
-def devices_command(as_json: bool) -> None:
-    """List the devices that kernels can run on, with their limits."""
+def devices_command(json_file: Path | None) -> None:
+    """Print the devices."""
     infos, missing = available()
-    if as_json:
-        click.echo(json.dumps([{"key": info.key, **info.packed()} for info in infos], indent=1))
+    if json_file:
+        save(json_file, json.dumps([{"key": info.key, **info.packed()} for info in infos], indent=1) + "\n")
     else:
         console = new_console()
         say(console, *table(_columns(infos), console.width))

@@ -15,31 +15,12 @@ from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
 from ..tuner.search.nearest import nearest
-from . import options
+from .commands import GPUS
 from .targets import targets
 
-_NO_GPU = f"there is no GPU here to emit for: name one by --arch ({options.ARCHES}) or --device-key"
+_NO_GPU = f"there is no GPU here to emit for; name one by --arch ({GPUS}) or --device-key"
 
 
-@click.command("emit")
-@options.shape
-@options.suite
-@click.option("--dtype", "dtypes", multiple=True, default=["float"], help="float or double; may be repeated.")
-@click.option("--trans", multiple=True, default=["nn"], type=options.TRANS, help="Transposes; may be repeated.")
-@options.accuracy
-@options.arches
-@options.keys
-@options.device
-@click.option("--config", "config_text", help="Emit this variant, family:tile,name=value, instead of the tuned one.")
-@click.option("--name", default="gemm", help="Name of the functions and of the files.")
-@click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
-@click.option("--split", is_flag=True, help="One file for each kernel.")
-@click.option("--header-only", is_flag=True, help="One header with everything in it, for one kernel.")
-@click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
-@click.option("-o", "--output", type=options.FOLDER, default=Path(), help="Folder.")
-@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand or are of another bundle.")
-@options.store
-@options.debug
 def emit_command(
     shapes: tuple[str, ...],
     suite: str | None,
@@ -59,15 +40,9 @@ def emit_command(
     overwrite: bool,
     store: Path | None,
 ) -> None:
-    """Write tuned kernels as C++ files for another project.
-
-    \b
-    tilewright emit --shape 1024x768x512 -o out
-    tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
-    tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
-    """
+    """Write the files and say which."""
     if not shapes and suite is None and config_text is None:
-        raise click.UsageError("emit needs --shape, --suite or --config")
+        raise click.UsageError("emit needs a shape or a variant; name it by --shape, --suite or --config")
     kept = Store(store)
     config = parse(config_text) if config_text is not None else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
@@ -77,11 +52,17 @@ def emit_command(
     for dtype, turned in itertools.product(dtypes, trans):
         problems |= dict.fromkeys(Problem.parse(shape, dtype, turned, accuracy) for shape in shapes)
         problems |= dict.fromkeys(suite_problems(suite, dtype, turned, accuracy) if suite is not None else ())
-    check(config is None or len(problems) == 1, "--config is for one --shape, --dtype and --trans")
+    check(
+        config is None or len(problems) == 1,
+        f"--config is for one product, got {len(problems)}; name one --shape, --dtype and --trans",
+    )
     served: list[Served] = []
     found, notes = targets(arches, keys, device, kept)
     check(not any(info.arch.is_host for info in found), _NO_GPU)
-    check(len({info.arch for info in found}) == len(found), "--device-key names one device of an architecture")
+    check(
+        len({info.arch for info in found}) == len(found),
+        "--device-key must name devices of different architectures; leave out all but one of each",
+    )
     for info in found:
         for problem in problems:
             if config is not None:

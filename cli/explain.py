@@ -13,11 +13,10 @@ from ..codegen.problem import Problem
 from ..runtime.check.roofline import rates_of
 from ..runtime.store.codec import encode
 from ..runtime.store.store import Store
-from ..tuner.bench.report import Column, figure
+from ..tuner.bench.report import Column, figure, save
 from ..tuner.plan import check_tunable
 from ..tuner.search.explain import Explained, Guess, explain
 from ..tuner.search.model import estimate_us
-from . import options
 from .progress import ON_PROCESSOR
 from .tables import new_console, say, table
 from .targets import targets
@@ -25,18 +24,6 @@ from .targets import targets
 _GUESSES, _REASONS = 8, 12
 
 
-@click.command("explain")
-@options.shape
-@options.dtype
-@options.trans
-@options.accuracy
-@options.arches
-@options.keys
-@options.device
-@options.spaces
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with every guess and every reason.")
-@options.store
-@options.debug
 def explain_command(
     shapes: tuple[str, ...],
     dtype: str,
@@ -46,20 +33,12 @@ def explain_command(
     keys: tuple[str, ...],
     device: str,
     spaces: Path | None,
-    as_json: bool,
+    json_file: Path | None,
     store: Path | None,
 ) -> None:
-    """Say what a search would try and leave out, and which record a look-up takes.
-
-    \b
-    tilewright explain --shape 1024x768x512
-    tilewright explain --shape 1000 --dtype double --device-key nvidia-a10
-    tilewright explain --shape 16x4096x4096 --arch sm_80 --json
-
-    With --arch or --device-key it is about that GPU, which need not be here. Nothing is compiled or run.
-    """
+    """Print what a search would try and what a look-up takes."""
     if not shapes:
-        raise click.UsageError("explain needs --shape")
+        raise click.UsageError("explain needs a shape; name it by --shape, as 1024x768x512")
     problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
     shelf = Store(store)
     devices, notes = targets(arches, keys, device, shelf)
@@ -68,8 +47,8 @@ def explain_command(
     for problem, info in itertools.product(problems, devices):
         check_tunable(problem, info)
     told = [explain(problem, info, shelf, spaces) for info in devices for problem in problems]
-    if as_json:
-        click.echo(json.dumps([_json(each) for each in told], indent=1))
+    if json_file:
+        save(json_file, json.dumps([_json(each) for each in told], indent=1) + "\n")
         return
     console = new_console()
     for number, each in enumerate(told):

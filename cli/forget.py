@@ -13,14 +13,6 @@ from . import options
 from .tables import counted, plain
 
 
-@click.command("forget")
-@click.option("--shape", "shapes", multiple=True, help="MxNxK, or one number for a cube. Repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Every shape. Asks first.")
-@options.selection
-@click.option("--cache", is_flag=True, help="Compiled kernels too.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@options.store
-@options.debug
 def forget_command(
     shapes: tuple[str, ...],
     everything: bool,
@@ -32,18 +24,9 @@ def forget_command(
     yes: bool,
     store: Path | None,
 ) -> int:
-    """Remove what you tuned: your own records and the journals of their searches.
-
-    \b
-    tilewright forget --shape 1024x768x512             of every type and device
-    tilewright forget --shape 1000 --cache             and its compiled kernels
-    tilewright forget --all --device-key nvidia-h200   all of one device
-
-    What goes is what `tilewright show` lists as your own with the same options. Records that ship with tilewright
-    cannot be removed.
-    """
+    """Remove the records, journals and compiled kernels; the exit status."""
     if bool(shapes) == everything:
-        raise click.UsageError("forget takes --shape, or --all for every shape")
+        raise click.UsageError("forget takes either --shape or --all, which is every shape; name one of the two")
     chosen, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
     holdings = Holdings.of(shelf, chosen.takes)
     shipped = sum(chosen.takes(record.device, record.problem) for record in shelf.both()[1])
@@ -55,7 +38,7 @@ def forget_command(
     gone = holdings.removed(kernels=cache and not whole)
     kernels = remove_kernels() if cache and whole else gone.kernels
     if not gone.problems and not kernels:
-        raise StoreError(f"nothing that you tuned is stored{chosen.words}{stays}")
+        raise StoreError(f"nothing that you tuned is stored{chosen.words}{stays or '; see `tilewright show`'}")
     compiled = f", {counted(kernels, 'compiled kernel')}" if cache else ""
     click.echo(plain(f"removed {_words(gone)}{compiled}{stays}"))
     return 0
@@ -76,4 +59,4 @@ def _sure(holdings: Holdings, cache: bool) -> bool:
     except click.Abort as error:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise click.UsageError("--all asks first, and nobody answers: --yes says so") from error
+        raise click.UsageError("--all asks a question first, and nobody answers here; add --yes") from error

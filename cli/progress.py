@@ -16,15 +16,16 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.files import spared
+from ..runtime.files import is_stream, spared
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
 from ..tuner.cluster.messages import Tells, Told
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
-from ..tuner.result import Budget, Progress, Result
+from ..tuner.result import Progress, Result
 from ..tuner.search.candidates import Candidates
+from ..tuner.settings import Budget
 from .result import ResultsFile, not_kept
 from .tables import WIDTH, plain, say, shortened, wrapped
 from .trials import TrialsFile
@@ -148,7 +149,7 @@ class BenchShown(Shown):
 
     def measured(self, result: BenchResult) -> None:
         """One more."""
-        if self._json_file:
+        if self._json_file and not is_stream(self._json_file):
             with spared(self._json_file):
                 save(self._json_file, bench_json(result))
         self._result, self.done = result, len(result.rows)
@@ -173,10 +174,12 @@ class BenchShown(Shown):
 class WorkersShown(Shown, Told):
     """What a user sees of all workers: a line for each problem that is done, and how far the others are."""
 
-    def __init__(self, console: Console, trials: TrialsFile | None, json_file: Path | None, seconds: float) -> None:
+    def __init__(
+        self, console: Console, trials: TrialsFile | None, results: ResultsFile | None, seconds: float
+    ) -> None:
         super().__init__(console)
         self._trials, self._seconds = trials, seconds
-        self._file = ResultsFile(json_file) if json_file else None
+        self._file = results
         self._running: dict[Problem, list[Any]] = {}
         self._causes: Counter[str] = Counter()
         self._seats, self._said_s = 0, time.monotonic()

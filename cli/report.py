@@ -11,32 +11,13 @@ from ..codegen.problem import Grade, Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.report import save
 from ..tuner.bench.stored import read_bench
-from . import options
+from .values import is_stdout_taken
 
 if TYPE_CHECKING:  # only then: what a page is made of is slow to import
     from ..tuner.report.counters import Counter
     from ..tuner.report.tuning import Tuning
 
 
-@click.command("report")
-@click.option("--shape", help="Of this tuning: MxNxK, or one number for a cube.")
-@options.dtype
-@options.trans
-@options.accuracy
-@click.option(
-    "--device-key", help="Device of the tuning, such as nvidia-h200 [default: this machine's, else the only]."
-)
-@click.option(
-    "--recording", type=options.NAMED, help="Take the trials from a file of tune --record, which tells the shape."
-)
-@click.option("--results", type=options.NAMED, help="Take winner and duel from a file of tune --json.")
-@click.option(
-    "--bench", "benches", multiple=True, type=options.NAMED, help="Report a file of bench --json. Repeatable."
-)
-@click.option("--ncu", is_flag=True, help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
-@click.option("-o", "--output", type=options.FILE, default=Path("report.html"), help="The page.")
-@options.store
-@options.debug
 def report_command(
     shape: str | None,
     dtype: str,
@@ -50,28 +31,21 @@ def report_command(
     output: Path,
     store: Path | None,
 ) -> None:
-    """Write a page on a tuning or a bench: one HTML file that needs no network.
-
-    \b
-    tilewright report --shape 1024x768x512 -o report.html
-    tilewright report --recording run.json.gz -o report.html
-    tilewright report --bench float.json --bench double.json -o report.html
-
-    A tuning's page has the winner and its reasons, the search, the importance of the parameters and every trial. Its
-    data are the store's record and journal, unless files are given.
-    """
+    """Write the page."""
     from ..tuner.report import page, tuning
 
     given = {"--shape": shape, "--device-key": device_key, "--recording": recording, "--results": results}
     words = [word for name, value in given.items() if value for word in (name, str(value))]
     if benches:
         if words or ncu:
-            raise click.UsageError(f"--bench stands alone, without {words[0] if words else '--ncu'}")
+            raise click.UsageError(f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
         words = [word for path in benches for word in ("--bench", str(path))]
         text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
     else:
         if shape is None and not (recording or results):
-            raise click.UsageError("report needs --shape, --recording, --results or --bench")
+            raise click.UsageError(
+                "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench"
+            )
         problem = Problem.parse(shape, dtype, trans, accuracy) if shape is not None else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
@@ -80,7 +54,7 @@ def report_command(
         counted, missing = _counters(found) if ncu else ((), "")
         text = page.tuning_page(found, _again(words, output), counted, missing)
     save(output, text)
-    click.echo(f"wrote {output}")
+    click.echo(f"wrote {output}", err=is_stdout_taken())
 
 
 def _again(words: list[str], output: Path) -> str:

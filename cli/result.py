@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +14,7 @@ from rich.text import Text
 from ..codegen.problem import Grade, Problem
 from ..runtime.check.roofline import floor_us
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.files import spared, write_output
+from ..runtime.files import is_stream, spared, write_output
 from ..runtime.store.codec import encode
 from ..tuner.bench.report import Column, figure
 from ..tuner.bench.rows import TITLES
@@ -203,14 +203,27 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 class ResultsFile:
-    """A JSON list of results, whole again after each. Where it cannot be written, an OutputWarning says so."""
+    """A JSON list of results, a context: a file is whole again after each result, a stream gets the list at the end.
+    Where it cannot be written, an OutputWarning says so."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._texts: list[str] = []  # made once each: there may be thousands
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if is_stream(self._path) and (self._texts or kind is None):
+            self._write()
+
     def add(self, result: Result) -> None:
-        """One more."""
+        """Add a result."""
         self._texts.append(textwrap.indent(json.dumps(result_json(result), indent=1), " "))
+        if not is_stream(self._path):
+            self._write()
+
+    def _write(self) -> None:
+        text = "[\n" + ",\n".join(self._texts) + "\n]\n" if self._texts else "[]\n"
         with spared(self._path):
-            write_output(self._path, ("[\n" + ",\n".join(self._texts) + "\n]\n").encode())
+            write_output(self._path, text.encode())

@@ -12,12 +12,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..codegen.errors import ConfigError
+from ..codegen.errors import ConfigError, meant
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
-from ..tuner.bench.report import Column, figure
+from ..tuner.bench.report import Column, figure, save
 from . import options
 from .tables import counted, csv_cell, new_console, plain, say, shortened, table
 
@@ -25,15 +25,6 @@ _LEAST_VARIANT = 20
 CUT = "...: a variant with more settings; --json and --csv have them all"
 
 
-@click.command("show")
-@click.option("--shape", help="Only this one: MxNxK, or one number for a cube.")
-@options.selection
-@click.option("--shipped", "with_shipped", is_flag=True, help="List the records that ship with tilewright too.")
-@click.option("--best", is_flag=True, help="One line a product: its fastest record, whatever device that is of.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, every field.")
-@click.option("--csv", "as_csv", is_flag=True, help="As comma-separated values.")
-@options.store
-@options.debug
 def show_command(
     shape: str | None,
     dtype: str | None,
@@ -42,30 +33,23 @@ def show_command(
     device_key: str | None,
     with_shipped: bool,
     best: bool,
-    as_json: bool,
+    json_file: Path | None,
     as_csv: bool,
     store: Path | None,
 ) -> None:
-    """Show what is stored: your own records, and how many ship with tilewright.
-
-    \b
-    tilewright show --shipped                         those that ship as well
-    tilewright show --best                            the fastest of each product
-    tilewright show --best --device-key nvidia-h200   the same on one device
-
-    --best, --json and --csv are about all of them.
-    """
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv exclude each other")
+    """Print the records, as a table, JSON or comma-separated values."""
+    if json_file and as_csv:
+        raise click.UsageError("--json and --csv exclude each other; leave out one")
     chosen = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
     layers = Store(store).layers()
     known = {record.device for layer in layers for record in layer}
     if device_key is not None and device_key not in known:
-        raise ConfigError(f"--device-key must be one of {', '.join(sorted(known))}, got {device_key!r}")
+        near = meant(device_key, known)
+        raise ConfigError(f"--device-key must be one of {', '.join(sorted(known))}, got {device_key!r}{near}")
     own, shipped = (tuple(each for each in layer if chosen.takes(each.device, each.problem)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)
-    if as_json:
-        click.echo(json.dumps([encode(record) for record in records], indent=1))
+    if json_file:
+        save(json_file, json.dumps([encode(record) for record in records], indent=1) + "\n")
     elif as_csv:
         click.echo(records_csv(records), nl=False)
     elif best and records:

@@ -6,11 +6,15 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from ..tuner.bench.report import Column
+from .values import is_stdout_taken
+
+if TYPE_CHECKING:  # NumPy takes long to import, and a message needs none of it
+    from ..tuner.bench.report import Column
 
 WIDTH = 120
 """Characters of a line where nothing says how wide the screen is, and of a line of prose at most."""
@@ -26,10 +30,13 @@ class _Console(Console):
 
 
 def new_console() -> Console:
-    """Where output goes. COLUMNS says how wide it is, else the terminal does; a pipe or a file has 120 columns."""
-    if sys.stdout.isatty():
-        return _Console()
-    return _Console(width=shutil.get_terminal_size((WIDTH, 25)).columns, force_interactive=False)
+    """Console of standard output, or of stderr where a file's text has standard output for itself. COLUMNS says how
+    wide it is, else the terminal does; a pipe or a file has 120 columns."""
+    taken = is_stdout_taken()
+    if (sys.stderr if taken else sys.stdout).isatty():
+        return _Console(stderr=taken)
+    width = shutil.get_terminal_size((WIDTH, 25)).columns
+    return _Console(stderr=taken, width=width, force_interactive=False)
 
 
 def plain(text: str) -> str:
@@ -84,7 +91,7 @@ def shortened(variant: str, width: int) -> str:
     return ",".join(settings) + ",..."
 
 
-def table(columns: Sequence[Column], width: int) -> list[Text]:
+def table(columns: "Sequence[Column]", width: int) -> list[Text]:
     """The head and the rows of a table in `width` columns. Only the last column may have cells that wrap.
 
     Columns of rank 0 are always there, the others in the order of their ranks while there is room; those of one rank
@@ -108,22 +115,22 @@ def _text(cell: str | Text) -> Text:
     return cell.copy() if isinstance(cell, Text) else Text(plain(cell))
 
 
-def _widest(column: Column) -> int:
+def _widest(column: "Column") -> int:
     return max(len(_text(cell)) for cell in (column.heading, *column.cells))
 
 
-def _least(column: Column) -> int:
+def _least(column: "Column") -> int:
     if not column.wraps_at:
         return _widest(column)
     pieces = (len(piece.rstrip()) for cell in column.cells for piece in _pieces(_text(cell).plain))
     return min(_widest(column), max(column.wraps_at, len(column.heading), *pieces))
 
 
-def _total(columns: Sequence[Column]) -> int:
+def _total(columns: "Sequence[Column]") -> int:
     return sum(_least(column) for column in columns) + len(_GAP) * (len(columns) - 1)
 
 
-def _row(columns: Sequence[Column], widths: list[int], cells: list[Text]) -> Text:
+def _row(columns: "Sequence[Column]", widths: list[int], cells: list[Text]) -> Text:
     if columns[-1].wraps_at:
         indent = " " * (sum(widths[:-1]) + len(_GAP) * (len(widths) - 1))
         cells[-1] = Text(f"\n{indent}".join(wrapped(cells[-1].plain, widths[-1])))

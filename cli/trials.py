@@ -1,6 +1,7 @@
 """Every trial of a run as a line of comma-separated values."""
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 from ..codegen.config import Config
 from ..codegen.families import families
 from ..codegen.problem import Problem
+from ..runtime.files import is_stream, write_output
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from .tables import csv_cell
@@ -60,5 +62,10 @@ class TrialsFile:
 
 
 def _append(path: Path, mode: str, row: Sequence[object]) -> None:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(row)
+    if is_stream(path):
+        write_output(path, line.getvalue().encode(errors="backslashreplace"))
+        return
     with path.open(mode, encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerow(row)
+        file.write(line.getvalue())

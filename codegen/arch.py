@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .errors import ConfigError
+from .errors import ConfigError, meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +77,5 @@ def arch_named(name: str) -> Arch:
     """The row called `name`; `sm_90` finds `sm_90a`. Raises ConfigError listing the known ones."""
     found = ARCHES.get(name) or ARCHES.get(name + "a")
     if found is None:
-        raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}")
+        raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}{meant(name, ARCHES)}")
     return found

@@ -26,10 +26,11 @@ _ODD = 1021, 1019, 1013
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A shape of a bundle and the kernel that serves it. Raises ArgumentTypeError."""
+    """A shape of a bundle and the kernel that serves it. Raises ArgumentTypeError, and ShapeError for a text that is no
+    shape."""
 
     problem: Problem
-    """The shape, its dtype and transposes."""
+    """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes."""
     config: Config
     """The kernel's config, such as `load(...).config`."""
     arch: Arch
@@ -44,7 +45,7 @@ class Served:
     """The largest error seen then, over its bound."""
 
     def __post_init__(self) -> None:
-        check_type("problem", self.problem, Problem, "a Problem")
+        object.__setattr__(self, "problem", Problem.parse(self.problem))
         check_type("config", self.config, Config, "a Config, such as load(...).config")
         check_type("arch", self.arch, Arch, "an Arch, such as load(...).device.arch")
         check_type("origin", self.origin, str, "text")

@@ -10,7 +10,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from .errors import ConfigError
+from .errors import ConfigError, meant
 from .leaf import Edge, Leaf, Mode, Value
 from .legality import Rule
 from .mechanisms.split import Reduce, Split
@@ -78,8 +78,8 @@ class Config:
         for leaf in cls.leaves():
             if leaf.name == name:
                 return leaf
-        known = ", ".join(leaf.name for leaf in cls.leaves())
-        raise ConfigError(f"{cls.family} has the parameters {known}, got {name!r}")
+        names = [leaf.name for leaf in cls.leaves()]
+        raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{meant(name, names)}")
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Self:

@@ -84,6 +84,7 @@ def emit(
     for each in served:
         check_type("served", each, Served, "a Served or several")
     check_type("name", name, str, "text")
+    check_type("layout", layout, Layout, "a Layout")
     check_comment("options", options)
     beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
     check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")

@@ -5,7 +5,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, meant
 
 Value = int | str
 """A parameter as text and JSON have it: a number or a word. Switches are 0 and 1 there."""
@@ -70,5 +70,5 @@ class Leaf:
             plain = self.plain(choice)
             if type(value) is type(plain) and value == plain:
                 return choice
-        told = ", ".join(str(self.plain(choice)) for choice in self.choices)
-        raise ConfigError(f"{self.name} must be one of {told}, got {value!r}")
+        words = [str(self.plain(choice)) for choice in self.choices]
+        raise ConfigError(f"{self.name} must be one of {', '.join(words)}, got {value!r}{meant(value, words)}")

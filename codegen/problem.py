@@ -3,14 +3,20 @@
 import enum
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, SupportsIndex, Union
 
-from .errors import ArgumentTypeError, ShapeError, check
+from .errors import ArgumentTypeError, ShapeError, check, nearest_of
 
 INT_MAX = 2**31 - 1
 NORMWISE_ROUNDINGS = 256
 """Units of roundoff that `normwise` allows at least, however short k is: docs/accuracy.md has the sum."""
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
+
+Trans = Literal["nn", "nt", "tn", "tt"]
+"""Which of A and B are stored transposed, A first."""
+TRANS: tuple[Trans, ...] = ("nn", "nt", "tn", "tt")
 
 
 class DType(enum.Enum):
@@ -58,7 +64,22 @@ class DType(enum.Enum):
         for dtype in cls:
             if text in (dtype.value, dtype.code, dtype.numpy_name):
                 return dtype
-        raise ArgumentTypeError(f"dtype must be float or double, got {name!r}")
+        shown = repr(name) if isinstance(name, str) or name is float else text
+        remedy = ": Python's float has 64 bits, which is 'double' here" if name is float else ""
+        raise ArgumentTypeError(f"dtype must be float or double, got {shown}{remedy}")
+
+
+class SizedElement(Protocol):
+    """A dtype or an element of NumPy, CuPy or torch, as far as type checkers look."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
+
+DTypeName = Literal["float", "double", "float32", "float64", "f32", "f64"]
+DTypeLike = DType | DTypeName | SizedElement | type[SizedElement]
+"""Everything that names an element type: a word, a DType, or a type or dtype object of NumPy, CuPy or torch."""
 
 
 class Grade(enum.StrEnum):
@@ -81,19 +102,28 @@ class Grade(enum.StrEnum):
         for grade in cls:
             if isinstance(name, str) and name == grade.value:
                 return grade
-        raise ArgumentTypeError(f"accuracy must be {', '.join(cls)}, got {name!r}")
+        what = "accuracy must be ieee (the default), elementwise, or normwise (the fastest)"
+        raise ArgumentTypeError(f"{what}, got {name!r}{nearest_of(name, [grade.value for grade in cls])}")
 
 
 _GRADES = tuple(Grade)
+GradeLike = Grade | Literal["ieee", "elementwise", "normwise"]
+"""Everything that names a grade of accuracy."""
+Sizes = tuple[SupportsIndex, SupportsIndex, SupportsIndex]
+"""(m, n, k)."""
+Shape = Union[str, Sizes, Sequence[SupportsIndex], "Problem"]
+"""Everything that names a shape: "1024x768x512" (M x N x K), "1024" for a cube, three whole numbers, or a Problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major.
 
-    op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`.
+    op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`. `trans`, such as "nt", says
+    both at once.
     Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
-    negative or above 2^31 - 1, ConfigError (a ValueError) for a double that need not be `ieee`.
+    negative or above 2^31 - 1, ConfigError (a ValueError) for a double that need not be `ieee` and for a `trans` that
+    contradicts `trans_a` or `trans_b`.
     """
 
     m: int
@@ -111,39 +141,76 @@ class Problem:
     accuracy: Grade = Grade.IEEE
     """How accurate C has to be."""
 
-    def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
-            value = getattr(self, name)
-            try:
-                index = None if isinstance(value, bool) else operator.index(value)
-            except TypeError:  # an array of several, or of floats, has an __index__ too
-                index = None
-            if index is None:
-                raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
-            object.__setattr__(self, name, index)
-            check(0 <= getattr(self, name) <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
-        object.__setattr__(self, "dtype", DType.parse(self.dtype))
-        for name in ("trans_a", "trans_b"):
-            if not isinstance(getattr(self, name), bool):
-                raise ArgumentTypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        object.__setattr__(self, "accuracy", Grade.parse(self.accuracy))
-        known = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
-        check(known, f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}")
+    def __init__(
+        self, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, dtype: DTypeLike = DType.FLOAT,
+        trans_a: bool | None = None, trans_b: bool | None = None, accuracy: GradeLike = Grade.IEEE, *,
+        trans: Trans | None = None,
+    ) -> None:  # fmt: skip
+        for name, value in (("m", m), ("n", n), ("k", k)):
+            object.__setattr__(self, name, _size(name, value))
+        object.__setattr__(self, "dtype", DType.parse(dtype))
+        flags = _flags(trans, trans_a, trans_b)
+        object.__setattr__(self, "trans_a", flags[0])
+        object.__setattr__(self, "trans_b", flags[1])
+        object.__setattr__(self, "accuracy", Grade.parse(accuracy))
+        graded = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
+        text = f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}"
+        check(graded, f"{text}: leave accuracy out, or pass dtype='float'")
 
     @classmethod
     def parse(
-        cls, shape: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE
-    ) -> "Problem":
-        """The problem a user writes as `1024x768x512` (M x N x K) or `1000` (a cube).
+        cls, shape: Shape, dtype: Any = None, trans: Any = None, accuracy: Any = None, *, trans_a: bool | None = None,
+        trans_b: bool | None = None,
+    ) -> "Problem":  # fmt: skip
+        """The problem that a shape names, in each way that the library and the command line take one.
 
-        trans is `nn`, `nt`, `tn` or `tt`: A first, then B. Raises ShapeError, ArgumentTypeError or ConfigError.
+        Args:
+            shape: `1024x768x512` (M x N x K), `1000` (a cube), three whole numbers, or a Problem, which is returned.
+            dtype: element type; None for float, or for what the Problem says.
+            trans: nn, nt, tn or tt, A first, then B; None for nn, or for what the Problem says.
+            accuracy: ieee, elementwise or normwise; None for ieee, or for what the Problem says.
+            trans_a: whether A is stored k x m, in place of `trans`.
+            trans_b: whether B is stored n x k, in place of `trans`.
+
+        Raises:
+            ShapeError: a text that is no shape, or a size that is out of range.
+            ArgumentTypeError: anything else that is no shape, no dtype or no accuracy.
+            ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double".
         """
-        match = _SHAPE.fullmatch(shape.strip().lower()) if isinstance(shape, str) else None
-        if match is None:
-            raise ShapeError(f"shape must be MxNxK or one number, got {shape!r}")
-        m, n, k = (int(group or match[1]) for group in match.groups())
-        check(trans in ("nn", "nt", "tn", "tt"), f"trans must be nn, nt, tn or tt, got {trans!r}", ShapeError)
-        return cls(m, n, k, DType.parse(dtype), trans[0] == "t", trans[1] == "t", Grade.parse(accuracy))
+        if isinstance(shape, Problem):
+            shape._check_agreement(dtype, trans, accuracy, trans_a, trans_b)
+            return shape
+        m, n, k = _sizes(shape)
+        dtype = DType.FLOAT if dtype is None else dtype
+        return cls(m, n, k, dtype, trans_a, trans_b, Grade.IEEE if accuracy is None else accuracy, trans=trans)
+
+    @classmethod
+    def parse_all(cls, shapes: Sequence[Shape], **words: Any) -> "list[Problem]":
+        """The problems that several shapes name, as `parse` has each. Problems keep what they say where the words are
+        for shapes beside them that say nothing; where there is none, the words must agree with them."""
+        beside = {} if any(not isinstance(each, Problem) for each in shapes) else words
+        return [cls.parse(each, **(beside if isinstance(each, Problem) else words)) for each in shapes]
+
+    def _check_agreement(
+        self, dtype: object, trans: object, accuracy: object, trans_a: bool | None, trans_b: bool | None
+    ) -> None:
+        """Raise ConfigError for what is said beside this problem and contradicts it; None says nothing."""
+        beside: list[tuple[str, object, object]] = []
+        if dtype is not None:
+            beside.append(("dtype", DType.parse(dtype), self.dtype))
+        if accuracy is not None:
+            beside.append(("accuracy", Grade.parse(accuracy), self.accuracy))
+        if trans is not None:
+            _flags(trans, trans_a, trans_b)
+            beside.append(("trans", trans, self.trans))
+        if trans_a is not None:
+            beside.append(("trans_a", _flag("trans_a", trans_a), self.trans_a))
+        if trans_b is not None:
+            beside.append(("trans_b", _flag("trans_b", trans_b), self.trans_b))
+        for name, value, own in beside:
+            said, is_said = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
+            text = f"{name} is {said!r}, and the Problem {self} beside it has {name} {is_said!r}"
+            check(value == own, f"{text}: leave {name} out, or pass the shape as {self.shape!r}")
 
     @property
     def trans(self) -> str:
@@ -188,3 +255,47 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.shape} {self.kind}"
+
+
+def _size(name: str, value: object) -> int:
+    """A dimension as a number. Raises ArgumentTypeError and ShapeError."""
+    try:
+        index = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # an array of several, or of floats, has an __index__ too
+        index = None
+    if index is None:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
+    check(0 <= index <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
+    return index
+
+
+def _sizes(shape: object) -> Sequence[Any]:
+    """The three sizes of a shape that is no Problem. Raises ShapeError or ArgumentTypeError."""
+    if isinstance(shape, str):
+        match = _SHAPE.fullmatch(shape.strip().lower())
+        if match is None:
+            raise ShapeError(f"shape must be MxNxK or one number, got {shape!r}")
+        return [int(group or match[1]) for group in match.groups()]
+    if not isinstance(shape, Sequence) or isinstance(shape, bytes):
+        raise ArgumentTypeError(f"shape must be 'MxNxK', (m, n, k) or a Problem, got {shape!r}")
+    check(len(shape) == 3, f"shape must have three sizes, (m, n, k), got {shape!r}", ShapeError)
+    return shape
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _flags(trans: object, trans_a: object, trans_b: object) -> tuple[bool, bool]:
+    """Whether A and B are stored transposed, by `trans` or one by one. Raises ShapeError, ArgumentTypeError and
+    ConfigError."""
+    check(trans is None or trans in TRANS, f"trans must be nn, nt, tn or tt, got {trans!r}", ShapeError)
+    flags = [False, False] if trans is None else [letter == "t" for letter in str(trans)]
+    for index, (name, value) in enumerate((("trans_a", trans_a), ("trans_b", trans_b))):
+        if value is not None:
+            agrees = trans is None or flags[index] == _flag(name, value)
+            check(agrees, f"trans is {trans!r} and {name} is {value!r}, which contradict each other: leave {name} out")
+            flags[index] = _flag(name, value)
+    return flags[0], flags[1]

@@ -56,10 +56,21 @@ def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: b
     raise NotPlainError(f"larger than {limit_bytes} bytes")
 
 
+def reason_of(error: Exception) -> str:
+    """Reason in plain words that a text is not what it should be, where a parser's own words are about itself."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no UTF-8 text, from byte {error.start} on"
+    return str(error)
+
+
 def read_named(what: str, path: Path, limit_bytes: int) -> bytes:
     """The bytes of a file that a user named. Raises ConfigError, which names it, where it cannot be read."""
     try:
         return read_plain(path, limit_bytes, follow=True)
     except (NotPlainError, OSError, ValueError) as error:  # a null byte in a path is a ValueError
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read the {what} {path}: {reason}") from error
+        raise ConfigError(f"cannot read the {what} {path}: {reason}; name another file") from error

@@ -18,7 +18,7 @@ def main() -> None:
     print("the same, transposed, twice, in a larger array:", np.allclose(board[10:82, 20:80], 2 * c.T))
 
     # A kernel of its own: says where its config comes from, and can be called again and again.
-    kernel = tilewright.load(60, 72, 48, dtype="float")
+    kernel = tilewright.load("60x72x48", dtype="float")
     print(f"config {kernel.config}, {kernel.origin}, on {kernel.device.name}")
     kernel(a, b, out=c, alpha=1.0, beta=1.0)  # c = a @ b + c
     print("added to what was there:", np.allclose(c, 2 * (a @ b)))

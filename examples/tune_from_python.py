@@ -7,14 +7,13 @@ import tilewright
 
 
 def main(store: Path) -> None:
-    problem = tilewright.Problem(64, 48, 32)
-    result = tilewright.tune(problem, trials=4, seconds=20, store=store)
+    result = tilewright.tune("64x48x32", trials=4, seconds=20, store=store)
     for contender in result.contenders:
         name = contender.config or "the vendor's library"
         print(f"{contender.measurement.median_us:10.2f} us  {name}")
     print(f"the winner on {result.device.name} is {result.best.config}")
 
-    kernel = tilewright.load(64, 48, 32, store=store)
+    kernel = tilewright.load("64x48x32", store=store)
     print(f"loaded from the store: {kernel.config}, {kernel.origin}")
 
 

@@ -5,7 +5,7 @@ traced or transformed `matmul` goes past torch's dispatcher.
 """
 
 import math
-from typing import Any
+from typing import Any, Never, SupportsFloat
 
 try:
     import torch
@@ -17,6 +17,9 @@ except ModuleNotFoundError as error:
 
 from tilewright import _library
 from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, check
+from tilewright.codegen.problem import GradeLike
+from tilewright.runtime.product.arguments import number, refuse
+from tilewright.runtime.settings import Vendor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
@@ -31,7 +34,10 @@ _is_like_subclass = torch._C._dispatch_isTensorSubclassLike
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *more: Never, alpha: SupportsFloat = 1.0, accuracy: GradeLike = "ieee",
+    vendor: Vendor | None = None, **unknown: Never,
+) -> torch.Tensor:  # fmt: skip
     """alpha * a @ b by the tuned kernel for these shapes; gradients, `torch.func` and `torch.compile` work.
 
     Rows that are padded, transposes and parts of larger tensors are used where they lie; strides that no kernel takes
@@ -42,7 +48,8 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
     Args:
         a: m x k, float32 or float64, in the processor's memory or on a GPU.
         b: k x n, of the same dtype and in the same memory.
-        alpha: factor of the product.
+        alpha: factor of the product, a number or a 0-d array; one on a GPU is copied to the processor, which waits for
+            the GPU.
         accuracy: ieee, elementwise or normwise, as for `tilewright.load`; of the gradients too.
         vendor: auto or never, as for `tilewright.load`; of the gradients too.
 
@@ -55,8 +62,12 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
             `tilewright.prepare`.
         TilewrightError: those that `tilewright.load` raises, at a shape's first product.
     """
+    if more or unknown:
+        refuse(matmul, more, unknown)
     if torch.compiler.is_compiling():
         return _op(a, b, alpha, accuracy, vendor)
+    if type(alpha) is not float:
+        alpha = number("alpha", alpha)
     if not _is_plain(a, b):
         _check_inside(a=a, b=b)
         return _op(a, b, alpha, accuracy, vendor)
@@ -68,7 +79,7 @@ def matmul(a: Any, b: Any, *, alpha: float = 1.0, accuracy: str = "ieee", vendor
 class Linear(torch.nn.Linear):  # type: ignore[misc]
     """`torch.nn.Linear` by `matmul`: the same arguments, parameters and state, float32 or float64."""
 
-    def forward(self, input: Any) -> Any:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """input @ weight.T + bias over the last dimension of an input of any rank."""
         result = matmul(input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), self.weight.t())
         if self.bias is not None:

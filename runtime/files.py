@@ -3,7 +3,10 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
+import stat
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +16,13 @@ from ..codegen.errors import ConfigError, StoreError
 TEMPORARY_SUFFIX = ".tmp"
 """Ending of a file that is still being written, or that a killed writer left."""
 
+UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
+"""Errors of output that nobody sees: a pipe that nobody reads, a terminal that was closed, a disk that is full."""
+STDOUT = Path("/dev/stdout")
+"""Path of standard output."""
+
+_DESCRIPTOR = re.compile(r"/dev/(?:(std(?:in|out|err))|fd/(\d{1,6}))|/proc/self/fd/(\d{1,6})")
+_NAMED_STREAMS = ("stdin", "stdout", "stderr")
 _MOST_RUNS = 5
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
@@ -36,9 +46,18 @@ def set_aside(path: Path, suffix: str) -> str:
 def check_output(name: str, path: Path) -> None:
     """Raise ConfigError unless a file can be written at `path`, whose folder is made; `name` is the argument's."""
     try:
+        number = descriptor_of(path)
+        if number is not None:
+            import fcntl
+
+            if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, "it is open for reading only")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _waits(path):
+            raise OSError(errno.EINVAL, "it is a FIFO, a socket or a disk")
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if not _is_special(path):
@@ -46,12 +65,24 @@ def check_output(name: str, path: Path) -> None:
             os.close(descriptor)
             temporary.unlink()
     except (OSError, ValueError, RuntimeError) as error:  # of a null byte, of links that go in circles
-        raise ConfigError(f"{name} cannot be written: {path}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{name} cannot be written: {path}: {reason}; name another file") from error
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Put `data` where a user wants it: in one step, through links, and into a device or pipe too. Raises OSError."""
-    if _is_special(path):
+    """Put `data` where a user wants it: in one step, through links, and into a device or an open file of this process
+    too, behind what was written there. Raises OSError."""
+    number = descriptor_of(path)
+    if number == 1:
+        sys.stdout.flush()
+        stream = getattr(sys.stdout, "buffer", None)
+        if stream is not None:  # else standard output was closed: nobody wants to see anything
+            stream.write(data)
+            stream.flush()
+    elif number is not None:
+        with os.fdopen(os.dup(number), "wb") as file:
+            file.write(data)
+    elif _is_special(path):
         path.write_bytes(data)
     else:
         write_whole(path.resolve(), data)
@@ -82,8 +113,29 @@ def in_lines(numbers: Sequence[int]) -> str:
     return f"line{'s' if len(numbers) > 1 else ''} {told}{more}"
 
 
+def descriptor_of(path: Path) -> int | None:
+    """Number of the open file of this process that a path names, as `/dev/stdout` and `/dev/fd/3` do; None where it
+    names no such file."""
+    match = _DESCRIPTOR.fullmatch(str(path))
+    if match is None:
+        return None
+    return _NAMED_STREAMS.index(match[1]) if match[1] else int(match[2] or match[3])
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is written at a path stays there, and a second text would follow the first: a device, or an open
+    file of this process."""
+    return descriptor_of(path) is not None or _is_special(path)
+
+
 def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
+
+
+def _waits(path: Path) -> bool:
+    """Whether opening a path may wait for another process for ever, or write over a disk."""
+    mode = path.stat().st_mode if path.exists() else 0
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
 
 
 def write_whole(path: Path, data: bytes) -> None:

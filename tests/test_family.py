@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tilewright
 
-ROOT = Path(tilewright.__file__).parent
+ROOT = Path(tilewright.__file__).resolve().parent
 FOLDERS = ("cli", "codegen", "configs", "runtime", "templates", "tuner", "benchmarks/suites")
 
 PROGRAM = """

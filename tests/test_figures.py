@@ -27,7 +27,7 @@ from tilewright.tuner.bench.stored import read_bench
 
 pytestmark = pytest.mark.fast
 
-ROOT = Path(tilewright.__file__).parent
+ROOT = Path(tilewright.__file__).resolve().parent
 RESULTS = ROOT / "benchmarks" / "results"
 H200 = RESULTS / "nvidia-h200"
 RECORDS = ROOT / "configs" / "tuned" / "nvidia-h200"

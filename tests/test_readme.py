@@ -15,7 +15,7 @@ import tilewright
 from tilewright.cli import app as cli
 from tilewright.codegen.families import parse
 
-ROOT = Path(tilewright.__file__).parent
+ROOT = Path(tilewright.__file__).resolve().parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(each for top in ("docs", "examples") for each in (ROOT / top).rglob("*.md"))])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")

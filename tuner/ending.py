@@ -10,16 +10,15 @@ from ..codegen.config import Config
 from ..codegen.errors import ShapeError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.files import UNSEEN
 from ..runtime.store.record import Record, Status
 from .measure.evaluate import Tried
 from .measure.pipeline import TRY_LIMIT_S
 from .recording.entry import Entry
-from .result import Budget, Progress
+from .result import Progress
 from .search.candidates import Candidates
+from .settings import Budget
 
-UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
-"""Why nobody sees what is printed: a pipe that nobody reads, a terminal that was closed, a disk that is full. The first
-two end a run as a signal does; in any case what was found is kept."""
 HOST_GFLOPS = 16.0
 """10^9 operations a second that no kernel reaches on the processor, where one thread runs all of it."""
 

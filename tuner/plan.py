@@ -98,8 +98,12 @@ def _stored(
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:
     """Raise ShapeError for a problem without work, DeviceError for one that is larger than the device's memory, and
     ConfigError for a config that cannot serve it there."""
-    check(min(problem.m, problem.n, problem.k) > 0, f"nothing to tune in {problem}: a dimension is 0", ShapeError)
+    check(
+        min(problem.m, problem.n, problem.k) > 0,
+        f"nothing to tune in {problem}: a dimension is 0; name a shape without",
+        ShapeError,
+    )
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
-    check(problem.bytes <= info.memory_bytes, need, DeviceError)
+    check(problem.bytes <= info.memory_bytes, f"{need}; name a smaller shape", DeviceError)
     for config in configs:
         require(problem, config, info.arch)

@@ -1,4 +1,4 @@
-"""A run's limits, what it found, and who is told while it goes on."""
+"""What a run found, and who is told while it goes on."""
 
 import shlex
 from dataclasses import dataclass
@@ -11,26 +11,13 @@ from .measure.decide import Contender
 from .measure.evaluate import Phases, Tried
 from .recording.entry import Entry
 from .search.candidates import Candidates
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """When a run ends, whichever comes first. Hard limits."""
-
-    trials: int
-    """Variants tried, those of earlier runs that this one resumes counted."""
-    seconds: float
-    """Wall time, the duel included."""
-
-
-EFFORTS = {"quick": Budget(32, 20.0), "normal": Budget(600, 45.0), "full": Budget(100_000, 900.0)}
-"""What `--effort` means."""
+from .settings import Budget
 
 
 def load_command(problem: Problem, more: str = "") -> str:
     """A command of the shell that loads what runs for a problem; `more` is further arguments of `load`."""
-    arguments = f'{problem.m}, {problem.n}, {problem.k}, dtype="{problem.dtype.value}"'
-    arguments += f", trans_a={problem.trans_a}, trans_b={problem.trans_b}" if problem.trans != "nn" else ""
+    arguments = f'"{problem.shape}", dtype="{problem.dtype.value}"'
+    arguments += f', trans="{problem.trans}"' if problem.trans != "nn" else ""
     arguments += "" if problem.accuracy is Grade.IEEE else f', accuracy="{problem.accuracy}"'
     return f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}{more}))')}"
 

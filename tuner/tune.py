@@ -11,10 +11,10 @@ from pathlib import Path
 from types import NoneType
 
 from ..codegen.config import Config
-from ..codegen.errors import StoreError, TuningError, check, check_path, check_type
-from ..codegen.problem import Problem
+from ..codegen.errors import StoreError, TuningError, check, check_path, check_type, nearest_of
+from ..codegen.problem import DTypeLike, GradeLike, Problem, Shape, Trans
 from ..runtime.device.detect import choose, compiler_for
-from ..runtime.device.protocol import DeviceInfo
+from ..runtime.device.protocol import DeviceInfo, DeviceName
 from ..runtime.files import check_output
 from ..runtime.store.record import Record, Status
 from ..runtime.store.store import Store
@@ -26,8 +26,9 @@ from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan, check_tunable, named, searched
 from .recording.entry import Entry
 from .recording.files import Recording, t4_path, write_both
-from .result import EFFORTS, Budget, Progress, Result
+from .result import Progress, Result
 from .search.space import Point
+from .settings import EFFORTS, Budget, Effort, SamplerName
 
 Evaluator = Isolated | InProcess
 
@@ -41,14 +42,19 @@ HOST_DUEL_SHARE = 0.35
 
 
 def tune(
-    problem: Problem,
+    problem: Shape,
     *,
-    device: str = "auto",
-    effort: str = "normal",
+    dtype: DTypeLike | None = None,
+    trans: Trans | None = None,
+    trans_a: bool | None = None,
+    trans_b: bool | None = None,
+    accuracy: GradeLike | None = None,
+    device: DeviceName = "auto",
+    effort: Effort = "normal",
     trials: int | None = None,
     seconds: float | None = None,
     store: Path | str | None = None,
-    sampler: str = "gp",
+    sampler: SamplerName = "gp",
     isolation: bool = True,
     spaces: Path | str | None = None,
     keep: int = 5,
@@ -58,7 +64,7 @@ def tune(
     progress: Progress | None = None,
     replace: bool = False,
 ) -> Result:
-    """Find the fastest right variant for a problem on a device, and keep it in the store.
+    """Find the fastest right variant for a shape on a device, and keep it in the store: `tune("1024x768x512")`.
 
     What the store has for the problem, of the user's own and of what ships, is timed beside the fastest in a final
     duel, whatever is searched: it gives way only to what is faster there, or with `replace`. A run goes on from the
@@ -66,7 +72,13 @@ def tune(
     the search and leave the duel and the store to finish.
 
     Args:
-        problem: what to multiply; no dimension may be 0.
+        problem: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes and
+            accuracy of its own; no dimension may be 0.
+        dtype: float or double, or a type of that name of NumPy, CuPy or torch; None for float.
+        trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
+        trans_a: whether A is stored k x m, in place of `trans`.
+        trans_b: whether B is stored n x k, in place of `trans`.
+        accuracy: ieee, or for float elementwise or normwise; None for ieee.
         device: auto (the first GPU, else the processor), cuda, cuda:N or host.
         effort: quick (32 trials, 20 s), normal (600 trials, 45 s) or full (100,000 trials, 900 s).
         trials: variants tried at most, in place of the effort's.
@@ -94,7 +106,7 @@ def tune(
     from .search.study import check_sampler
 
     started = time.monotonic()
-    check_type("problem", problem, Problem, "a Problem")
+    problem = Problem.parse(problem, dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
     budget = _budget(effort, trials, seconds)
     _check_options(keep, seed, progress, replace)
     check_sampler(sampler)
@@ -190,18 +202,19 @@ def _writable(record: Path | str | None) -> Path | None:
     return file
 
 
-def _budget(effort: str, trials: int | None, seconds: float | None) -> Budget:
+def _budget(effort: Effort, trials: int | None, seconds: float | None) -> Budget:
     check_type("trials", trials, (int, NoneType), "a whole number")
     check_type("seconds", seconds, (int, float, NoneType), "a number")
     check_type("effort", effort, str, "a name")
-    check(effort in EFFORTS, f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
+    text = f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}{nearest_of(effort, [*EFFORTS])}"
+    check(effort in EFFORTS, text)
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
     check(seconds is None or 0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
     default = EFFORTS[effort]
     return Budget(trials or default.trials, seconds or default.seconds)
 
 
-def _told(effort: str, budget: Budget) -> str:
+def _told(effort: Effort, budget: Budget) -> str:
     return effort if budget == EFFORTS[effort] else f"{budget.trials} trials or {budget.seconds:g} s"
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ..arch import Arch
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, meant
 from ..legality import require, serves
 from ..problem import Problem
 from ..text import values_of
@@ -27,7 +27,7 @@ def family_named(name: str) -> type[Config]:
     """The family called `name`. Raises ConfigError listing the known ones."""
     found = families().get(name)
     if found is None:
-        raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}")
+        raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}{meant(name, families())}")
     return found
 
 

@@ -44,7 +44,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE = "tilewright-"
 
 _mark = ""  # of a process whose parent removes what it leaves
-_broken: set[Path] = set()  # caches that could not be written; each is warned of once
+_broken: set[Path | None] = set()  # caches that could not be written, None without a home; each is warned of once
 
 
 class CacheWarning(UserWarning):
@@ -70,21 +70,31 @@ def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
     """
     root = settings.cache_folder()
     key = entry_key(compiler, source)
-    place = _Place(root, key, compiler, source)
-    if root not in _broken:
-        try:
-            return place.obtain()
-        except OSError as error:
-            _broken.add(root)
-            message = f"cannot use the cache {root} ({_cause(error)}): every process compiles anew"
-            warnings.warn(message, CacheWarning, stacklevel=2)
-    with contextlib.suppress(OSError, _BadEntryError):
-        if (found := place.find()) is not None:
-            return found
+    if root is None:
+        _warn(None, "the cache", "this user has no home folder")
+    else:
+        place = _Place(root, key, compiler, source)
+        if root not in _broken:
+            try:
+                return place.obtain()
+            except OSError as error:
+                _warn(root, f"the cache {root}", _cause(error))
+        with contextlib.suppress(OSError, _BadEntryError):
+            if (found := place.find()) is not None:
+                return found
     try:
         return _Place(_private_root(os.getpid()), key, compiler, source).obtain()
     except OSError as error:
-        raise DeviceError(f"nowhere to compile {source.name}: {_cause(error)}") from error
+        remedy = f"TMPDIR or {settings.CACHE_VARIABLE} names another folder"
+        raise DeviceError(f"nowhere to compile {source.name}: {_cause(error)}; {remedy}") from error
+
+
+def _warn(root: Path | None, name: str, cause: str) -> None:
+    """Warn of a cache that cannot be used, once a process."""
+    if root not in _broken:
+        _broken.add(root)
+        remedy = f"{settings.CACHE_VARIABLE} names another folder"
+        warnings.warn(f"cannot use {name} ({cause}): every process compiles anew; {remedy}", CacheWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +309,8 @@ def _prune(root: Path, bound_bytes: int) -> None:
 def remove_kernels(names: Collection[str] | None = None) -> int:
     """Remove the compiled kernels of these names from the cache, whatever compiled them, or all; how many they were.
     Raises ConfigError for a cache that cannot be named."""
-    removed = 0
-    for path in _inside(settings.cache_folder()):
+    root, removed = settings.cache_folder(), 0
+    for path in _inside(root) if root else ():
         if not path.name.startswith(".") and (names is None or _kernel_of(path) in names):
             with contextlib.suppress(OSError):
                 _discard(path)
@@ -330,27 +340,34 @@ class _Templates(BytecodeCache):
     """Templates as Jinja compiled them, in the cache's folder `templates`: compiling them anew is most of what a
     process takes up to its first kernel. One that cannot be read or written is compiled, without a word."""
 
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        """The template's name and path, which need not be UTF-8 as they have to be in Jinja's own key."""
+        return repr((name, filename))
+
     def load_bytecode(self, bucket: Bucket) -> None:
         """Nothing where there is none that this user wrote whole."""
         with contextlib.suppress(OSError, NotPlainError, ConfigError):
-            data = read_plain(self._file(bucket), _MAX_IMAGE_BYTES, os.geteuid())
-            digest, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-            if digest == hashlib.sha256(code).digest():
-                bucket.bytecode_from_string(code)
+            if file := self._file(bucket):
+                data = read_plain(file, _MAX_IMAGE_BYTES, os.geteuid())
+                digest, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+                if digest == hashlib.sha256(code).digest():
+                    bucket.bytecode_from_string(code)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Written whole or not at all."""
         with contextlib.suppress(OSError, ConfigError):
-            file, code = self._file(bucket), bucket.bytecode_to_string()
-            for folder in (file.parent.parent, file.parent):
-                _make_private(folder)
-            write_whole(file, hashlib.sha256(code).digest() + code)
+            if file := self._file(bucket):
+                code = bucket.bytecode_to_string()
+                for folder in (file.parent.parent, file.parent):
+                    _make_private(folder)
+                write_whole(file, hashlib.sha256(code).digest() + code)
 
     @staticmethod
-    def _file(bucket: Bucket) -> Path:
-        """For one template, text of it and version of Jinja and Python. Raises ConfigError."""
+    def _file(bucket: Bucket) -> Path | None:
+        """For one template, text of it and version of Jinja and Python; None without a cache. Raises ConfigError."""
         made_of = bucket.key, bucket.checksum, jinja2.__version__, sys.version
-        return settings.cache_folder() / "templates" / hashlib.sha256(repr(made_of).encode()).hexdigest()
+        root = settings.cache_folder()
+        return root / "templates" / hashlib.sha256(repr(made_of).encode()).hexdigest() if root else None
 
 
 environment().bytecode_cache = _Templates()

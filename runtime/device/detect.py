@@ -32,7 +32,8 @@ def choose(selector: str) -> Choice:
     get it; a GPU that was asked for is never replaced by the processor.
     """
     if not isinstance(selector, str) or not _SELECTOR.fullmatch(selector):
-        raise DeviceError(f"device must be auto, cuda, cuda:N or host, got {selector!r}")
+        remedy = "the processor is 'host', a GPU 'cuda' or 'cuda:1'"
+        raise DeviceError(f"device must be auto, cuda, cuda:N or host, got {selector!r}: {remedy}")
     if selector.startswith("cuda"):
         infos = _cuda_infos()
         index = int(selector.partition(":")[2] or 0)

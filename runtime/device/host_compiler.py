@@ -1,4 +1,4 @@
-"""Compiles the emitted CUDA text for the processor with the system's C++ compiler."""
+"""Compiles the emitted CUDA text for the processor with the system's C++ compiler, and finds compilers."""
 
 import hashlib
 import os
@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ...codegen.errors import CompileError, DeviceError
+from ...codegen.errors import CompileError, DeviceError, check
 from ...codegen.source import KernelSource
+from .. import settings
 from .protocol import Binary
 
 _HEADERS = Path(__file__).with_name("host")
@@ -25,6 +27,9 @@ _GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
 """GCC leaves variables in a named section unchecked otherwise; clang has no such flag and checks bounds only."""
 _FILLED = ("-ftrivial-auto-var-init=pattern",)
 """A variable that was never set holds a large number, not a zero by chance. GCC has it from 12 on."""
+_NAMES = "c++", "g++", "clang++"
+_VERSION_TIMEOUT_S = 20.0
+"""A compiler that takes longer to say its version counts as broken."""
 
 _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__cluster_dims__\s*\(([^(),]+)[^()]*\)\s*)?(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
@@ -34,7 +39,7 @@ _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """A Compiler: the first of c++, g++ and clang++ that the machine has."""
+    """A Compiler: what CXX names, else the first of c++, g++ and clang++ that the machine has."""
 
     sanitize: bool = False
     """Check every address and undefined behaviour; the process must then have the sanitizer's library preloaded."""
@@ -47,35 +52,39 @@ class HostCompiler:
         """What the compiler is told beside the names of files."""
         if not self.sanitize:
             return _FLAGS + _FAST
-        compiler = _compiler()
+        compiler = cxx()
         if "clang" in compiler_version(compiler):
             return (*_FLAGS, *_SANITIZED, *_FILLED, "-shared-libasan")
-        filled = _FILLED if int(_output(compiler, "-dumpversion").partition(".")[0] or 0) >= 12 else ()
+        filled = _FILLED if int(compiler_output(*compiler, "-dumpversion").partition(".")[0] or 0) >= 12 else ()
         return _FLAGS + _SANITIZED + _GCC_SANITIZED + filled
 
     @property
     def identity(self) -> str:
-        """Compiler, version, flags, processor and headers. Raises DeviceError without a compiler."""
+        """Version of the compiler, its command, flags, processor and headers. Raises DeviceError without a compiler."""
         model, features = cpu_facts()
         processor = f"{model} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
-        return "; ".join((compiler_version(_compiler()), " ".join(self.flags), processor, _headers_digest()))
+        compiler = cxx()
+        command = " ".join((*compiler, *self.flags))
+        return "; ".join((compiler_version(compiler), command, processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        command = _compiler(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
+        command = *cxx(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
         return compiled(command, source.name, translation_unit(source), folder, self.timeout_s)
 
 
 def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeout_s: float) -> Binary:
-    """What a compiler makes of a text: a shared library `kernel.so` in `folder`. Raises CompileError."""
+    """What a compiler makes of a text: a shared library `kernel.so` in `folder`. Raises CompileError, and DeviceError
+    for a compiler that cannot be started."""
     path = os.path.join(folder, "kernel.so")
     given = [*command, "-o", path, "-"]
     start = time.perf_counter()
     try:
-        done = subprocess.run(given, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = _run(given, text, timeout_s, settings.compiler_environment(folder))
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{name} took longer than {timeout_s:g} s to compile") from error
     if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        lines = done.stderr.splitlines() or [f"{command[0]} ended with {done.returncode}"]
+        first = next((line for line in lines if "error" in line), lines[0][:200])
         raise CompileError(f"{name} does not compile for the processor: {first}", done.stderr)
     return Binary(Path(path).read_bytes(), seconds=time.perf_counter() - start)
 
@@ -106,22 +115,78 @@ def cpu_facts() -> tuple[str, str]:
     return model, facts.get("flags") or facts.get("Features", "")
 
 
-def _compiler() -> str:
-    for name in ("c++", "g++", "clang++"):
+def cxx() -> tuple[str, ...]:
+    """The C++ compiler and its arguments. Raises DeviceError without one."""
+    command = compiler_command(settings.CXX_VARIABLE, _NAMES)
+    remedy = f"install one, such as `apt install g++`, or name it by {settings.CXX_VARIABLE}"
+    check(bool(command), f"the host device needs a C++ compiler and found none: {remedy}", DeviceError)
+    return command
+
+
+def compiler_command(variable: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The compiler that an environment variable names, with its arguments; else the first of these names on PATH, else
+    the latest version of the first that is there under names such as `g++-12`; empty where there is none. Raises
+    DeviceError for a variable that names no program."""
+    if text := settings.compiler(variable):
+        return _named(variable, text)
+    for name in names:
         if path := shutil.which(name):
-            return path
-    raise DeviceError("the host device needs a C++ compiler and found none: install one, such as `apt install g++`")
+            return (path,)
+    for name in names:
+        for version in sorted(_versions(name), reverse=True):
+            if path := shutil.which(f"{name}-{version}"):
+                return (path,)
+    return ()
 
 
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip()
+def _named(variable: str, text: str) -> tuple[str, ...]:
+    import shlex  # few processes need it
+
+    try:
+        words = [text] if shutil.which(text) else shlex.split(text)  # one path may hold blanks
+    except ValueError as error:
+        raise DeviceError(f"{variable} must be a compiler and its arguments, got {text!r}: {error}") from error
+    name, *arguments = words
+    path = shutil.which(name)
+    if path is None:
+        remedy = f"name a compiler that is installed, or unset {variable}"
+        raise DeviceError(f"{variable} is {text!r}, and there is no program {name!r}: {remedy}")
+    return (path, *arguments)
+
+
+def _versions(name: str) -> set[int]:
+    """The numbers of files called `name-<number>` on PATH."""
+    files = (file.name for folder in os.get_exec_path() for file in Path(folder).glob(f"{name}-*"))
+    endings = (file.removeprefix(f"{name}-") for file in files)
+    return {int(ending) for ending in endings if re.fullmatch(r"[0-9]{1,4}", ending)}
+
+
+def _run(
+    command: Sequence[str], text: str, timeout_s: float, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a compiler on a text. What it prints may be in any encoding. Raises TimeoutExpired, and DeviceError where it
+    cannot be started."""
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False,
+            timeout=timeout_s, env=environment,
+        )  # fmt: skip
+    except OSError as error:
+        raise DeviceError(f"cannot run the compiler {command[0]}: {error.strerror}") from error
+
+
+def compiler_output(*command: str) -> str:
+    """What a compiler prints. Raises DeviceError where it cannot be run."""
+    try:
+        return _run(command, "", _VERSION_TIMEOUT_S).stdout.strip()
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"the compiler {command[0]} gave no answer within {_VERSION_TIMEOUT_S:g} s") from error
 
 
 @cache
-def compiler_version(compiler: str) -> str:
+def compiler_version(compiler: tuple[str, ...]) -> str:
     """The first line that a compiler says of itself."""
-    return (_output(compiler, "--version").splitlines() or [compiler])[0]
+    return (compiler_output(*compiler, "--version").splitlines() or [compiler[0]])[0]
 
 
 @cache

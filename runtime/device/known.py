@@ -1,5 +1,7 @@
 """Devices that this machine need not have: what a kernel is emitted for."""
 
+from collections.abc import Mapping
+
 from ...codegen.arch import ARCHES, Arch
 from .protocol import DeviceInfo
 
@@ -36,3 +38,9 @@ KNOWN: dict[str, DeviceInfo] = {info.key: info for info in _DEVICES}
 def typical(arch: Arch) -> DeviceInfo:
     """The device that stands for an architecture; there is one for each but the host's."""
     return next(info for info in _DEVICES if info.arch == arch)
+
+
+def of_arch(arch: Arch, recorded: Mapping[str, int]) -> list[DeviceInfo]:
+    """The devices of an architecture that have records, the one with most first; `recorded` counts them by key."""
+    having = [info for info in KNOWN.values() if info.arch == arch and info.key in recorded]
+    return sorted(having, key=lambda info: -recorded[info.key])

@@ -5,7 +5,6 @@ Without a C compiler or Python's headers everything works as well, in Python, an
 """
 
 import importlib.util
-import shutil
 import sysconfig
 from dataclasses import dataclass
 from functools import cache
@@ -15,37 +14,43 @@ from typing import Any
 
 from ...codegen.errors import DeviceError, check
 from ...codegen.source import KernelSource
+from .. import settings
 from .cache import compile_cached
-from .host_compiler import compiled, compiler_version
+from .host_compiler import compiled, compiler_command, compiler_version
 from .images import load_image
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"
 _PARTS = "launch.c", "call.c", "trees.c", "module.c"
+_NAMES = "cc", "gcc", "clang"
 _FLAGS = "-x", "c", "-std=c11", "-O2", "-shared", "-fPIC"
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionCompiler:
-    """A Compiler: the system's `cc`, for this Python."""
+    """A Compiler for this Python: what CC names, else the first of cc, gcc and clang that the machine has."""
 
     suffix = "so"
 
     @property
     def identity(self) -> str:
-        """Compiler, flags and Python. Raises DeviceError without a compiler."""
-        compiler, *flags = _command()
-        return "; ".join((compiler_version(compiler), " ".join(flags), str(sysconfig.get_config_var("SOABI"))))
+        """Version of the compiler, its command, and Python. Raises DeviceError without a compiler."""
+        command = " ".join((*_cc(), *_flags()))
+        return "; ".join((compiler_version(_cc()), command, str(sysconfig.get_config_var("SOABI"))))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        return compiled(_command(), source.name, source.code, folder, _TIMEOUT_S)
+        return compiled((*_cc(), *_flags()), source.name, source.code, folder, _TIMEOUT_S)
 
 
-def _command() -> tuple[str, ...]:
-    compiler = shutil.which("cc")
-    check(compiler is not None, "no C compiler `cc`", DeviceError)
-    return str(compiler), *_FLAGS, f"-I{sysconfig.get_path('include')}"
+def _cc() -> tuple[str, ...]:
+    command = compiler_command(settings.CC_VARIABLE, _NAMES)
+    check(bool(command), f"no C compiler: install one, or name it by {settings.CC_VARIABLE}", DeviceError)
+    return command
+
+
+def _flags() -> tuple[str, ...]:
+    return *_FLAGS, f"-I{sysconfig.get_path('include')}"
 
 
 def _loaded(binary: Binary) -> Any:

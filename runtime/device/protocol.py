@@ -7,13 +7,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ...codegen.arch import Arch
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
+
+if TYPE_CHECKING:  # NumPy takes long to import, and what devices there are needs none of it
+    from numpy.typing import NDArray
+
+DeviceName = Literal["auto", "host", "cuda"] | str
+"""What selects a device: auto, host, cuda, or cuda:N for one of several GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,7 @@ class Device(Protocol):
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy bytes from an address of the device's to another, on a stream."""
 
-    def to_numpy(self, array: Any) -> NDArray[Any]:
+    def to_numpy(self, array: Any) -> "NDArray[Any]":
         """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
 
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:

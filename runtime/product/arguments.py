@@ -1,18 +1,41 @@
 """What a product is called with, checked before anything is rendered, compiled or launched."""
 
 import numbers
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
+from ...codegen.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    DeviceMismatchError,
+    LayoutError,
+    ShapeError,
+    check,
+    nearest_of,
+)
 from ...codegen.problem import INT_MAX, Grade, Problem
 from ..device.protocol import Operand
 from .arrays import View, kind_of
 
 _MOST_GRAPHS = 65536
 """Graphs that memory is set aside for at once, at most."""
+_SHOWN = 60
+"""Characters of a value that a message shows at most."""
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TRANSPOSE = "transpose the operand, as by a.T"
+_INSTEAD = {
+    "axes": f"np.matmul's axes= is not taken: {_TRANSPOSE}",
+    "axis": f"np.matmul's axis= is not taken: {_TRANSPOSE}",
+    "casting": "nothing is cast: convert a and b before",
+    "dtype": "nothing is cast: convert a and b before",
+    "trans": _TRANSPOSE,
+    "trans_a": _TRANSPOSE,
+    "trans_b": _TRANSPOSE,
+}
+"""What serves instead of an argument that a product does not take."""
 
 
 def asked(a: View, b: View, accuracy: object) -> Problem:
@@ -121,13 +144,71 @@ def leading(name: str, view: View) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    """A factor as a float. Raises ArgumentTypeError."""
-    if not isinstance(value, numbers.Real):
-        raise ArgumentTypeError(f"{name} must be a real number, got {value!r}")
+    """A factor, a number or an array without dimensions, as a float. Raises ArgumentTypeError and CaptureError."""
+    element = value if isinstance(value, numbers.Real) else _element(name, value)
+    if not isinstance(element, numbers.Real):
+        text = f"{name} must be a real number, got {_short(value)}"
+        raise ArgumentTypeError(f"{text}: pass a float, or an array without dimensions that holds one")
     try:
-        return float(value)
+        return float(element)
     except OverflowError as error:
-        raise ArgumentTypeError(f"{name} must be a number that a double can hold, got {value!r}") from error
+        raise ArgumentTypeError(f"{name} must be a number that a double can hold, got {_short(value)}") from error
+
+
+def _element(name: str, value: Any) -> Any:
+    """The element of an array without dimensions, None for anything else. One on a GPU is copied to the processor.
+
+    Raises ArgumentTypeError and CaptureError.
+    """
+    if getattr(value, "shape", None) != () or not hasattr(value, "item"):
+        return None
+    text = f"{name} requires a gradient, and products have none by their factors"
+    remedy = f"pass {name}.detach(), or scale the result"
+    check(not getattr(value, "requires_grad", False), f"{text}: {remedy}", ArgumentTypeError)
+    kind = kind_of(value)
+    text = f"{name} lies on a GPU, and cannot be copied to the processor while a graph is captured"
+    check(kind is None or not kind.captures(value), f"{text}: pass float({name}), made before", CaptureError)
+    try:
+        return value.item()
+    except Exception as error:  # whatever another library raises
+        reason = str(error).partition("\n")[0]
+        raise ArgumentTypeError(f"{name} must be a real number, and its element cannot be read: {reason}") from error
+
+
+def _short(value: Any) -> str:
+    """A value as a message shows it: an array by its shape, and a long text cut."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array of shape {tuple(shape)}"
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def called(name: str) -> Callable[[_F], _F]:
+    """Make Python's own TypeErrors for a call of a method name it as its users do, `tilewright.matmul`."""
+
+    def rename(function: _F) -> _F:
+        function.__qualname__ = name
+        return function
+
+    return rename
+
+
+def refuse(function: Any, more: Sequence[object], unknown: Mapping[str, object]) -> None:
+    """Raise ArgumentTypeError for arguments that a function does not take, with what serves instead.
+
+    Args:
+        function: the function, whose arguments with a default have names.
+        more: the arguments without a name beyond those that it takes.
+        unknown: the arguments with a name that it does not take.
+    """
+    caller, names = function.__qualname__, [*function.__kwdefaults__]
+    if more:
+        text = f"{caller}() takes {names[0]} and what follows by name, got {_short(more[0])} without one"
+        raise ArgumentTypeError(f"{text}: write {names[0]}=... or the name that is meant")
+    name = next(iter(unknown))
+    instead = _INSTEAD.get(name) or f"it takes {', '.join(names)}{nearest_of(name, names)}"
+    raise ArgumentTypeError(f"{caller}() takes no argument {name}=, got {_short(unknown[name])}: {instead}")
 
 
 def check_graphs(graphs: object) -> None:

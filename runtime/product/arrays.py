@@ -7,12 +7,30 @@ import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from ...codegen.errors import ArgumentTypeError, NotInMemoryError, TilewrightError, check
 from ...codegen.problem import DType
+
+
+class Array(Protocol):
+    """An array of NumPy, CuPy, torch or another library, as far as type checkers look."""
+
+    @property
+    def shape(self) -> Any:
+        """Its dimensions."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its elements."""
+
+
+A = TypeVar("A", bound=Array)
+"""The kind of the operands, which is that of the result."""
+Copy = Literal["never", "if-needed"]
+"""Whether arrays that lie as no kernel takes them are copied."""
 
 _WANTED = "must be a NumPy, CuPy or torch array"
 _OF_NUMPY = {np.dtype(dtype.numpy_name): dtype for dtype in DType}
@@ -62,6 +80,10 @@ class Kind:
     def place(self, array: Any) -> str:
         """The place of an array of a library with autograd, as `View.place` has it."""
         raise NotImplementedError
+
+    def captures(self, array: Any) -> bool:
+        """Whether an array lies on a GPU whose current stream is captured, so that nothing of it can be read."""
+        return False
 
     def wrote(self, array: Any) -> None:
         """Tells autograd that an array has other elements now: what it kept of the old ones is no longer good."""
@@ -139,6 +161,10 @@ class _CuPy(Kind):
         stream: int = self._current_stream().ptr
         return stream
 
+    def captures(self, array: Any) -> bool:
+        with array.device:
+            return bool(self._current_stream().is_capturing())
+
     def empty(self, like: Any, rows: int, cols: int) -> Any:
         return self._cupy.empty((rows, cols), like.dtype)
 
@@ -194,6 +220,12 @@ class _Torch(Kind):
     def place(self, array: Any) -> str:
         device = array.device
         return "host" if device.type == "cpu" else f"cuda:{device.index}"
+
+    def captures(self, array: Any) -> bool:
+        if array.device.type != "cuda":
+            return False
+        with self._torch.cuda.device(array.device):
+            return bool(self._torch.cuda.is_current_stream_capturing())
 
     def wrote(self, array: Any) -> None:
         if not array.is_inference():
@@ -290,5 +322,9 @@ def _dtype(name: str, dtype: Any) -> DType:
     try:
         return DType.parse(dtype)
     except ArgumentTypeError as error:
-        text = getattr(dtype, "str", dtype)
-        raise ArgumentTypeError(f"{name} must be float32 or float64 in native byte order, got {text}") from error
+        native = getattr(dtype, "isnative", True)
+        text = str(dtype).removeprefix("torch.") if native else dtype.str
+        remedy = "convert it before, nothing is cast"
+        raise ArgumentTypeError(
+            f"{name} must be float32 or float64 in native byte order, got {text}: {remedy}"
+        ) from error

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Never, SupportsFloat
 
 from ...codegen.config import Config
 from ...codegen.emit import Layout, emit
@@ -30,8 +30,8 @@ from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import by_columns, check_graphs, lds_of, turned
-from .arrays import KINDS, Kind, View, kind_of
+from .arguments import by_columns, called, check_graphs, lds_of, refuse, turned
+from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
 from .vendor import Handover, OwnKernel, VendorProduct, vendor_of
@@ -123,9 +123,11 @@ class Gemm:
         told = "; ".join(filter(None, (self.found.told, self.vendor)))
         return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({told})>"
 
+    @called("the kernel of tilewright.load")
     def __call__(
-        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, copy: str = "never"
-    ) -> Any:
+        self, a: A, b: A, *more: Never, out: A | None = None, alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0,
+        copy: Copy = "never", **unknown: Never,
+    ) -> A:  # fmt: skip
         """alpha * op(a) * op(b) + beta * out.
 
         Where arrays lie on a GPU the work is put on the current stream of their library, and the call returns at once;
@@ -137,8 +139,9 @@ class Gemm:
             b: the same, k x n, or n x k with trans_b.
             out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. In
                 one by columns the kernel of C^T = op(B)^T op(A)^T writes, which is loaded when it is first needed.
-            alpha: factor of the product. With 0, a and b are not read.
-            beta: factor of C. With 0, what `out` held is not read.
+            alpha: factor of the product, a number or a 0-d array. With 0, a and b are not read. A 0-d array on a GPU is
+                copied to the processor at each call, which waits for the GPU and cannot be captured.
+            beta: factor of C, in the same way. With 0, what `out` held is not read.
             copy: `never`, or `if-needed`, which copies arrays with strides that no kernel takes.
 
         Returns:
@@ -153,6 +156,8 @@ class Gemm:
             CaptureError: a kernel would have to be compiled while a graph is captured.
             LaunchError: the launch failed.
         """
+        if more or unknown:
+            refuse(Gemm.__call__, more, unknown)
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         plan = self._plan_of(key)
@@ -161,9 +166,12 @@ class Gemm:
         if tracks is not None and tracks(a, b, out):
             text = "autograd tracks a, b or out, or this is traced"
             raise ArgumentTypeError(f"{text}: use tilewright.matmul, or torch.no_grad()")
+        result: A
         if plan is not None and copy == "never":
-            return plan(a, b, out, alpha, beta)
-        return first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)
+            result = plan(a, b, out, alpha, beta)
+        else:
+            result = first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)
+        return result
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
         plan = self._plan_of(key)

@@ -1,28 +1,37 @@
 """Matrix products of NumPy, CuPy and torch arrays: `load`, `matmul` and what keeps their kernels ready."""
 
 import weakref
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never, SupportsFloat, SupportsIndex
 
+from ...codegen.arch import Arch, arch_named
+from ...codegen.bundle import Served
+from ...codegen.config import Config
+from ...codegen.emit import Layout, emit
+from ...codegen.emitted import Emitted
 from ...codegen.errors import (
     ArgumentTypeError,
     CaptureError,
+    DeviceError,
     DeviceMismatchError,
     NotInMemoryError,
     check,
     check_path,
     check_type,
 )
-from ...codegen.problem import DType, Grade, Problem
+from ...codegen.families import parse
+from ...codegen.problem import DTypeLike, GradeLike, Problem, Shape, Sizes, Trans
 from .. import settings
-from ..device.protocol import Device, Operand
+from ..device.known import of_arch, typical
+from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
 from ..store.found import Found, Ranking
 from ..store.store import Store
-from .arguments import asked, by_columns, check_graphs, lds_of, turned
-from .arrays import KINDS, Kind, View, kind_of
+from .arguments import asked, by_columns, called, check_graphs, lds_of, number, refuse, turned
+from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .gemm import Gemm, Sure, cupy, device_of, load_on
 from .kernel import Kernel
 from .plan import Kept, Plan, Plans, first_call
@@ -48,7 +57,7 @@ Measure = Callable[[Device, Problem, Store, Found, float], Found]
 """What measures a shape that was not tuned, for so many seconds."""
 
 
-Differentiable = Callable[[Any, Any, float, str, str | None], Any]
+Differentiable = Callable[[Any, Any, Any, Any, Any], Any]
 """Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor."""
 
 
@@ -66,23 +75,27 @@ class Library:
         self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
         self._lock = Lock()
 
+    @called("tilewright.load")
     def load(
         self,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        dtype: object = "float",
-        trans_a: bool = False,
-        trans_b: bool = False,
-        accuracy: str = "ieee",
-        device: str = "auto",
+        shape: Shape | SupportsIndex | None = None,
+        n: SupportsIndex | None = None,
+        k: SupportsIndex | None = None,
+        *more: Never,
+        dtype: DTypeLike | None = None,
+        trans: Trans | None = None,
+        trans_a: bool | None = None,
+        trans_b: bool | None = None,
+        accuracy: GradeLike | None = None,
+        device: DeviceName = "auto",
         store: Path | str | None = None,
-        first_use: str | None = None,
+        first_use: settings.FirstUse | None = None,
         seconds: float = _SECONDS,
-        vendor: str | None = None,
+        vendor: settings.Vendor | None = None,
+        m: SupportsIndex | None = None,
+        **unknown: Never,
     ) -> Gemm:
-        """The kernel that the store holds for a shape, ready to be called.
+        """The kernel that the store holds for a shape, ready to be called: `load("1024x768x512")`.
 
         Its config is the one tuned for just this shape (`.origin` is `exact`), else `predicted`: that of a near one,
         else on a GPU what is expected by what was measured for other shapes, else that of the nearest; else it is the
@@ -91,14 +104,16 @@ class Library:
         CUDA graph in which the kernel was captured needs it: keep it as long.
 
         Args:
-            m: rows of C.
-            n: columns of C.
-            k: inner dimension.
-            dtype: float or double, or a type of that name of NumPy, CuPy or torch (float32, float64).
-            trans_a: whether A is stored k x m.
-            trans_b: whether B is stored n x k.
+            shape: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes
+                and accuracy of its own. `load(m, n, k)`, also by these names, does the same.
+            n: columns of C, where `shape` is m, the rows of C.
+            k: inner dimension, where `shape` is m.
+            dtype: float or double, or a type of that name of NumPy, CuPy or torch (float32, float64); None for float.
+            trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
+            trans_a: whether A is stored k x m, in place of `trans`.
+            trans_b: whether B is stored n x k, in place of `trans`.
             accuracy: ieee, or for float elementwise or normwise, which allow kernels on the tensor cores
-                (docs/accuracy.md).
+                (docs/accuracy.md); None for ieee.
             device: auto (the first GPU, else the processor), cuda, cuda:N or host.
             store: folder of records; None for that of the user.
             first_use: `measure` has some likely kernels compiled, verified and timed where the shape was not tuned,
@@ -109,16 +124,19 @@ class Library:
                 where a record says so, or without one timing both for some milliseconds, and on the processor to NumPy
                 unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
                 `auto`.
+            m: rows of C, in place of `shape`, where n and k are given too.
 
         Raises:
-            ArgumentTypeError: a dimension that is no integer, another dtype.
-            ShapeError: a dimension below 0 or above 2^31 - 1.
+            ArgumentTypeError: what is no shape, a dimension that is no integer, another dtype, an unknown argument.
+            ShapeError: a text that is no shape, a dimension below 0 or above 2^31 - 1.
             ConfigError: an unknown first_use or vendor, seconds that are not positive, an accuracy that the dtype does
-                not have, a shape that no kernel serves.
+                not have, a shape that no kernel serves, arguments that contradict each other.
             DeviceError: no such device, or what it needs is missing.
             CompileError, LaunchError, StoreError: compiling, loading or reading the store failed.
         """
-        problem = Problem(m, n, k, DType.parse(dtype), trans_a, trans_b, Grade.parse(accuracy))
+        if more or unknown:
+            refuse(Library.load, more, unknown)
+        problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
         beside = self._beside(_vendor(vendor))
@@ -130,10 +148,12 @@ class Library:
         with self._lock.alone():
             self._loaded.add(product)
 
+    @called("tilewright.matmul")
     def matmul(
-        self, a: Any, b: Any, *, out: Any = None, alpha: float = 1.0, beta: float = 0.0, accuracy: str = "ieee",
-        device: str | None = None, copy: str = "never", vendor: str | None = None,
-    ) -> Any:  # fmt: skip
+        self, a: A, b: A, *more: Never, out: A | None = None, alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0,
+        accuracy: GradeLike = "ieee", device: DeviceName | None = None, copy: Copy = "never",
+        vendor: settings.Vendor | None = None, **unknown: Never,
+    ) -> A:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
         Arrays on a GPU are worked on there, on the current stream of their library. Views with padded rows and
@@ -145,8 +165,9 @@ class Library:
                 `__dlpack__`.
             b: k x n, of the same dtype and in the same memory.
             out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given.
-            alpha: factor of the product. With 0, a and b are not read.
-            beta: factor of C. With 0, what `out` held is not read.
+            alpha: factor of the product, a number or a 0-d array. With 0, a and b are not read. A 0-d array on a GPU is
+                copied to the processor at each call, which waits for the GPU and cannot be captured.
+            beta: factor of C, in the same way. With 0, what `out` held is not read.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
             copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
@@ -158,26 +179,31 @@ class Library:
         Raises:
             TilewrightError: those that calling a loaded kernel and `tilewright.load` raise.
         """
+        if more or unknown:
+            refuse(Library.matmul, more, unknown)
         kind = KINDS.get(type(a)) or kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         try:
             plan = self._plans.find((device, accuracy, vendor, key))
         except TypeError:  # one of them has no hash
             plan = None
+        result: A
         try:
             if plan is None or copy != "never":
-                return self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
-            if plan.tracks is not None and plan.tracks(a, b, out):
-                return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
-            return plan(a, b, out, alpha, beta)
+                result = self.product(a, b, out, alpha, beta, accuracy, device, copy, vendor, track=True)
+            elif plan.tracks is not None and plan.tracks(a, b, out):
+                result = self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
+            else:
+                result = plan(a, b, out, alpha, beta)
         except NotInMemoryError:
             if out is not None or kind_of(b) is not kind:
                 raise
-        return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
+            result = self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
+        return result
 
     def product(
-        self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None, copy: str,
-        vendor: str | None = None, track: bool = False,
+        self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
+        device: str | None, copy: str, vendor: str | None = None, track: bool = False,
     ) -> Any:  # fmt: skip
         """What `matmul` does; without `track` autograd does not see it."""
         for name, given in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
@@ -220,25 +246,32 @@ class Library:
 
         return first_call(a, b, out, alpha, beta, copy, plan, planned, cupy, transposes=True)
 
+    @called("tilewright.prepare")
     def prepare(
         self,
-        *shapes: str | tuple[int, int, int] | Problem,
-        dtype: object = "float",
-        trans: str = "nn",
-        accuracy: str = "ieee",
-        device: str = "auto",
+        *shapes: Shape,
+        dtype: DTypeLike | None = None,
+        trans: Trans | None = None,
+        trans_a: bool | None = None,
+        trans_b: bool | None = None,
+        accuracy: GradeLike | None = None,
+        device: DeviceName = "auto",
         graphs: int = 1,
         measure: bool = False,
         seconds: float = _SECONDS,
-        vendor: str | None = None,
+        vendor: settings.Vendor | None = None,
+        **unknown: Never,
     ) -> None:
         """Make `matmul` of these shapes ready, so that it may be captured: nothing is compiled then, and the first
         `graphs` graphs allocate nothing.
 
         Args:
-            shapes: each `"1024x768x512"`, (m, n, k), or a Problem, which has dtype, transposes and accuracy of its own.
+            shapes: each "1024x768x512", "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes and
+                accuracy of its own.
             dtype: as for `load`.
-            trans: nn, nt, tn or tt: which of A and B are stored transposed.
+            trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
+            trans_a: whether A is stored k x m, in place of `trans`.
+            trans_b: whether B is stored n x k, in place of `trans`.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host.
             graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to
@@ -251,32 +284,107 @@ class Library:
         Raises:
             TilewrightError: those that `tilewright.load` raises.
         """
+        if unknown:
+            refuse(Library.prepare, (), unknown)
+        problems = Problem.parse_all(
+            shapes, dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b
+        )
         check_graphs(graphs)
         opened = device_of(device)
         where = opened.info.selector, _vendor(vendor)
-        for shape in shapes:
-            if isinstance(shape, str):
-                problem = Problem.parse(shape, dtype, trans, accuracy)
-            elif isinstance(shape, Problem):
-                problem = shape
-            else:
-                check(
-                    isinstance(shape, tuple) and len(shape) == 3,
-                    f"a shape must be 'MxNxK', (m, n, k) or a Problem, got {shape!r}", ArgumentTypeError,
-                )  # fmt: skip
-                one = Problem.parse("1", dtype, trans, accuracy)
-                problem = replace(one, m=shape[0], n=shape[1], k=shape[2])
+        for problem in problems:
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
                 self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
+    @called("tilewright.emit")
+    def emit(
+        self,
+        served: Served | str | Sizes | Problem | Sequence[Served | Shape],
+        name: str = "gemm",
+        layout: Layout | None = None,
+        options: str = "",
+        *more: Never,
+        dtype: DTypeLike | None = None,
+        trans: Trans | None = None,
+        trans_a: bool | None = None,
+        trans_b: bool | None = None,
+        accuracy: GradeLike | None = None,
+        config: Config | str | None = None,
+        arch: Arch | str | None = None,
+        device: DeviceName = "auto",
+        store: Path | str | None = None,
+        **unknown: Never,
+    ) -> Emitted:
+        """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for:
+        `emit("1024x768x512", arch="sm_90a").write(folder)`.
+
+        The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that
+        of the nearest.
+
+        Args:
+            served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
+                Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
+            name: of the functions and files.
+            layout: which files to make; None for these two.
+            options: more of the command that writes the files again, for their banner.
+            dtype: as for `load`.
+            trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
+            trans_a: whether A is stored k x m, in place of `trans`.
+            trans_b: whether B is stored n x k, in place of `trans`.
+            accuracy: ieee, elementwise or normwise, as for `load`.
+            config: the variant for shapes that are no Served, such as "tiled:32", in place of what the store gives.
+            arch: generation of the GPU that the shapes are for, such as "sm_90a"; its device with most records counts.
+                None for that of `device`.
+            device: auto, cuda or cuda:N, which GPU of this machine the shapes are for; needed without `arch` alone.
+            store: folder of records; None for that of the user.
+
+        Returns:
+            Filenames and texts; `.write(folder)` writes them.
+
+        Raises:
+            ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that
+                cannot serve its problem, or that was chosen for the processor; a shape that comes twice; arguments that
+                contradict each other.
+            ArgumentTypeError, ShapeError: arguments of other types, what is no shape.
+            DeviceError: there is no GPU here, and `arch` names none.
+        """
+        if more or unknown:
+            refuse(Library.emit, more, unknown)
+        records = Store(check_path("store", store))
+        if store is not None:
+            options = f"{options} --store {_quoted(records.root)}".strip()
+        shapes = [*_each(served)]
+        problems = Problem.parse_all(
+            [each.problem if isinstance(each, Served) else each for each in shapes],
+            dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b,
+        )  # fmt: skip
+        variant = parse(config) if isinstance(config, str) else config
+        row = arch_named(arch) if isinstance(arch, str) else arch
+        target: DeviceInfo | None = None
+        products = []
+        alone = all(isinstance(each, Served) for each in shapes)
+        for each, problem in zip(shapes, problems):
+            if isinstance(each, Served):
+                for word, value, own in (("config", variant, each.config), ("arch", row, each.arch)) if alone else ():
+                    text = f"{word} is {_name(value)}, and the Served {problem} beside it has {_name(own)}"
+                    check(value is None or value == own, f"{text}: leave {word} out")
+                products.append(each)
+                continue
+            target = target or _target(row, device, records)
+            if variant is None:
+                products.append(records.lookup(target, problem, self._ranking).served(problem, target))
+            else:
+                products.append(Served(problem, variant, target.arch, target.sm_count))
+        return emit(products, name, Layout() if layout is None else layout, options)
+
     def _tracked(
-        self, a: Any, b: Any, out: Any, alpha: float, beta: float, accuracy: str, device: str | None,
-        vendor: str | None,
+        self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
+        device: str | None, vendor: str | None,
     ) -> Any:  # fmt: skip
         """A product that torch's autograd, transforms and traces know of."""
         text = "autograd tracks a, b or out, or this is traced: leave out and beta away, or use torch.no_grad()"
-        check(out is None and beta == 0, text, ArgumentTypeError)
+        check(out is None and number("beta", beta) == 0, text, ArgumentTypeError)
         if device is not None:  # which the op does not take
             place = KINDS[type(a)].place(a)
             default = _selector(place, None)
@@ -285,12 +393,14 @@ class Library:
             check(_selector(place, device) == default, text, DeviceMismatchError)
         return self._differentiable(a, b, alpha, accuracy, vendor)
 
+    @called("tilewright.memory")
     def memory(self) -> Memory:
         """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
         with self._lock.alone():
             kernels = list(self._loaded)
         return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *started())))
 
+    @called("tilewright.clear")
     def clear(self) -> None:
         """Let the kernels of `matmul` go, and free the memory that those of `load` work in.
 
@@ -375,3 +485,54 @@ def _selector(place: str, device: str | None) -> str:
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
         raise DeviceMismatchError(f"the arrays are on {place}, device is {device!r}")
     return place
+
+
+def _one_shape(shape: Any, m: Any, n: Any, k: Any) -> Any:
+    """The shape that `load` is called with, as one argument or three numbers. Raises ArgumentTypeError, ConfigError."""
+
+    def words(sizes: dict[str, Any]) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in sizes.items() if value is not None)
+        return f" beside {said}" * bool(said)
+
+    remedy = "pass one shape, such as '1024x768x512', or all of m, n and k"
+    if isinstance(shape, str | Problem | Sequence) or (shape is not None and m is not None):
+        beside = words({"m": m, "n": n, "k": k})
+        check(not beside, f"shape is {shape!r}{beside}: {remedy}")
+        return shape
+    sizes = {"m": shape if m is None else m, "n": n, "k": k}
+    missing = " and ".join(name for name, value in sizes.items() if value is None)
+    check(not missing, f"{missing} must be given{words(sizes)}: {remedy}", ArgumentTypeError)
+    return tuple(sizes.values())
+
+
+def _each(served: Any) -> Iterator[Any]:
+    """The shapes of one argument, which may be one shape or a sequence of them."""
+    one = isinstance(served, str | Served | Problem) or not isinstance(served, Sequence)
+    if one or (served and not any(isinstance(each, str | Served | Problem | Sequence) for each in served)):
+        yield served  # three numbers are one shape
+    else:
+        yield from served
+
+
+def _name(value: Any) -> str:
+    """An Arch by its name, and a Config as text."""
+    return value.name if isinstance(value, Arch) else str(value)
+
+
+def _quoted(path: Path) -> str:
+    """A path for the shell, in a comment of C."""
+    import shlex  # for files alone
+
+    return "".join(letter if letter.isprintable() else "?" for letter in shlex.quote(path.as_posix()))
+
+
+def _target(arch: Arch | None, device: str, records: Store) -> DeviceInfo:
+    """The GPU that shapes are emitted for. Raises ConfigError and DeviceError."""
+    if arch is None:
+        info = device_of(device).info
+        remedy = "name one by arch=, such as arch='sm_90a'"
+        check(not info.arch.is_host, f"device is {device!r}, and there is no GPU to emit for: {remedy}", DeviceError)
+        return info
+    check(not arch.is_host, "arch must be a GPU's, got 'host': kernels for the processor are not emitted")
+    having = of_arch(arch, Counter(record.device for record in records.records()))
+    return having[0] if having else typical(arch)

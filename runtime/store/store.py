@@ -12,14 +12,14 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeAlias
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from ... import configs
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
-from ...codegen.problem import Problem
+from ...codegen.problem import Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
 from .. import settings
 from ..device.protocol import DeviceInfo
@@ -62,15 +62,27 @@ class Store:
     """
 
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
-        self.root = settings.store_folder() if root is None else absolute("store", root)
+        self._root = settings.store_folder() if root is None else absolute("store", root)
         self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
         made = _Shipped(self._tuned)
         self._shipped = _packaged.setdefault(str(self._tuned), made) if shipped is None else made
 
+    @property
+    def root(self) -> Path:
+        """Folder of the user's own records. Raises StoreError for a user without a home, who has none."""
+        if self._root is None:
+            remedy = f"name one by --store or {settings.STORE_VARIABLE}"
+            raise StoreError(f"this user has no home folder, and so no folder for records: {remedy}")
+        return self._root
+
     def make(self) -> None:
         """Make the folder if it is not there. Raises StoreError where that cannot be."""
-        with _one_line("write", self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+        root = self.root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"--store or {settings.STORE_VARIABLE} names another folder"
+            raise StoreError(f"cannot write {root}: {error.strerror or error}; {remedy}") from error
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
         """The record for exactly this device and problem: the user's own, or where that was not tuned or takes over 10%
@@ -79,7 +91,7 @@ class Store:
         A damaged file is set aside as `*.corrupt`, one that cannot be read is passed over, each with a
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
-        own = self._own(self._path(device_key, problem))
+        own = self._own(self._path(device_key, problem)) if self._root else None
         shipped = self._shipped.best(device_key, problem)
         return _counts(own, shipped) if own and shipped else own or shipped
 
@@ -104,7 +116,9 @@ class Store:
         """What `records` gives; from memory where no record was written since, as a look-up asks for it at each unknown
         shape. A record is replaced whole, which changes the times of its folder: while these stay no file is looked
         at."""
-        begun_ns, folder = time.time_ns(), self.root / "records"
+        if self._root is None:
+            return self._merge(None)
+        begun_ns, folder = time.time_ns(), self._root / "records"
         same: object = None
         try:
             facts = os.stat(folder)
@@ -174,12 +188,13 @@ class Store:
                 raise
         return True
 
-    def forget(self, device_key: str, problem: Problem) -> bool:
+    def forget(self, device_key: str, problem: Shape) -> bool:
         """Remove the user's own record of a device and problem; False where there is none. What ships stays.
 
-        Raises StoreError in one line where it cannot be removed.
+        `problem` may be "1024x768x512" or three numbers, for a product in float without transposes. Raises StoreError
+        in one line where it cannot be removed.
         """
-        path = self._path(device_key, problem)
+        path = self._path(device_key, Problem.parse(problem))
         if not os.path.lexists(path):
             return False  # nothing is made on disk
         with self._locked(path), _one_line("remove", path):
@@ -209,6 +224,8 @@ class Store:
             return None
 
     def _own_records(self) -> Iterator[Record]:
+        if self._root is None:
+            return
         try:
             names = sorted(name for name in os.listdir(self.root / "records") if _RECORD_FILE.fullmatch(name))
         except FileNotFoundError:
@@ -253,11 +270,13 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
+        from ..file_lock import file_lock  # a product waits for no import of what only a writer needs
+
         locks = self.root / "locks"
         with _one_line("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             locks.mkdir(exist_ok=True)
-            with FileLock(locks / f"{path.stem}.lock", timeout=_LOCK_SECONDS, poll_interval=0.01):
+            with file_lock(locks / f"{path.stem}.lock", _LOCK_SECONDS, poll_seconds=0.01):
                 yield
 
 
@@ -377,7 +396,9 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except Timeout as error:
-        raise StoreError(f"cannot {verb} {path}: another process holds its lock") from error
+        raise StoreError(
+            f"cannot {verb} {path}: another process holds its lock; try again when it has ended"
+        ) from error
     except OSError as error:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
 

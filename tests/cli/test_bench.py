@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import Run
 from tilewright.codegen.errors import TuningError
-from tilewright.tuner.result import EFFORTS, Budget
+from tilewright.tuner.settings import EFFORTS, Budget
 
 QUICK = ("--device", "host", "--seconds", "0.01")
 BAD = [

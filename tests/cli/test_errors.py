@@ -1,5 +1,6 @@
 """What the command line says to bad input and to failures: one line and the right exit status."""
 
+import errno
 import json
 import re
 import time
@@ -16,7 +17,8 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import detect, nvml
 from tilewright.runtime.device.detect import choose
 from tilewright.tuner.ending import why_nothing
-from tilewright.tuner.result import Budget
+from tilewright.tuner.measure import child
+from tilewright.tuner.settings import Budget
 
 BAD = [
     (("tune",), "--shape"),
@@ -31,9 +33,9 @@ BAD = [
     (("tune", "--device", "replay:/nowhere.json"), "/nowhere.json"),
     (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
     (("tune", "--shape", "5", "--effort", "great"), "'great'"),
-    (("tune", "--shape", "5", "--trials", "0"), "0"),
-    (("tune", "--shape", "5", "--seconds", "nan"), "nan"),
-    (("tune", "--shape", "5", "--keep", "many"), "'many'"),
+    (("tune", "--shape", "5", "--trials", "0"), "'0' is not a whole number of 1 or more"),
+    (("tune", "--shape", "5", "--seconds", "nan"), "'nan' is not a number above 0"),
+    (("tune", "--shape", "5", "--keep", "many"), "'many' is not a whole number of 1 or more and of 64 at most"),
     (("tune", "--shape", "5", "--spaces", "/nowhere"), "/nowhere"),
     (("tune", "--shape", "5", "--json", "/nowhere/x.json"), "/nowhere"),
     (("tune", "--shape", "5", "--shape", "6", "--record", "x.json"), "got 2"),
@@ -42,13 +44,19 @@ BAD = [
     (("emit",), "--shape"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "int"), "'int'"),
     (("emit", "--shape", "5", "--arch", "sm_80", "--name", "a;b"), "'a;b'"),
-    (("emit", "--shape", "5", "--device", "host"), "no GPU here to emit for: name one by --arch (sm_75, sm_80"),
+    (("emit", "--shape", "5", "--device", "host"), "no GPU here to emit for; name one by --arch (sm_75, sm_80"),
     (("emit", "--shape", "5", "--arch", "host"), "'host'"),
     (("emit", "--shape", "5", "--device-key", "abacus"), "nvidia-h200, nvidia-l40s, tesla-t4, got 'abacus'"),
-    (("emit", "--shape", "5", "--device-key", "tesla-t4", "--device-key", "tesla-t4"), "--device-key names one device"),
+    (
+        ("emit", "--shape", "5", "--device-key", "tesla-t4", "--device-key", "tesla-t4"),
+        "--device-key must name",
+    ),
     (("emit", "--suite", "nowhere"), "'nowhere'"),
     (("emit", "--suite", "/nowhere.toml"), "/nowhere.toml"),
-    (("emit", "--shape", "5", "--shape", "6", "--config", "tiled:8", "--arch", "sm_80"), "--config is for one --shape"),
+    (
+        ("emit", "--shape", "5", "--shape", "6", "--config", "tiled:8", "--arch", "sm_80"),
+        "--config is for one",
+    ),
     (("emit", "--shape", "5", "--arch", "sm_80", "--header-only", "--main"), "header_only is one file: leave out main"),
     (("emit", "--suite", "public", "--arch", "sm_90a", "--header-only"), "got 26 products: name one"),
     (("emit", "--shape", "5", "--arch", "sm_20"), "'sm_20'"),
@@ -62,7 +70,19 @@ BAD = [
     (("show", "--dtype", "half"), "'half'"),
     (("show", "--device-key", "host-abacus"), "must be one of nvidia-h200, got 'host-abacus'"),
     (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
-    (("bogus",), "'bogus'"),
+    (("bogus",), "there is no command 'bogus'; the commands are tune, emit, show, "),
+    (("tun",), "there is no command 'tun'; did you mean tune?"),
+    (("tune", "--shap", "5"), "there is no option --shap; did you mean --shape?"),
+    (("tune", "--wow"), "there is no option --wow; --help lists the options"),
+    (("tune", "64x64x64"), "tune takes options alone, got '64x64x64'; --shape names a shape"),
+    (("devices", "cuda"), "devices takes options alone, got 'cuda'"),
+    (("emit", "--shape", "5", "--arch", "sm_90b"), "got 'sm_90b'; did you mean sm_90a?"),
+    (("emit", "--shape", "5", "--device-key", "nvidia-h20"), "got 'nvidia-h20'; did you mean nvidia-h200?"),
+    (("tune", "--shape", "5", "--config", "title:16"), "got 'title'; did you mean tiled?"),
+    (("tune", "--shape", "5", "--config", "tiled:16,egde=pad"), "got 'egde'; did you mean edge?"),
+    (("tune", "--shape", "5", "--config", "tiled:16,edge=pat"), "got 'pat'; did you mean pad?"),
+    (("tune", "--shape", "5", "--sampler", "rndom"), "got 'rndom'; did you mean random?"),
+    (("bench", "--suite", "pubic"), "got 'pubic'; did you mean public?"),
 ]
 
 
@@ -76,6 +96,21 @@ class TestBadInput:
         assert ran.err.count("\n") == 1
         assert ran.err.startswith("tilewright: ")
         assert named in ran.err
+
+    @pytest.mark.parametrize(
+        ("name", "data", "words"),
+        [
+            ("deep.json", b"[" * 100_000, "it is nested too deeply"),
+            ("deep.toml", b"shapes = " + b"[" * 10_000, "it is nested too deeply"),
+            ("x.csv", b"m,n,k\n\xff", "it is no UTF-8 text, from byte 6 on"),
+        ],
+    )
+    def test_a_suite_that_is_no_text_of_its_kind(
+        self, run: Run, tmp_path: Path, name: str, data: bytes, words: str
+    ) -> None:
+        (tmp_path / name).write_bytes(data)
+        ran = run("tune", "--device", "host", "--suite", str(tmp_path / name))
+        assert (ran.status, ran.out, ran.err) == (2, "", f"tilewright: suite {tmp_path / name}: {words}\n")
 
     def test_a_gpu_that_is_not_there(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nvml, "gpu_count", lambda: 0)
@@ -100,9 +135,19 @@ class TestBadInput:
 
     def test_no_compiler(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
+        monkeypatch.delenv("CXX", raising=False)
         ran = run("tune", *SMALL)
         assert (ran.status, ran.err.count("\n")) == (2, 1)
         assert "needs a C++ compiler and found none" in ran.err
+
+    def test_no_temporary_folder(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nowhere() -> None:
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+        monkeypatch.setattr(child.tempfile, "TemporaryFile", nowhere)
+        ran = run("tune", *SMALL)
+        assert (ran.status, ran.err.count("\n")) == (2, 1), ran.err
+        assert "no place for a worker's output: No usable temporary directory found in ['/tmp']; TMPDIR" in ran.err
 
 
 class TestTooLittleTime:

@@ -179,7 +179,7 @@ def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, few:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "explain needs --shape"),
+        ((), "explain needs a shape; name it by --shape"),
         (("--shape", "0x1x1"), "nothing to tune in 0x1x1 float nn"),
         (("--shape", "99999", "--dtype", "double", "--arch", "sm_75"), "needs 240 GB, Tesla T4 has 16 GB"),
         (("--shape", "5", "--arch", "sm_20"), "'sm_20'"),

@@ -3,6 +3,8 @@
 import io
 import os
 import sys
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from stored import CONFIGS, make
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
+from tilewright.runtime import file_lock
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.protocol import Binary
@@ -76,7 +79,7 @@ def test_a_product_goes_with_its_journal_and_nothing_else_does(run: Run) -> None
     assert left() == ({DOUBLE, OTHER}, 2, 5)
     ran = run("forget", "--shape", "64", "--dtype", "float")
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err == "tilewright: nothing that you tuned is stored for 64x64x64 float\n"
+    assert ran.err == "tilewright: nothing that you tuned is stored for 64x64x64 float; see `tilewright show`\n"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_what_ships_cannot_be_removed_and_it_is_said(run: Run) -> None:
     ("y\n", 0, "removed 3 records and 3 journals of 3 products; what ships"),
     ("n\n", 1, "nothing was removed\n"),
     ("\n", 1, "nothing was removed\n"),
-    ("", 2, "tilewright: --all asks first, and nobody answers: --yes says so\n"),
+    ("", 2, "tilewright: --all asks a question first, and nobody answers here; add --yes\n"),
 ])  # fmt: skip
 def test_all_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, status: int, told: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
@@ -159,7 +162,23 @@ def test_all_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, 
 def test_which_has_to_be_said(run: Run, options: tuple[str, ...]) -> None:
     ran = run("forget", *options)
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err == "tilewright: forget takes --shape, or --all for every shape\n"
+    assert ran.err == "tilewright: forget takes either --shape or --all, which is every shape; name one of the two\n"
+
+
+def test_a_wait_for_a_lock_names_the_file_and_who_holds_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lock, "_SILENT_SECONDS", 0.05)
+    (path,) = (each for each in (Store().root / "trials").glob("*.jsonl") if "64x64x64-float" in each.read_text())
+    lock = FileLock(f"{path}.lock", thread_local=False)
+    lock.acquire()
+    timer = threading.Timer(0.5, lock.release)
+    timer.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # pytest makes errors of them
+        ran = run("forget", "--shape", "64", "--dtype", "float")
+    timer.join()
+    who = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+    assert ran.err == f"tilewright: warning: waiting up to 30 s for {path}.lock, which {who} holds\n"
+    assert ran.status == 0
 
 
 def test_a_journal_that_is_being_written_stays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

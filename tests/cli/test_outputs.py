@@ -32,6 +32,7 @@ OPTIONS = [
     (BENCH, "--markdown"),
     (BENCH, "--plot"),
 ]
+EMIT = ("emit", "--shape", "5", "--arch", "sm_80")
 PLACES = ["", "~nobody-of-this-name/x", "folder", "x" * 240, "file/x", "/proc/none/x"]
 
 
@@ -56,7 +57,13 @@ def test_a_current_folder_that_is_gone(run: Run, here: Path, monkeypatch: pytest
     (here / "gone").mkdir()
     monkeypatch.chdir(here / "gone")
     (here / "gone").rmdir()
-    for command in ((*TUNE, "--json", "x.json"), ("report", "--shape", "8"), (*BENCH, "--store", "store")):
+    for command in (
+        (*TUNE, "--json", "x.json"),
+        ("report", "--shape", "8"),
+        (*BENCH, "--store", "store"),
+        EMIT,
+        (*EMIT, "-o", "out"),
+    ):
         ran = run(*command)
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "in the current folder, which was deleted: give a path from the root on" in ran.err

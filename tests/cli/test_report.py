@@ -18,7 +18,7 @@ from tilewright.tuner.report import counters
 from tilewright.tuner.search.space import Dimension
 
 pytest.importorskip("matplotlib")
-RESULTS = Path(tilewright.__file__).parent / "benchmarks/results/nvidia-h200"
+RESULTS = Path(tilewright.__file__).resolve().parent / "benchmarks/results/nvidia-h200"
 RECORDED = RESULTS / "recordings/double-1024x768x512.json.gz"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$x^2$"
 VOID = {"meta", "wbr", "input", "img", "br", "link"}
@@ -226,7 +226,7 @@ def changed(**fields: Any) -> str:
         (("--bench", "~/nowhere"), f"cannot read the bench {Path.home()}/nowhere"),
         (("--bench", str(RECORDED)), "not what bench --json writes"),
         (("--results", str(RESULTS / "float32.json")), "not what tune --json writes: it is no list of results"),
-        (("--bench", str(RESULTS / "float32.json"), "--shape", "64"), "--bench stands alone, without --shape"),
+        (("--bench", str(RESULTS / "float32.json"), "--shape", "64"), "--bench excludes --shape; leave out one"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -289,7 +289,7 @@ exit 1
 
 @pytest.mark.parametrize(
     ("program", "told"),
-    [("", "ncu is not on PATH"), (REFUSED, "gave no counters: ==ERROR== ERR_NVGPUCTRPERM"), (NCU, "")],
+    [("", "PATH has no ncu"), (REFUSED, "gave no counters: ==ERROR== ERR_NVGPUCTRPERM"), (NCU, "")],
 )
 def test_counters(
     run: Run, tmp_path: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str

@@ -26,7 +26,8 @@ from tilewright.tuner.bench.report import Column
 from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
-from tilewright.tuner.result import Budget, Result
+from tilewright.tuner.result import Result
+from tilewright.tuner.settings import Budget
 
 pytestmark = pytest.mark.fast
 
@@ -150,7 +151,7 @@ class TestTune:
             "measuring 97% of the time after 10 s",
             "the best of the first 16 guesses took 2,611 us",
             "tilewright emit --shape 4096x4096x4096 --dtype float --device cuda:0 -o out",
-            'tilewright.load(4096, 4096, 4096, dtype="float", device="cuda:0")',
+            'tilewright.load("4096x4096x4096", dtype="float", device="cuda:0")',
         ):
             assert words in " ".join(text(screen).split())
 
@@ -163,7 +164,7 @@ class TestTune:
         assert words[words.index("--store") + 1] == "a 'store'"
         code = shlex.split("\n".join(python))[-1]
         compile(code, "code", "exec")
-        assert """trans_a=True, trans_b=False, device="cuda:0", store="a 'store'")""" in code
+        assert """trans="tn", device="cuda:0", store="a 'store'")""" in code
 
     @WIDTHS
     def test_what_becomes_of_named_variants(self, width: int) -> None:

@@ -1,15 +1,16 @@
-"""Half of a surrogate pair in a file or a path: JSON may have one, and UTF-8 has none. It is shown as an escape."""
+"""Half of a surrogate pair in a file: JSON may have one, and UTF-8 has none. It is shown as an escape."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tilewright
-from commands import SMALL, Run
+from commands import Run
 from stored import DEVICE, PROBLEM, make
+from tilewright.cli.commands import commands
+from tilewright.cli.values import PathValue
 from tilewright.runtime.store.codec import encode
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.stored import read_bench
@@ -65,7 +66,8 @@ def test_in_a_recording(run: Run, tmp_path: Path) -> None:
 
 
 def test_in_a_bench(run: Run, tmp_path: Path) -> None:
-    document = json.loads((Path(tilewright.__path__[0]) / "benchmarks/results/nvidia-h200/float32.json").read_text())
+    results = Path(tilewright.__file__).resolve().parent / "benchmarks" / "results"
+    document = json.loads((results / "nvidia-h200" / "float32.json").read_text())
     document["rows"] = document["rows"][:2]
     document = {**marked(document), "versions": {HALF: HALF}, "missing": [HALF], "stopped": HALF}
     path = tmp_path / "bench.json"
@@ -90,20 +92,16 @@ def test_in_results(run: Run, tmp_path: Path) -> None:
     assert "\\ud800" in (tmp_path / "page.html").read_text()
 
 
-def test_in_a_path(run: Run, tmp_path: Path) -> None:
-    """As Python has a name that is not UTF-8."""
-    folder = os.path.join(tmp_path, os.fsdecode(b"d\xe9p"))
-    os.mkdir(folder)
-    Path(folder, "suite.json").write_text('["64"]')
-    store = "--store", f"{folder}/store"
-    for command in (
-        ("emit", "--suite", f"{folder}/suite.json", "--arch", "sm_90a", *store, "-o", f"{folder}/out"),
-        ("tune", *SMALL, *store, "--json", f"{folder}/x.json", "--csv", f"{folder}/x.csv"),
-        ("show", *store, "--shape", "24x20x16"),
-    ):
-        ran = run(*command)
-        assert ran.status == 0, ran.err
-        assert command[0] == "show" or r"d\udce9p" in ran.out
-    ran = run("emit", "--suite", f"{folder}/none.json")
-    assert (ran.status, ran.err.count("\n")) == (2, 1)
-    assert r"d\udce9p/none.json: No such file" in ran.err
+PATHS = [
+    (name, max(option.opts, key=len))
+    for name, command in commands.commands.items()
+    for option in command.params
+    if isinstance(option.type, PathValue)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), PATHS, ids=" ".join)
+def test_a_path_that_no_file_can_have(run: Run, name: str, option: str) -> None:
+    ran = run(name, option, HALF)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == f"tilewright: {option} must be a path, got '\\ud800', which no file can be called\n"

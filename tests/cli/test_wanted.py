@@ -10,7 +10,7 @@ import faults
 import pytest
 from commands import Run
 from stored import CONFIGS, make
-from tilewright.cli import options, trials
+from tilewright.cli import commands, options, trials, values
 from tilewright.cli import tune as cli
 from tilewright.cli.trials import TrialsFile
 from tilewright.codegen.config import Config
@@ -30,7 +30,7 @@ BAD = [
     (("--m", "9:8:1"), "'9:8:1' is not"),
     (("--n", "1:8:0"), "'1:8:0' is not"),
     (("--k", "many"), "'many' is not"),
-    (("--m", "5", "--k", "5"), "--m, --n and --k go together: --n missing"),
+    (("--m", "5", "--k", "5"), "--m, --n and --k go together; add --n"),
     (("--m", "1:1000:1", "--n", "1:1000:1", "--k", "5"), "make 1,000,000 shapes, 10,000 are taken at most"),
     (("--suite", "{folder}/suite.json"), "suite.json: entry 2: dtype must be float or double, got 'half'"),
     (("--shape", "5", "--config", "tiled:7"), "got 7"),
@@ -39,8 +39,8 @@ BAD = [
 
 
 def asked(**given: Any) -> list[str]:
-    nothing: dict[str, Any] = dict.fromkeys(options.ASKED)
-    found = options.asked(**nothing | {"shapes": (), "dtype": "float", "trans": "nn", "accuracy": "ieee"} | given)
+    nothing: dict[str, Any] = dict.fromkeys(commands.PROBLEMS)
+    found = options.problems_of(**nothing | {"shapes": (), "dtype": "float", "trans": "nn", "accuracy": "ieee"} | given)
     return [str(problem) for problem in found]
 
 
@@ -52,7 +52,7 @@ class TestProblems:
     """What is asked for, and in which order."""
 
     def test_ranges_include_both_ends_and_are_combined(self) -> None:
-        sizes = options._sizes
+        sizes = values.sizes
         found = asked(m=sizes("256:768:256"), n=sizes("5"), k=sizes("1:4:2"), dtype="double", trans="tn")
         assert found == [f"{m}x5x{k} double tn" for m in (256, 512, 768) for k in (1, 3)]
 
@@ -81,7 +81,7 @@ class TestProblems:
         ran = run("tune", *command[:4], "--config", "tiled:16", "--trials", "5")
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         ran = run("bench", "--config", "tiled:16", "--tune", "--shape", "5")
-        assert (ran.status, ran.err) == (2, "tilewright: --config and --tune exclude each other\n")
+        assert (ran.status, ran.err) == (2, "tilewright: --config and --tune exclude each other; leave out one\n")
 
     def test_emit_takes_the_types_and_transposes_of_a_suite(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "suite.json").write_text('["5", {"m": 1, "n": 2, "k": 3, "dtype": "double", "trans": "nt"}]')
@@ -232,7 +232,7 @@ class TestSeed:
     """The same random numbers again."""
 
     def test_a_search_of_a_recording_can_be_repeated(self, run: Run) -> None:
-        folder = Path(cli.__file__).parent.parent / "benchmarks" / "results" / "nvidia-h200" / "recordings"
+        folder = Path(cli.__file__).resolve().parent.parent / "benchmarks" / "results" / "nvidia-h200" / "recordings"
         command = ("tune", "--device", f"replay:{folder / 'float-16x4096x4096.json.gz'}", "--trials", "20")
         first, again, other = (run(*command, "--sampler", "random", "--seed", seed).out for seed in ("1", "1", "2"))
         assert first == again != other

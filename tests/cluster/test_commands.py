@@ -49,19 +49,19 @@ def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name:
     [
         (("--workers", "0"), "'0' is not auto or a number from 1 to 1024"),
         (("--workers", "many"), "'many' is not auto or a number from 1 to 1024"),
-        (("--tls-ca-file", __file__), "--tls-ca-file goes with --workers or --scheduler"),
-        (("--device-key", "nvidia-h200"), "--device-key goes with --workers or --scheduler"),
-        (("--device", "cuda:1", "--workers", "2"), "not --device cuda:1"),
+        (("--tls-ca-file", __file__), "--tls-ca-file is for --workers or --scheduler"),
+        (("--device-key", "nvidia-h200"), "--device-key is for --workers or --scheduler"),
+        (("--device", "cuda:1", "--workers", "2"), "--workers excludes --device cuda:1"),
         (("--device", "host", "--workers", "auto"), "--workers N is N on the processor"),
         (("--device", "host", "--workers", "2", "--device-key", "nvidia-h200"), "--device-key must be host"),
-        (("--scheduler", "tcp://127.0.0.1:1", "--workers", "2"), "--scheduler goes without --workers and --device"),
+        (("--scheduler", "tcp://127.0.0.1:1", "--workers", "2"), "--scheduler excludes --workers and --device"),
         (("--scheduler", "127.0.0.1:1"), "--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file"),
         (("--scheduler", "none.json"), "cannot read the file of --scheduler none.json: No such file or directory"),
         *((("--scheduler", each), f"--scheduler must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json, got"
            f" {each!r}") for each in ("tcp://", "tcp://x", "tcp://x:y", "tcp://:80", "tcp://x:0", "inproc://x")),
         (("--scheduler", "tls://127.0.0.1:1"), "tls://127.0.0.1:1 needs --tls-ca-file, --tls-cert and --tls-key"),
-        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together: --tls-ca-file and --tls-key missing"),
-        (("--scheduler", "tls://127.0.0.1:1", *KEYS), "--tls-ca-file none.pem: no such file"),
+        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", __file__), "together; add --tls-ca-file and --tls-key"),
+        (("--scheduler", "tls://127.0.0.1:1", *KEYS), "--tls-ca-file none.pem: there is no such file"),
         (("--device", "host", "--workers", "2", "--sampler", "best"), "sampler must be one of"),
     ],
 )  # fmt: skip
@@ -128,4 +128,4 @@ def test_a_recording_is_of_one_shape_on_one_device(run: Run, tmp_path: Path) -> 
     pytest.importorskip("distributed")
     done = run("tune", "--shape", "8", "--device", "host", "--workers", "1", "--record", str(tmp_path / "r.json"))
     assert done.status == 2
-    assert "--record goes without --workers" in done.err
+    assert "--record excludes --workers" in done.err

@@ -96,6 +96,7 @@ RANKED = json.loads(written(DONE))["result"]["contenders"]
         changed(DONE, "result", "device", "name", value=""), changed(DONE, "result", value=None),
         changed(SAID[0], "versions", value=[["generator"]]), changed(SAID[5], "reason", value=None),
     ],
+    ids=lambda text: repr(text)[:24],  # further on stands what this machine measures, which each worker of xdist does
 )  # fmt: skip
 def test_anything_else_is_refused_in_a_line(text: object) -> None:
     with pytest.raises(StoreError) as caught:

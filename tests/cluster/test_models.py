@@ -56,7 +56,7 @@ def test_the_one_model_there_is() -> None:
 
 def test_of_several_models_one_has_to_be_named() -> None:
     mixed = Scheduled(seat_of("nvidia-h200"), seat_of("nvidia-a100"))
-    with pytest.raises(ConfigError, match="the workers have nvidia-a100, nvidia-h200: choose one by --device-key"):
+    with pytest.raises(ConfigError, match="have nvidia-a100, nvidia-h200; name one of them by --device-key"):
         chosen(mixed)
     assert chosen(mixed, "nvidia-a100") == (host_info(), [])
     found, notes = chosen(mixed, "nvidia-b200")

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
 
-from clusters import TRIALS, place, until
+from clusters import ROUTES, TRIALS, place, until
 
 WORKERS = ("--device", "host", "--workers")
 
@@ -38,7 +38,8 @@ def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
     with place(tmp_path, shapes=5) as here:
         process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
         until(here.noted)
-        assert here.listening() == {"127.0.0.1"}
+        assert {address for address, _ in here.listening()} == {"127.0.0.1"}
+        assert here.pages() == set()
         assert len(here.workers()) == 4
         status, out, err = ended(process)
         assert (status, err) == (0, "")
@@ -144,8 +145,11 @@ def test_a_scheduler_that_stays_away(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
     with place(tmp_path, shapes=8) as here:
-        process = here.start(*here.tune, *WORKERS, "2")
+        process = here.start(
+            *here.tune, *WORKERS, "2", DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='["distributed.http.health"]'
+        )
         until(lambda: len(here.noted()) > 2)
+        assert {path for status, path in here.pages() if status == 200} == {"/health", "/sitemap.json"}
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         status, out, err = ended(process, 30)
         assert (status, err) == (130, "")
@@ -189,7 +193,8 @@ def certificates(folder: Path, name: str) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path) -> None:
+def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES", "[]")
     right, wrong = certificates(tmp_path, "right"), certificates(tmp_path, "wrong")
     with place(tmp_path, shapes=2) as here:
         here.scheduler("--protocol", "tls", *right)
@@ -197,6 +202,9 @@ def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path) -> None
         status, out, err = ended(here.start(*here.tune, *here.named, *right))
         assert (status, err) == (0, "")
         assert here.complete()
+        # Dask's own scheduler says that it has no page but its list of none; the workers listen for none.
+        missing = {(404, path) for path in ROUTES if path != "/sitemap.json"}
+        assert here.pages() == missing | {(200, "/sitemap.json")}
         refused = [
             here.start(*here.tune, *here.named, *wrong),
             here.start("worker", *here.named, *WORKERS, "1", *wrong),
@@ -366,6 +374,7 @@ def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
         process = here.start(*here.tune, *WORKERS, "1")
         for _ in range(4):
             until(here.measuring)
+            assert here.pages() == set()  # that of a worker which was started again neither
             here.workers()[0].kill()
             until(lambda: not here.measuring())
         status, _, err = ended(process)

@@ -11,7 +11,7 @@ import pytest
 import tilewright
 from tilewright.codegen.families import families
 
-ROOT = Path(tilewright.__file__).parent
+ROOT = Path(tilewright.__file__).resolve().parent
 LAYERS = ("templates", "codegen", "runtime", "tuner", "cli")
 FOLDERS = [ROOT / layer for layer in LAYERS]
 FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.rglob("*.py"))])
@@ -23,7 +23,7 @@ ONLY_IN = {
     "torch": {"frameworks/torch.py"},
     "matplotlib": {"tuner/bench/plot.py", "tuner/report/charts.py"},
     "distributed": {f"tuner/cluster/{name}.py" for name in ("client", "jobs", "link", "models", "worker")},
-    "dask": set(),
+    "dask": {"tuner/cluster/link.py", "tuner/cluster/worker.py"},
 }
 
 NEEDS_MORE = {"runtime/device/cuda.py", "frameworks/torch.py", *ONLY_IN["distributed"]}
@@ -126,6 +126,7 @@ OPENS = {
     "runtime/device/host_compiler.py": "the system's, the package's own, and what a compiler has just made",
     "runtime/device/images.py": "a file in memory that is written",
     "runtime/device/launcher.py": "the package's own",
+    "runtime/file_lock.py": "the system's",
     "runtime/files.py": "a file that is written",
     "runtime/store/store.py": "the package's own",
     "runtime/store/versions.py": "the package's own",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
+from tilewright.codegen.errors import ArgumentTypeError, ConfigError, LayoutError, ShapeError, TilewrightError
 from tilewright.codegen.problem import DType, Problem
 
 pytestmark = pytest.mark.fast
@@ -24,6 +24,24 @@ def test_problem_is_read_back_from_its_parts(m: int, n: int, k: int, dtype: DTyp
 
 def test_one_number_is_a_cube() -> None:
     assert Problem.parse("1000") == Problem(1000, 1000, 1000)
+
+
+@pytest.mark.parametrize("shape", [None, 8, 8.0, b"8", {8: 9}, np.ones(3)])
+def test_what_is_no_shape_is_a_type_error(shape: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=re.escape("shape must be 'MxNxK', (m, n, k) or a Problem, got")):
+        Problem.parse(shape)
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_both_transposes_have_one_word(trans: Any) -> None:
+    flags = trans[0] == "t", trans[1] == "t"
+    problem = Problem(3, 4, 5, "double", *flags)
+    assert problem == Problem(3, 4, 5, "double", trans=trans) == Problem(3, 4, 5, "double", *flags, trans=trans)
+    assert problem == Problem.parse((3, 4, 5), np.float64, trans) == Problem.parse("3x4x5", "f64", trans_a=flags[0],
+                                                                                   trans_b=flags[1])  # fmt: skip
+    assert Problem.parse(problem, trans=trans) is problem
+    with pytest.raises(ConfigError, match=f"trans is '{trans}' and trans_b is {not flags[1]}, which contradict"):
+        Problem(3, 4, 5, trans=trans, trans_b=not flags[1])
 
 
 def test_shape_is_read_without_regard_to_case_and_blanks() -> None:
@@ -45,12 +63,12 @@ def test_shape_is_read_without_regard_to_case_and_blanks() -> None:
         "axbxc",
         "1x2x",
         "99999999999",
-        None,
-        (1, 2, 3),
+        (1, 2),
+        (1, 2, 3, 4),
     ],
 )
 def test_malformed_shape_is_refused_by_name(shape: Any) -> None:
-    with pytest.raises(ShapeError, match="shape must be MxNxK or one number"):
+    with pytest.raises(ShapeError, match=r"shape must (be MxNxK or one number|have three sizes, \(m, n, k\)), got"):
         Problem.parse(shape)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from tilewright.cli.commands import commands
 from tilewright.codegen.arch import arch_named
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
@@ -60,6 +61,16 @@ def example_shapes() -> list[Served]:
     ]
 
 
+def help_screens() -> str:
+    """The help of every command, as a terminal of 80 columns shows it."""
+    columns = 80 - 2  # click leaves two free
+    parent = commands.make_context("tilewright", [], resilient_parsing=True, terminal_width=columns)
+    screens = [commands.get_help(parent)]
+    for name, command in sorted(commands.commands.items()):
+        screens.append(command.get_help(command.make_context(name, [], parent, resilient_parsing=True)))
+    return "\n\n".join(screens) + "\n"
+
+
 def golden_files() -> dict[str, str]:
     """Every golden file, by its path from the root, and what it should hold."""
     arch = arch_named("sm_90a")
@@ -76,6 +87,7 @@ def golden_files() -> dict[str, str]:
     tiled = Served(Problem.parse("1024x768x512"), parse("tiled:16"), arch)
     for name, text in emit(tiled, layout=Layout(main=True, cmake=True)).files:
         files[f"{golden}/{name}"] = text
+    files[f"{golden}/help.txt"] = help_screens()
     rows = [Served(Problem.parse(str(64 * 2**i)), parse(KERNELS[name]), arch) for i, name in enumerate(ALL_MECHANISMS)]
     files[f"{golden}/bundle.cu"] = dict(emit(rows, "bundle", Layout(split=True)).files)["bundle.cu"]
     for name, text in emit(example_shapes(), "sgemm", Layout(cmake=True)).files:

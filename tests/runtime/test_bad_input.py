@@ -1,7 +1,10 @@
 """What the library says to bad arguments: which error, naming the argument and its value, before any work."""
 
+import contextlib
 import re
 import sys
+from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +14,7 @@ import tilewright
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import (
     ArgumentTypeError,
+    CaptureError,
     ConfigError,
     DeviceError,
     DeviceMismatchError,
@@ -100,15 +104,44 @@ TYPES: dict[str, Case] = {
     "how to copy": (A, B, {"copy": True}, ArgumentTypeError, "copy must be 'never' or 'if-needed', got True"),
     "list as out": (A, B, {"out": [0.0]}, ArgumentTypeError, "out must be a NumPy, CuPy or torch array, got list"),
     "mixed": (A, B.astype(F64), {}, ArgumentTypeError, "a is float32 and b is float64"),
-    "integers": (A.astype("<i8"), B, {}, ArgumentTypeError, f"a {NATIVE}, got <i8"),
-    "half": (A, B.astype("<f2"), {}, ArgumentTypeError, f"b {NATIVE}, got <f2"),
+    "integers": (A.astype("<i8"), B, {}, ArgumentTypeError, f"a {NATIVE}, got int64: convert it"),
+    "half": (A, B.astype("<f2"), {}, ArgumentTypeError, f"b {NATIVE}, got float16: convert it"),
     "foreign order": (A.astype(">f4"), B.astype(">f4"), {}, ArgumentTypeError, f"a {NATIVE}, got >f4"),
     "out": (A, B, {"out": np.zeros((4, 5))}, ArgumentTypeError, "out must be float32, got float64"),
     "foreign out": (A, B, {"out": np.zeros((4, 5), ">f4")}, ArgumentTypeError, f"out {NATIVE}, got >f4"),
+    "an unknown accuracy": (
+        A, B, {"accuracy": "fast"}, ArgumentTypeError,
+        "accuracy must be ieee (the default), elementwise, or normwise (the fastest), got 'fast'",
+    ),
+    "nearly an accuracy": (A, B, {"accuracy": "normwse"}, ArgumentTypeError, "got 'normwse'; did you mean 'normwise'?"),
+    "axes": (
+        A, B, {"axes": [(0, 1)]}, ArgumentTypeError,
+        "tilewright.matmul() takes no argument axes=, got [(0, 1)]: np.matmul's axes= is not taken: transpose",
+    ),
+    "a transpose": (A, B, {"trans_a": True}, ArgumentTypeError, "takes no argument trans_a=, got True: transpose the"),
+    "nearly alpha": (
+        A, B, {"alhpa": 2}, ArgumentTypeError,
+        "got 2: it takes out, alpha, beta, accuracy, device, copy, vendor; did you mean 'alpha'?",
+    ),
     "a list as accuracy": (A, B, {"accuracy": []}, ArgumentTypeError, "accuracy must be text, got []"),
     "a list as vendor": (A, B, {"vendor": []}, ArgumentTypeError, "vendor must be text, got []"),
     "alpha as text": (A, B, {"alpha": "2"}, ArgumentTypeError, "alpha must be a real number, got '2'"),
     "complex beta": (A, B, {"beta": 1j}, ArgumentTypeError, "beta must be a real number, got 1j"),
+    "an array as alpha": (
+        A, B, {"alpha": np.ones((2, 3))}, ArgumentTypeError,
+        "alpha must be a real number, got an array of shape (2, 3): pass a float, or an array without dimensions",
+    ),
+    "an array of one as beta": (
+        A, B, {"beta": np.ones(1), "out": np.ones((4, 5), F32)}, ArgumentTypeError,
+        "beta must be a real number, got an array of shape (1,): pass a float",
+    ),
+    "a complex array without dimensions": (
+        A, B, {"alpha": np.array(1j)}, ArgumentTypeError, "alpha must be a real number, got array(0.+1.j): pass a",
+    ),
+    "text in an array without dimensions": (
+        A, B, {"alpha": np.array("2")}, ArgumentTypeError, "alpha must be a real number, got array('2'",
+    ),
+    "long text as alpha": (A, B, {"alpha": "2" * 999}, ArgumentTypeError, f"got '{'2' * 59}...: pass a float"),
     "huge alpha": (A, B, {"alpha": 10**400}, ArgumentTypeError, "alpha must be a number that a double can hold"),
 }
 LAYOUTS: dict[str, Case] = {
@@ -194,6 +227,58 @@ class TestArraysOfAnotherDevice:
 
 
 @pytest.mark.usefixtures("fake_cupy")
+class TestFactorsOnAGpu:
+    """0-d arrays of a GPU as alpha and beta."""
+
+    class Factor(GpuArray):
+        """One that is copied to the processor, which is counted."""
+
+        copies = 0
+
+        def __init__(self, capturing: bool) -> None:
+            super().__init__(0, (0, 0))
+            self.shape = ()  # type: ignore[assignment]
+            self.device = contextlib.nullcontext()
+            self.current_stream = lambda: SimpleNamespace(is_capturing=lambda: capturing)
+
+        def item(self) -> float:
+            self.copies += 1
+            return 0.5
+
+    @pytest.fixture
+    def factor(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        def made(capturing: bool) -> Any:
+            found = self.Factor(capturing)
+            cuda = SimpleNamespace(get_current_stream=found.current_stream)
+            monkeypatch.setitem(sys.modules, "cupy", cast(Any, SimpleNamespace(ndarray=self.Factor, cuda=cuda)))
+            return found
+
+        return made
+
+    def test_one_is_copied_to_the_processor_once_a_call(self, factor: Any) -> None:
+        alpha = factor(False)
+        assert (tilewright.matmul(A, B, alpha=alpha, device="host") == 3).all()
+        assert (tilewright.load(4, 5, 6, device="host")(A, B, alpha=alpha) == 3).all()
+        assert alpha.copies == 2
+
+    def test_none_is_copied_while_a_graph_is_captured(self, factor: Any) -> None:
+        beta = factor(True)
+        message = "beta lies on a GPU, and cannot be copied to the processor while a graph is captured: pass float("
+        with pytest.raises(CaptureError, match=re.escape(message)):
+            tilewright.matmul(A, B, out=np.ones((4, 5), F32), beta=beta, device="host")
+        assert beta.copies == 0
+
+
+@pytest.mark.parametrize("half", [np.array(0.5), np.array(0.5, F32), np.float16(0.5), Fraction(1, 2)], ids=repr)
+def test_an_array_without_dimensions_is_a_number(half: Any) -> None:
+    kernel, two = tilewright.load(4, 5, 6, device="host"), np.array(2)
+    for product in (partial(tilewright.matmul, device="host"), kernel):
+        assert (product(A, B, alpha=half) == 3).all()
+        assert (product(A, B, out=np.ones((4, 5), F32), alpha=two, beta=half) == 12.5).all()
+        assert (product(A, B, alpha=np.array(1.0), beta=np.array(0)) == 6).all()
+
+
+@pytest.mark.usefixtures("fake_cupy")
 def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
     kernel = tilewright.load(4, 5, 6, device="host")
     with pytest.raises(DeviceMismatchError, match="a, b and out are on cuda:0, the kernel on host"):
@@ -207,12 +292,15 @@ def test_gpu_arrays_for_a_kernel_of_the_host() -> None:
         ((1, 2**31, 3), {}, ShapeError, "n must be in 0..2^31-1, got 2147483648"),
         ((1, 2, True), {}, ArgumentTypeError, "k must be an integer, got True"),
         ((1, 2.0, 3), {}, ArgumentTypeError, "n must be an integer, got 2.0"),
-        (("1", 2, 3), {}, ArgumentTypeError, "m must be an integer, got '1'"),
+        (("1", 2, 3), {}, ConfigError, "shape is '1' beside n=2, k=3: pass one shape, such as '1024x768x512', or all"),
         ((1, 2, 3), {"dtype": "half"}, ArgumentTypeError, "dtype must be float or double, got 'half'"),
-        ((1, 2, 3), {"dtype": float}, ArgumentTypeError, "dtype must be float or double, got <class 'float'>"),
+        ((1, 2, 3), {"dtype": float}, ArgumentTypeError, "got <class 'float'>: Python's float has 64 bits, which is"),
+        ((1, 2, 3), {"dtype": np.int64}, ArgumentTypeError, "dtype must be float or double, got int64"),
+        ((1, 2, 3), {"dtype": np.dtype("<i8")}, ArgumentTypeError, "dtype must be float or double, got int64"),
         ((1, 2, 3), {"store": 5}, ArgumentTypeError, "store must be a path, got 5"),
         ((1, 2, 3), {"trans_a": 1}, ArgumentTypeError, "trans_a must be True or False, got 1"),
         ((1, 2, 3), {"device": "gpu"}, DeviceError, "device must be auto, cuda, cuda:N or host, got 'gpu'"),
+        ((1, 2, 3), {"device": "cpu"}, DeviceError, "got 'cpu': the processor is 'host', a GPU 'cuda' or 'cuda:1'"),
         ((2**31 - 1, 2**31 - 1, 1), {"device": "host"}, ConfigError, "required: the grid has fewer than 2^31 CTAs"),
     ],
 )
@@ -225,6 +313,7 @@ def test_kernels_that_cannot_be_loaded(
 
 def test_a_machine_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(DeviceError, match=r"needs a C\+\+ compiler and found none: install one, such as `apt"):
         tilewright.load(1, 2, 3, device="host")
 
@@ -237,7 +326,7 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: tilewright.tune("8x8x8"), "problem must be a Problem, got '8x8x8'"),
+    (lambda: tilewright.tune(8), "shape must be 'MxNxK', (m, n, k) or a Problem, got 8"),
     (lambda: tilewright.tune(EIGHT, trials="5"), "trials must be a whole number, got '5'"),
     (lambda: tilewright.tune(EIGHT, seconds=True), "seconds must be a number, got True"),
     (lambda: tilewright.tune(EIGHT, store=5), "store must be a path, got 5"),
@@ -252,12 +341,35 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
     (lambda: tilewright.load(8, 8, 8, device=[]), "device must be auto, cuda, cuda:N or host, got []"),
     (lambda: tilewright.prepare("8", device=5), "device must be auto, cuda, cuda:N or host, got 5"),
     (lambda: tilewright.Served(EIGHT, "simt", None), "config must be a Config, such as load(...).config, got 'simt'"),
-    (lambda: tilewright.emit(EIGHT), "served must be a Served or several, got Problem(m=8"),
+    (lambda: tilewright.emit(8, arch="sm_80"), "shape must be 'MxNxK', (m, n, k) or a Problem, got 8"),
+    (lambda: tilewright.emit(EIGHT, layout="split", arch="sm_80"), "layout must be a Layout, got 'split'"),
     (lambda: tilewright.load(8, 8, 8, device="host").emit(5), "name must be text, got 5"),
 ])  # fmt: skip
 def test_arguments_of_other_types(call: Any, message: str) -> None:
     with pytest.raises((ArgumentTypeError, DeviceError), match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: tilewright.matmul(A, B, A), "tilewright.matmul() takes out and what follows by name, got an array"),
+    (lambda: tilewright.matmul(A), "tilewright.matmul() missing 1 required positional argument: 'b'"),
+    (lambda: tilewright.load(8, 8, 8, "double"), "tilewright.load() takes dtype and what follows by name, got 'dou"),
+    (lambda: tilewright.load("8", dytpe="double"), "tilewright.load() takes no argument dytpe=, got 'double': it"),
+    (lambda: tilewright.load(8, 8, 8, device="host")(A, B, A), "the kernel of tilewright.load() takes out and what"),
+    (lambda: tilewright.load(8, 8, 8, device="host")(A, B, axes=0), "tilewright.load() takes no argument axes=, got"),
+    (lambda: tilewright.load(8, 8, 8, device="host")(A), "the kernel of tilewright.load() missing 1 required"),
+    (lambda: tilewright.prepare("8", graph=1), "tilewright.prepare() takes no argument graph=, got 1: it takes dtype"),
+    (lambda: tilewright.emit("8", architecture="sm_80"), "tilewright.emit() takes no argument architecture=, got 'sm"),
+    (lambda: tilewright.tune("8", trial=1), "tune() got an unexpected keyword argument 'trial'"),
+    (lambda: tilewright.memory(all=1), "tilewright.memory() got an unexpected keyword argument 'all'"),
+    (lambda: tilewright.clear(all=1), "tilewright.clear() got an unexpected keyword argument 'all'"),
+])  # fmt: skip
+def test_arguments_that_there_are_none_of(call: Any, message: str) -> None:
+    """The public function is named, and no class of ours."""
+    with pytest.raises(TypeError, match=re.escape(message)) as caught:
+        call()
+    assert "Library" not in str(caught.value)
+    assert "Gemm" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("options", "message"), [

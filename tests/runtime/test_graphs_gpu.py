@@ -268,3 +268,25 @@ def test_a_network_that_trains_with_less_overhead() -> None:
         losses.append(row)
     assert losses[0][-1] < losses[0][0]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+def test_a_factor_on_the_gpu_is_refused_while_a_graph_is_captured() -> None:
+    a, b, out = whole(16, 8, 0), whole(8, 24, 1), torch.zeros(16, 24, device="cuda")
+    alpha = torch.tensor(2.0, device="cuda")
+    tilewright.matmul(a, b, out=out, alpha=alpha)
+    assert torch.equal(out, 2 * (a @ b))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(CaptureError, match=r"alpha lies on a GPU, and cannot be .* captured: pass float\(alpha\)"):
+            tilewright.matmul(a, b, out=out, alpha=alpha)
+        tilewright.matmul(a, b, out=out, alpha=torch.tensor(3.0))
+    graph.replay()
+    assert torch.equal(out, 3 * (a @ b))
+    left, right = cupy.asarray(a), cupy.asarray(b)
+    factor = cupy.array(2.0)
+    assert bool((tilewright.matmul(left, right, alpha=factor) == 2 * (left @ right)).all())
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        with pytest.raises(CaptureError, match="alpha lies on a GPU"):
+            tilewright.matmul(left, right, alpha=factor)
+        stream.end_capture()

@@ -163,5 +163,39 @@ def test_identity_tells_what_the_binary_depends_on(tmp_path: Path, monkeypatch: 
     (tmp_path / "cuda_on_host.h").write_text("// another\n")
     monkeypatch.setattr(host_compiler, "_HEADERS", tmp_path)
     host_compiler._headers_digest.cache_clear()
-    assert identity != HostCompiler().identity
+    another = HostCompiler().identity
+    assert identity != another
     host_compiler._headers_digest.cache_clear()
+    monkeypatch.setenv("CXX", f"'{host_compiler.cxx()[0]}' -DX=1")
+    assert HostCompiler().identity not in (identity, another)
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_compilers_own_files_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its temporary files go to the folder that is removed with it, and it may speak in any encoding."""
+    build, seen = tmp_path / "build", tmp_path / "seen"
+    build.mkdir()
+    said = "printf 'd\\351p: error: x\\n' >&2"
+    monkeypatch.setenv("CXX", script(tmp_path / "cxx", f"#!/bin/sh\necho $TMPDIR >{seen}\n{said}\nexit 7\n"))
+    with pytest.raises(CompileError, match=r"^kernel does not compile for the processor: d\ufffdp: error: x$"):
+        HostCompiler().build(SOURCE, str(build))
+    assert seen.read_text() == f"{build}\n"
+
+
+@pytest.mark.parametrize(("text", "error", "message"), [
+    ("#!/bin/sh\nexit 7\n", CompileError, "kernel does not compile for the processor: {cxx} ended with 7"),
+    ("#!/nowhere/sh\n", DeviceError, "cannot run the compiler {cxx}: No such file or directory"),
+])  # fmt: skip
+def test_a_compiler_that_does_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], message: str
+) -> None:
+    cxx = script(tmp_path / "cxx", text)
+    monkeypatch.setenv("CXX", cxx)
+    with pytest.raises(error) as caught:
+        HostCompiler().build(SOURCE, str(tmp_path))
+    assert str(caught.value) == message.format(cxx=cxx)

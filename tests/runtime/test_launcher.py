@@ -685,6 +685,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def compilers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
     """`cc` is this script; nothing else is found."""
+    monkeypatch.delenv("CC", raising=False)
     place = folder / "bin"
     place.mkdir(exist_ok=True)
     if script is not None:
@@ -722,7 +723,7 @@ class TestMaking:
         assert len(list((fresh / "other").rglob("kernel.so"))) == 1
 
     @pytest.mark.parametrize(("script", "reason"), [
-        (None, "no C compiler `cc`"),
+        (None, "no C compiler: install one, or name it by CC"),
         ("echo 'cc: error: broken' >&2; exit 1", "does not compile for the processor: cc: error: broken"),
         ("exit 0", "No such file"),
         ("while [ $# -gt 1 ]; do [ $1 = -o ] && echo rubbish > $2; shift; done", "file too short"),

@@ -90,6 +90,17 @@ def test_unset_and_empty_mean_the_users_folder(
     assert "tilewright" in folder().parts
 
 
+@BOTH
+def test_old_platformdirs_without_a_home(
+    variable: str, folder: Callable[[], Path | None], xdg: str, environment: pytest.MonkeyPatch
+) -> None:
+    """Version 4.0 gives a folder named `~` in the current one; later versions raise RuntimeError."""
+    environment.delenv(variable)
+    for name in ("user_data_path", "user_cache_path"):
+        environment.setattr(settings.platformdirs, name, lambda *given, **named: Path("~/x/tilewright"))
+    assert folder() is None
+
+
 def test_importing_makes_no_folder(tmp_path: Path) -> None:
     code = "import tilewright.runtime.settings, tilewright.runtime.store.store, tilewright.runtime.device.cache"
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}

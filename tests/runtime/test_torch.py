@@ -31,7 +31,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its parts to each other
 
-ROOT = Path(tilewright.__file__).parent
+ROOT = Path(tilewright.__file__).resolve().parent
 OP = torch.ops.tilewright.matmul
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda x: x,
@@ -414,6 +414,30 @@ class Products:
                 result.pow(2).sum().backward()
             for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_a_factor_may_be_a_tensor_without_dimensions() -> None:
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    for way in (tilewright_torch.matmul, tilewright.matmul):
+        assert torch.equal(way(a, b, alpha=torch.tensor(0.5)), torch.full((4, 5), 3.0))
+        assert torch.equal(way(a, b, alpha=np.array(0.5)), torch.full((4, 5), 3.0))
+        message = "alpha requires a gradient, and products have none by their factors: pass alpha.detach()"
+        with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+            way(a, b, alpha=torch.tensor(0.5, requires_grad=True))
+        with pytest.raises(ArgumentTypeError, match=r"alpha must be a real number, got an array of shape \(1,\)"):
+            way(a, b, alpha=torch.ones(1))
+    tracked = a.clone().requires_grad_()
+    tilewright.matmul(tracked, b, alpha=torch.tensor(0.5), beta=torch.tensor(0.0)).sum().backward()
+    assert torch.equal(tracked.grad, torch.full((4, 6), 2.5))
+
+
+def test_an_argument_that_there_is_not_names_the_function() -> None:
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    message = "matmul() takes no argument out=, got an array of shape (4, 5): it takes"
+    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+        tilewright_torch.matmul(a, b, out=torch.ones(4, 5))
+    with pytest.raises(ArgumentTypeError, match="a must be float32 or float64 in native byte order, got int64: conv"):
+        tilewright.matmul(a.long(), b.long())
 
 
 def test_linear_of_no_features_and_of_others_than_it_has() -> None:

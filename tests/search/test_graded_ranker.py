@@ -25,7 +25,7 @@ from tilewright.tuner.search.nearest import nearest, predictions
 from tilewright.tuner.search.ranker import Predicted, Ranker, plain, ranker_of, shared_out
 
 H200 = KNOWN["nvidia-h200"]
-FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
 GRADES = pytest.mark.parametrize("accuracy", [Grade.NORMWISE, Grade.ELEMENTWISE])
 SPLIT = ("wgmma:128x128x64", "wgmma:64x128x64,scheme=bf16x6", "mma:64x64x32,warp=32,scheme=bf16x6")
 WHOLE = "simt:64x128x16,lanes_m=4"

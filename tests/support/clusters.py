@@ -1,6 +1,8 @@
 """Commands that tune on several workers, in processes of their own, and what is left of them."""
 
 import contextlib
+import http.client
+import itertools
 import json
 import os
 import subprocess
@@ -25,6 +27,8 @@ unroll = [1]
 edge = ["bounds"]
 """
 TRIALS = 4
+ROUTES = ("/info/logs", "/info/main/workers.html", "/json/identity.json", "/metrics", "/health", "/sitemap.json")
+"""Pages that Dask's schedulers and workers give by its defaults."""
 MARK = "TILEWRIGHT_TEST_CLUSTER"
 
 
@@ -131,14 +135,25 @@ class Place:
             if own:
                 yield process
 
-    def listening(self) -> set[str]:
-        """Addresses that they listen on."""
+    def listening(self) -> set[tuple[str, int]]:
+        """Addresses and ports that they listen on."""
         found = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error):  # it ended meanwhile
                 inet = process.net_connections("inet")
-                found |= {each.laddr.ip for each in inet if each.status == psutil.CONN_LISTEN}
+                found |= {tuple(each.laddr) for each in inet if each.status == psutil.CONN_LISTEN}
         return found
+
+    def pages(self) -> set[tuple[int, str]]:
+        """Status and path of each answer to plain HTTP, and be it that there is no such page."""
+        answers = set()
+        for (host, port), path in itertools.product(self.listening(), ROUTES):
+            connection = http.client.HTTPConnection(host, port, timeout=5)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection.request("GET", path)
+                answers.add((connection.getresponse().status, path))
+            connection.close()
+        return answers
 
     def measuring(self) -> list[psutil.Process]:
         """Processes that compile or measure."""

@@ -53,15 +53,15 @@ Shape = tuple[int, int, int]
 
 def sanitizer_library() -> str:
     """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
-    compiler = host_compiler._compiler()
+    compiler = host_compiler.cxx()
     clang = "clang" in host_compiler.compiler_version(compiler)
     name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
-    path = host_compiler._output(compiler, f"-print-file-name={name}")
+    path = host_compiler.compiler_output(*compiler, f"-print-file-name={name}")
     # Some systems keep a linker script under that name; it holds the library's path.
     if os.path.isabs(path) and Path(path).read_bytes()[:4] != b"\x7fELF":
         path = next(iter(re.findall(r"/\S+\.so[.\d]*", Path(path).read_text())), "")
     if not os.path.isabs(path):
-        raise DeviceError(f"{compiler} has no address sanitizer: install {name}, such as `apt install g++`")
+        raise DeviceError(f"{compiler[0]} has no address sanitizer: install {name}, such as `apt install g++`")
     return path
 
 

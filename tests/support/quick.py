@@ -88,7 +88,7 @@ def precompiled(folder: Path) -> Path:
     """
     original = host_compiler._HEADERS
     try:
-        compiler = host_compiler._compiler()
+        compiler = host_compiler.cxx()
     except DeviceError:
         return original
     if "clang" in host_compiler.compiler_version(compiler):
@@ -103,6 +103,6 @@ def precompiled(folder: Path) -> Path:
             for number, each in enumerate((HostCompiler(), QuickCompiler(), *sanitized)):
                 flags = [flag for flag in each.flags if flag not in ("-x", "c++", "-shared")]
                 files = [aside / "cuda_on_host.h", "-o", made / str(number)]
-                subprocess.run([compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)
+                subprocess.run([*compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)
             aside.rename(folder)
     return folder

@@ -254,7 +254,7 @@ class TestReports:
         assert "cuBLASLt, a kernel" not in text
 
     def test_plot_wants_a_known_suffix_and_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(ConfigError, match=r"a plot ends in \.svg, \.png, \.pdf, got 'x.gif'"):
+        with pytest.raises(ConfigError, match=r"--plot must be a file ending in \.svg, \.png, \.pdf, got 'x.gif'"):
             check_plot(Path("x.gif"))
         monkeypatch.setattr(bench_plot.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(DeviceError, match=r"pip install 'tilewright\[plot\]'"):

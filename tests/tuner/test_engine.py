@@ -30,10 +30,11 @@ from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Trie
 from tilewright.tuner.plan import Plan
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.recording.replay import replay
-from tilewright.tuner.result import EFFORTS, Progress
+from tilewright.tuner.result import Progress
 from tilewright.tuner.search.ahead import InOrder
 from tilewright.tuner.search.candidates import candidates, given, read_spaces
 from tilewright.tuner.search.ranked import ranked, recorded
+from tilewright.tuner.settings import EFFORTS
 from tilewright.tuner.tune import _Run, tune
 from variants import variant
 

@@ -1,20 +1,32 @@
 """Recordings: what was written is read back, and a file that was cut off gives what it holds."""
 
 import gzip
+import itertools
 import json
+import math
 import os
+import re
+import sys
 import time
 import tracemalloc
+import types
 import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.recording import files
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, read_cache_file, write_cache_file, write_t4
 from tilewright.tuner.search.space import Dimension
 
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "benchmarks" / "results" / "nvidia-h200" / "recordings"
 DIMENSIONS = (Dimension("TILE", (16, 32, 64)), Dimension("ORDER", ("row", "column")))
 RECORDING = Recording(
     device_name="a device",
@@ -43,6 +55,71 @@ def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def one_line(document: dict[str, Any], **more: Any) -> str:
+    """As programs write it that know nothing of lines."""
+    return json.dumps({**document, "cache": {**document["cache"], **more}})
+
+
+OPEN: dict[str, Callable[[str], str]] = {
+    "as Kernel Tuner opens it": lambda text: text[:-3] + ",",
+    "without its brackets": lambda text: text[:-3],
+    "without one bracket": lambda text: text.rstrip()[:-1].rstrip() + "\n",
+    "one line": lambda text: one_line(json.loads(text)),
+    "one line, open": lambda text: one_line(json.loads(text))[:-2],
+    "one line, open, with a comma": lambda text: one_line(json.loads(text))[:-2] + ",\n",
+    "indented, open": lambda text: json.dumps(json.loads(text), indent=4).rstrip("}\n ") + "}",
+    "one line that Kernel Tuner went on with": lambda text: (
+        (
+            one_line({**json.loads(text), "cache": dict(list(json.loads(text)["cache"].items())[:2])})[:-2]
+            + ",\n"
+            + ",\n".join(text.removesuffix("}\n}").splitlines()[-4:])
+        ).replace(",,", ",")
+        + ","
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OPEN)
+def test_a_file_that_is_still_open_is_whole(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "run.json"
+    write_cache_file(path, RECORDING)
+    path.write_text(OPEN[way](path.read_text()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(read_cache_file(path).entries.items()) == list(RECORDING.entries.items())
+
+
+@pytest.mark.parametrize(
+    ("damage", "rows", "where"),
+    [
+        (lambda text: one_line(json.loads(text))[:-40], 5, "1, in line 1"),
+        (lambda text: one_line(json.loads(text), **{"9,row": {"TILE": 9, "ORDER": "row", "time": 1}}), 6, "1"),
+        (lambda text: one_line(json.loads(text))[:-40] + '\n"x": 1,', 5, "2, in lines 1-2"),
+    ],
+    ids=["cut off", "a value that is no choice", "and a row without values"],
+)
+def test_rows_of_one_line_are_dropped_one_by_one(
+    tmp_path: Path, damage: Callable[[str], str], rows: int, where: str
+) -> None:
+    path = tmp_path / "run.json"
+    write_cache_file(path, RECORDING)
+    path.write_text(damage(path.read_text()))
+    with pytest.warns(UserWarning, match=rf"is damaged: rows dropped: {where}$"):
+        read = read_cache_file(path)
+    assert list(read.entries.items()) == list(RECORDING.entries.items())[:rows]
+
+
+def test_one_long_line_is_read_in_time_linear_in_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_cache_file(path, RECORDING)
+    text = one_line(json.loads(path.read_text()))[:-2]
+    path.write_text(text + ', "x": 1' * 300_000 + ', "' + '\\"' * 300_000)
+    begin = time.perf_counter()
+    with pytest.warns(UserWarning, match="rows dropped: 2, in line 1$"):
+        assert dict(read_cache_file(path).entries) == dict(RECORDING.entries)
+    assert time.perf_counter() - begin < 10
+
+
 def test_the_same_recording_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
         write_cache_file(tmp_path / name, RECORDING)
@@ -59,7 +136,7 @@ def test_times_are_milliseconds_and_failures_words_of_the_format(tmp_path: Path)
     assert cache["16,column"]["time"] == "RuntimeFailedConfig"
 
 
-@pytest.mark.parametrize(("cut", "rows", "line"), [(1, 6, 0), (2, 6, 0), (3, 6, 0), (40, 5, 31), (400, 3, 29)])
+@pytest.mark.parametrize(("cut", "rows", "line"), [(1, 6, 0), (2, 6, 0), (3, 6, 0), (40, 5, 32), (400, 3, 30)])
 def test_a_file_cut_off_gives_its_whole_rows(tmp_path: Path, cut: int, rows: int, line: int) -> None:
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
@@ -211,6 +288,122 @@ def test_the_space_holds_what_may_be_tried() -> None:
     assert RECORDING.best_us == 7.25
 
 
+Restrictions = list[tuple[tuple[str, ...], Callable[..., bool]]]
+
+
+def compiled(document: dict[str, Any]) -> Restrictions:
+    """Names and function of each restriction, as Kernel Tuner makes them of the text."""
+    names = document["tune_params_keys"]
+    functions = []
+    for text in document["restrictions"]:
+        used = tuple(name for name in names if name in text.partition(" in ")[0].strip("()").split(", "))
+        functions.append((used, eval(f"lambda {', '.join(used)}: {text}")))
+    return functions
+
+
+def walk(document: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Each prefix of values that all restrictions on its names allow: what a solver of constraints goes through."""
+    names = document["tune_params_keys"]
+    at = [[(tuple(map(names.index, used)), f) for used, f in compiled(document) if used[-1] == name] for name in names]
+    begun: list[tuple[Any, ...]] = [()]
+    while begun:
+        prefix = begun.pop()
+        yield prefix
+        if len(prefix) < len(names):
+            longer = (*((*prefix, value) for value in document["tune_params"][names[len(prefix)]]),)
+            begun += [each for each in longer if all(f(*(each[i] for i in used)) for used, f in at[len(prefix)])]
+
+
+def rows_of(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in document["tune_params_keys"]) for row in document["cache"].values()]
+
+
+def test_a_space_of_1e11_combinations_is_walked_in_some_thousand_steps(tmp_path: Path) -> None:
+    """Kernel Tuner walks it as here, and does not end without the restrictions."""
+    recording = read_cache_file(RECORDINGS / "double-1024x768x512.json.gz")
+    some = dict(itertools.islice(recording.entries.items(), 0, None, 20))
+    write_cache_file(tmp_path / "run.json", replace(recording, entries=some))
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert math.prod(map(len, document["tune_params"].values())) > 10**11
+    prefixes = list(itertools.islice(walk(document), 50_000))
+    assert len(prefixes) < 50_000
+    complete = [prefix for prefix in prefixes if len(prefix) == len(document["tune_params_keys"])]
+    assert sorted(complete, key=str) == sorted(rows_of(document), key=str)
+
+
+DIMENSION = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).flatmap(
+    lambda numbers: st.lists(st.sampled_from(["absent", "in", "A1"]), max_size=1).map(lambda w: (*w, *sorted(numbers)))
+)
+ENTRY = st.one_of(
+    st.builds(lambda us, s: Entry("ok", us / 8, (us / 8, us / 4), s / 8), st.integers(1, 10**6), st.integers(0, 99)),
+    st.builds(Entry, st.sampled_from(["pruned", "compile_error", "crashed", "timeout"]), reason=st.text(max_size=5)),
+)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Recording:
+    dimensions = tuple(Dimension(f"A{n}", c) for n, c in enumerate(draw(st.lists(DIMENSION, min_size=1, max_size=4))))
+    points = st.tuples(*(st.integers(0, len(d.choices) - 1) for d in dimensions))
+    return Recording("a device", "a kernel", (3, 2), dimensions, draw(st.dictionaries(points, ENTRY, min_size=1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(recordings())
+def test_any_recording_comes_back_and_its_restrictions_allow_its_points_alone(
+    tmp_path_factory: pytest.TempPathFactory, recording: Recording
+) -> None:
+    path, again = (tmp_path_factory.getbasetemp() / name for name in ("any.json", "again.json"))
+    write_cache_file(path, recording)
+    read = read_cache_file(path)
+    write_cache_file(again, read)
+    assert again.read_bytes() == path.read_bytes()
+    for point, entry in recording.entries.items():  # milliseconds and back may cost the last bit of a time
+        assert read.entries[point].packed() == {**entry.packed(), "time_us": pytest.approx(entry.time_us)}
+    assert (read.dimensions, read.problem_size) == (recording.dimensions, recording.problem_size)
+    document = json.loads(path.read_text())
+    complete = [each for each in walk(document) if len(each) == len(recording.dimensions)]
+    assert sorted(complete, key=str) == sorted(rows_of(document), key=str)
+
+
+def test_a_file_may_go_without_restrictions(tmp_path: Path) -> None:
+    write_cache_file(tmp_path / "run.json", RECORDING, restricted=False)
+    assert "restrictions" not in json.loads((tmp_path / "run.json").read_text())
+    assert dict(read_cache_file(tmp_path / "run.json").entries) == dict(RECORDING.entries)
+
+
+def test_names_that_are_none_in_python_have_no_restrictions() -> None:
+    for name in ("block size", "in", ""):
+        odd = Recording("", "", (), (Dimension(name, (1, 2)), DIMENSIONS[1]), {(0, 0): Entry("ok", 1.0)})
+        assert files.restrictions(odd) == []
+
+
+def test_the_documented_lines_hand_a_recording_to_kernel_tuner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kernel Tuner itself, with all that it needs, is too heavy for these tests: its function is replaced."""
+    taken: dict[str, Any] = {}
+
+    def tune_kernel(*, kernel_source: str, arguments: list[Any], **rest: Any) -> Any:
+        taken.update(rest)
+        return [{"time": 0.5}, {"time": "RuntimeFailedConfig", "__error__": "RuntimeFailedConfig"}], {}
+
+    module = types.ModuleType("kernel_tuner")
+    module.tune_kernel = tune_kernel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kernel_tuner", module)
+    monkeypatch.chdir(tmp_path)
+    part = Recording(*("a device", "gemm", (64, 32, 16)), DIMENSIONS, dict(list(RECORDING.entries.items())[:2]))
+    write_cache_file(Path("run.json"), part)
+    (lines,) = re.findall(r"^```py\n([^`]*kernel_tuner[^`]*)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.M)
+    exec(lines, {})
+    assert capsys.readouterr().out == "0.5 ms\n"
+    header = json.loads(Path("run.json").read_text())
+    assert {name: taken[name] for name in taken.keys() & header.keys()} == {
+        name: header[name] for name in ("kernel_name", "problem_size", "tune_params", "restrictions")
+    } | {"cache": "run.json"}
+    assert taken["simulation_mode"] is True
+    assert len(taken["restrictions"]) == 1
+
+
 def test_a_replay_charges_what_was_recorded() -> None:
     assert RECORDING.entries[0, 0].charged_s == 0.875
 
@@ -223,5 +416,7 @@ def test_t4_names_what_failed(tmp_path: Path) -> None:
     kinds = ["correct", "correct", "compile", "constraints", "timeout", "correctness"]
     assert [result["invalidity"] for result in results] == kinds
     assert results[0]["measurements"] == [{"name": "time", "value": 0.0125, "unit": "ms"}]
+    times = {"compilation": 500.0, "compilation_time": 500.0, "benchmark": 125.0, "validation": 250.0}
+    assert results[0]["times"] == {**times, "runtimes": [0.012, 0.013], "framework": 0.0, "search_algorithm": 0.0}
     assert results[0]["configuration"] == {"TILE": 16, "ORDER": "row"}
     assert [result["correctness"] for result in results] == [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]

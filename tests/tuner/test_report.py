@@ -28,7 +28,7 @@ from tilewright.tuner.search.candidates import candidates, config_of, read_space
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.space import Dimension, Space
 
-RESULTS = Path(tilewright.__file__).parent / "benchmarks/results/nvidia-h200"
+RESULTS = Path(tilewright.__file__).resolve().parent / "benchmarks/results/nvidia-h200"
 H200 = KNOWN[DEVICE]
 WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,vec=1x4x4,l2_prefetch,edge=exact")
 

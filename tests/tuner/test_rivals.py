@@ -11,7 +11,7 @@ import tilewright
 from tilewright.codegen.problem import Grade
 from tilewright.runtime.device.host import HostDevice
 
-SCRIPT = Path(tilewright.__file__).parent / "benchmarks" / "rivals" / "run.py"
+SCRIPT = Path(tilewright.__file__).resolve().parent / "benchmarks" / "rivals" / "run.py"
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ def test_a_sampler_that_misses_another_package_says_so_too() -> None:
 
 
 def test_optuna_is_used_by_its_public_names_alone() -> None:
-    for path in (Path(tilewright.__file__).parent / "tuner").rglob("*.py"):
+    for path in (Path(tilewright.__file__).resolve().parent / "tuner").rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "optuna" in text else ():
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("optuna"):

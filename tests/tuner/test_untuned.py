@@ -22,7 +22,7 @@ from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search.nearest import around, nearest
 from tilewright.tuner.search.ranker import ranker_digest
 
-FOLDER = Path(tilewright.__file__).parent / "benchmarks"
+FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
 
 

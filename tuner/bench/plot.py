@@ -23,9 +23,9 @@ _ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "fram
 
 def check_plot(path: Path) -> None:
     """Raises ConfigError for a file that is no .svg, .png or .pdf, DeviceError where matplotlib is missing."""
-    check(path.suffix.lower() in SUFFIXES, f"a plot ends in {', '.join(SUFFIXES)}, got {path.name!r}")
+    check(path.suffix.lower() in SUFFIXES, f"--plot must be a file ending in {', '.join(SUFFIXES)}, got {path.name!r}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise DeviceError("a plot needs matplotlib; get it with pip install 'tilewright[plot]'")
+        raise DeviceError("--plot needs matplotlib; get it with pip install 'tilewright[plot]'")
 
 
 def plot(result: BenchResult, path: Path) -> None:

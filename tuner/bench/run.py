@@ -16,10 +16,9 @@ from ...runtime.store.record import Status
 from ..measure.child import Child, ChildDiedError
 from ..measure.evaluate import one_line, status_of
 from ..measure.pipeline import MAX_RESTARTS, OPEN_LIMIT_S
+from ..settings import BENCH_SECONDS
 from .rows import BenchResult, BenchRow, Setting
 
-SECONDS = 2.0
-"""Timed side by side for each shape, where nothing else is asked for."""
 ROW_LIMIT_S = 180.0
 """A shape may take so long, ten times its seconds and a hundred times those of a turn."""
 
@@ -43,7 +42,7 @@ def bench(
     *,
     device: str = "auto",
     store: Path | None = None,
-    seconds: float = SECONDS,
+    seconds: float = BENCH_SECONDS,
     turn_seconds: float = 0.0,
     config: Config | None = None,
 ) -> BenchResult:
@@ -56,7 +55,11 @@ def bench(
     TuningError for one that cannot be opened.
     """
     for problem in problems:
-        check(min(problem.m, problem.n, problem.k) > 0, f"nothing to time in {problem}: a dimension is 0", ShapeError)
+        check(
+            min(problem.m, problem.n, problem.k) > 0,
+            f"nothing to time in {problem}: a dimension is 0; name a shape without",
+            ShapeError,
+        )
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)

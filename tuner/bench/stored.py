@@ -7,7 +7,7 @@ from typing import Any
 from ...codegen.arch import arch_named
 from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import Problem
-from ...codegen.reading import read_named
+from ...codegen.reading import read_named, reason_of
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Status
@@ -43,8 +43,7 @@ def read_bench(path: Path) -> BenchResult:
             turn_seconds=_number(document, "turn_seconds") or 0.0,
         )
     except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        cause = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(f"--bench {path}: not what bench --json writes: {cause}") from error
+        raise ConfigError(f"--bench {path}: not what bench --json writes: {reason_of(error)}") from error
 
 
 def _device(document: dict[str, Any]) -> DeviceInfo:

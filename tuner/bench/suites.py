@@ -11,9 +11,9 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from ...codegen.errors import ConfigError, TilewrightError, check, check_path
+from ...codegen.errors import ConfigError, TilewrightError, check, check_path, meant
 from ...codegen.problem import DType, Grade, Problem
-from ...codegen.reading import read_named
+from ...codegen.reading import read_named, reason_of
 
 MAX_PROBLEMS = 10_000
 """More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""
@@ -43,7 +43,8 @@ def suite_problems(
     entries = _READERS.get(Path(name).suffix.lower())
     if entries is None:
         known, endings = suite_names(), ", ".join(_READERS)
-        check(name in known, f"suite must be a file ending in {endings} or one of {', '.join(known)}, got {name!r}")
+        listed = f"suite must be a file ending in {endings} or one of {', '.join(known)}, got {name!r}"
+        check(name in known, listed + meant(name, known))
         data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _toml
     else:
         data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)
@@ -55,9 +56,11 @@ def suite_problems(
             found[_problem(entry, dtype, trans, accuracy)] = None
             place = ""
         check(bool(found), 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
-        check(len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most")
+        check(
+            len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most; divide it"
+        )
     except (TilewrightError, ValueError, RecursionError, csv.Error) as error:
-        raise ConfigError(f"suite {name}: {place}{error}") from error
+        raise ConfigError(f"suite {name}: {place}{reason_of(error)}") from error
     return tuple(found)
 
 

@@ -27,10 +27,10 @@ from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named
-from ...runtime.files import OutputWarning
+from ...runtime.files import UNSEEN, OutputWarning
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
-from ..ending import UNSEEN, noting_signals
+from ..ending import noting_signals
 from ..result import Result
 from ..search.candidates import MOST_BYTES
 from .jobs import Attempt, Job, Known, Over

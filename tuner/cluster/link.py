@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+import dask.config
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.comm import connect, get_address_host
 from distributed.security import Security
@@ -26,6 +27,8 @@ from ...runtime.device.protocol import DeviceInfo
 
 PRELOAD = f"{__package__}.worker"
 LOOPBACK = "127.0.0.1"
+_SCHEDULER_ROUTES, WORKER_ROUTES = (f"distributed.{side}.http.routes" for side in ("scheduler", "worker"))
+"""Names in Dask's configuration of the modules whose HTTP routes a scheduler and a worker serve."""
 SILENT = logging.CRITICAL + 1
 ANSWER_S = 10.0
 """A scheduler answers within so long."""
@@ -54,24 +57,31 @@ class Keys:
         missing = [name for name, file in given.items() if file is None]
         check(
             len(missing) in (0, 3),
-            f"--tls-ca-file, --tls-cert and --tls-key go together: {' and '.join(missing)} missing",
+            f"--tls-ca-file, --tls-cert and --tls-key go together; add {' and '.join(missing)}",
         )
         if missing:
             wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
             found = Security()  # Dask's configuration may name them
-            check(not address.startswith("tls:") or found.tls_ca_file is not None, f"{address} needs {wanted}")
+            check(
+                not address.startswith("tls:") or found.tls_ca_file is not None, f"--scheduler {address} needs {wanted}"
+            )
             return found
         for name, file in given.items():
-            check(file is not None and file.is_file(), f"{name} {file}: no such file")
+            check(file is not None and file.is_file(), f"{name} {file}: there is no such file; name another")
             read_named(f"file of {name}", Path(str(file)), _MOST_BYTES)
-        check(not address.startswith("tcp:"), f"{address} is not encrypted: with --tls-cert name it tls://…")
+        check(
+            not address.startswith("tcp:"),
+            f"--scheduler {address} is not encrypted; with --tls-cert write tls:// for tcp://",
+        )
         sides = {f"tls_{side}_{name}": str(file) for side in ("client", "worker") for name, file in
                  (("cert", self.cert), ("key", self.key))}  # fmt: skip
         security = Security(tls_ca_file=str(self.ca), require_encryption=True, **sides)
         try:
             security.get_connection_args("client")
         except (OSError, ValueError) as error:  # an SSLError is an OSError
-            raise ConfigError(f"--tls-ca-file, --tls-cert and --tls-key cannot be used: {error}") from error
+            raise ConfigError(
+                f"--tls-ca-file, --tls-cert and --tls-key cannot be used: {error}; name PEM files that belong together"
+            ) from error
         return security
 
 
@@ -85,7 +95,9 @@ def address_of(scheduler: str) -> str:
     try:
         address = json.loads(data)["address"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"--scheduler {scheduler}: it is no scheduler file of Dask's") from error
+        raise ConfigError(
+            f"--scheduler {scheduler}: it is no scheduler file of Dask's; name one of `dask scheduler`"
+        ) from error
     good = isinstance(address, str) and _is_address(address)
     check(good, f"--scheduler {scheduler}: its address must be tcp://HOST:PORT or tls://HOST:PORT, got {address!r:.80}")
     return str(address)
@@ -114,7 +126,11 @@ def connected(scheduler: str, keys: Keys) -> Client:
 
 def _unanswered(scheduler: str, error: BaseException) -> DeviceError:
     why = _of_tls(error)
-    refused = f"TLS failed, its certificate or ours is refused: {why}" if why else "no scheduler answers there"
+    refused = (
+        f"TLS failed, its certificate or ours is refused: {why}; name certificates of one authority"
+        if why
+        else "no scheduler answers there; start it, or name another"
+    )
     return DeviceError(f"--scheduler {scheduler}: {refused}")
 
 
@@ -163,6 +179,7 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
     """A cluster on this machine, a worker for each device. Nobody else can connect, other users of it neither: it
     listens on the loopback address, and its certificate is in its processes' memory alone."""
     quiet()
+    has_pages = _set_routes()
     security = Security.temporary()
     common = {"host": LOOPBACK, "dashboard_address": f"{LOOPBACK}:0", "security": security, "protocol": "tls"}
     scheduler = {"cls": Scheduler, "options": {**common, "port": 0, "dashboard": False}}
@@ -171,7 +188,19 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
         cluster = SpecCluster(scheduler=scheduler, workers=specs, security=security, silence_logs=False)
     except (RuntimeError, OSError) as error:
         raise DeviceError(f"--workers {len(infos)}: the workers cannot be started: {error}") from error
+    if not has_pages:
+        cluster.loop.add_callback(cluster.scheduler.http_server.stop)
     return cluster, Client(cluster, security=security, timeout=ANSWER_S, set_as_default=False)
+
+
+def _set_routes() -> bool:
+    """Have schedulers and workers that this process starts serve those HTTP routes alone that the user's own
+    configuration of Dask names, in files or environment variables: HTTP asks for no certificate, and Dask has routes
+    by default. Returns whether the scheduler has any."""
+    own = dask.config.collect()
+    routes = {name: dask.config.get(name, [], config=own) for name in (_SCHEDULER_ROUTES, WORKER_ROUTES)}
+    dask.config.set(routes)  # for good: a nanny hands on what is set when it starts a worker again
+    return bool(routes[_SCHEDULER_ROUTES])
 
 
 @contextlib.contextmanager
@@ -198,6 +227,7 @@ async def serve(
 ) -> int:
     """Workers for a scheduler, until a signal ends them; where it goes away they wait for it. The exit status.
     Raises ConfigError, DeviceError where it does not answer."""
+    _set_routes()
     asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:

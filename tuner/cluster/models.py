@@ -35,7 +35,7 @@ def model(client: Client, device_key: str, note: Callable[[str], None]) -> Devic
         ours = {worker: key for worker, (version, key) in seats.items() if version == generator_version()}
         keys = sorted({*ours.values()})
         if not device_key and len(keys) > 1:
-            raise ConfigError(f"the workers have {', '.join(keys)}: choose one by --device-key")
+            raise ConfigError(f"the workers have {', '.join(keys)}; name one of them by --device-key")
         worker = next((worker for worker, key in ours.items() if key == (device_key or key)), None)
         if worker is not None:
             with contextlib.suppress(OSError, KeyError):  # it went meanwhile

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import dask.config
 from distributed import Reschedule, Worker, get_worker
 from distributed.utils import sync
 
@@ -35,10 +36,11 @@ from ..measure.decide import NAIVE
 from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
 from ..recording.entry import Entry
-from ..result import Budget, Progress, Result
+from ..result import Progress, Result
 from ..search.candidates import Candidates
+from ..settings import Budget
 from ..tune import tune
-from .link import quiet
+from .link import WORKER_ROUTES, quiet
 from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
 
 _SEAT = "tilewright "
@@ -70,6 +72,8 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
     if cores:  # one of ours; its compile processes are as many as cores, and inherit them
         quiet()
         os.sched_setaffinity(0, map(int, cores.split(",")))
+        if not dask.config.get(WORKER_ROUTES):
+            worker.http_server.stop()
     if worker.nanny and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the client's to answer
     info = choose(device).info

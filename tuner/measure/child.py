@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from multiprocessing import Pipe
 from typing import Any
 
+from ...codegen.errors import DeviceError
 from ...runtime import settings
 from ...runtime.device.cache import remove_private
 
@@ -36,14 +37,18 @@ class Child:
     """
 
     def __init__(self) -> None:
-        """Raises ConfigError for a cache that cannot be named: not each variant's fault."""
+        """Raises ConfigError for a cache that cannot be named and DeviceError without a temporary folder: not each
+        variant's fault."""
         settings.cache_folder()
         self.connection, theirs = Pipe()
         """Readable where an answer waits."""
         package = __package__.partition(".")[0]
         self._mark = secrets.token_hex(8)
         code = _START.format(path=sys.path, package=package, descriptor=theirs.fileno(), mark=self._mark)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        except OSError as error:
+            raise DeviceError(f"no place for a worker's output: {error.strerror}; TMPDIR names a folder") from error
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=(theirs.fileno(),),

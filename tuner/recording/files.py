@@ -5,7 +5,10 @@ Both count in milliseconds; in memory times are microseconds and costs seconds.
 
 import contextlib
 import gzip
+import itertools
 import json
+import keyword
+import math
 import re
 import warnings
 import zlib
@@ -17,7 +20,7 @@ from typing import Any
 from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
 from ...codegen.problem import Grade, Problem
-from ...codegen.reading import read_named
+from ...codegen.reading import read_named, reason_of
 from ...runtime.files import in_lines, spared, write_output
 from ..search.space import MOST_CHOICES, Dimension, Point, Space
 from .entry import Entry, number
@@ -27,9 +30,11 @@ MOST_BYTES = 256 << 20
 MOST_VALUES = 8_000_000
 """So is one that holds more values: each takes some hundred bytes of memory, however short its text is."""
 
-_CACHE = re.compile(r'^[ \t]*"cache"[ \t]*:[ \t]*\{', re.MULTILINE)
+_CACHE = re.compile(r'"cache"[ \t]*:[ \t]*\{')
 _KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
 _KEY = re.compile(r'\s*\{?\s*("(?:[^"\\]|\\.)*")\s*:')
+_ROW = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_CLOSED = re.compile(r"[\s,]*\}?\s*\}?\s*")
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _FAILURES = {
     "InvalidConfig": "pruned",
@@ -85,15 +90,16 @@ class Recording:
     def best_us(self) -> float:
         """The least time; raises ConfigError if nothing worked."""
         times = [entry.time_us for entry in self.entries.values() if entry.time_us is not None]
-        check(bool(times), "nothing in the recording worked")
+        check(bool(times), "no variant of the recording worked")
         return min(times)
 
 
 def read_cache_file(path: Path) -> Recording:
     """Read a Kernel Tuner cache file, gzipped or not.
 
-    Of one that is damaged or was cut off the rows that are whole are read, with a warning that tells the lines of the
-    others. Raises ConfigError, which names the file, for any other file and for one past MOST_BYTES or MOST_VALUES.
+    One that Kernel Tuner is still to append to, whose last brackets are missing, is whole. Of one that is damaged or
+    was cut off the rows that are whole are read, with a warning that tells how many others there are and in which
+    lines. Raises ConfigError, which names the file, for any other file and for one past MOST_BYTES or MOST_VALUES.
     """
     data = read_named("recording", path, MOST_BYTES)
     try:
@@ -108,53 +114,57 @@ def read_cache_file(path: Path) -> Recording:
     except ConfigError as error:
         raise ConfigError(f"not a recording: {path}: {error}") from error
     except (*_BROKEN, zlib.error) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(f"not a Kernel Tuner cache file: {path}: {what}") from error
-    if dropped := sorted({*broken, *_lines_of(odd, text)}):
-        what = f"{path} is damaged: rows dropped: {len(dropped)}, in {in_lines(dropped)}"
-        warnings.warn(what, stacklevel=2)
+        raise ConfigError(f"not a Kernel Tuner cache file: {path}: {reason_of(error)}") from error
+    placed = _lines_of(odd, text)
+    lines = sorted({*broken, *itertools.chain(*placed.values())})
+    if dropped := len(lines) + len({*odd} - placed.keys()):
+        where = f", in {in_lines(lines)}" if lines else ""
+        warnings.warn(f"{path} is damaged: rows dropped: {dropped}{where}", stacklevel=2)
     return recording
 
 
 def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
-    """The document; of a damaged one what is whole of its rows, and the lines of the others, in time linear in its
+    """The document; of a damaged one the rows that are whole, and the lines of the others, in time linear in its
     size."""
-    try:
-        document = json.loads(text)
-        check(isinstance(document, dict), "it is no object")
-        return document, []
-    except (ValueError, RecursionError) as error:
-        head = _CACHE.search(text)
-        if head is None or isinstance(error, ConfigError):
-            raise
-    document = json.loads(text[: head.end()] + "}}")
+    open_end = text.rstrip().removesuffix(",") + "}}"  # as Kernel Tuner leaves a file that it may append to
+    for whole in (text, open_end):
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
+            document = json.loads(whole)
+            check(isinstance(document, dict), "it is no object")
+            return document, []
+    head = _CACHE.search(text)
+    document = json.loads(text if head is None else text[: head.end()] + "}}")
     broken = []
-    for place, line in enumerate(text[head.end() :].split("\n"), text.count("\n", 0, head.end()) + 1):
-        row = _row(line)
-        document["cache"].update(row or {})
-        broken += [place] if row is None else []
+    start = head.end() if head else 0
+    for place, line in enumerate(text[start:].split("\n"), text.count("\n", 0, start) + 1):
+        rows, good = _rows(line)
+        document["cache"].update(rows)
+        broken += [] if good else [place]
     return document, broken
 
 
-def _row(line: str) -> dict[str, Any] | None:
-    """Key and values of a row, which Kernel Tuner writes on a line of its own; empty for what closes the document."""
-    row = line.strip().removesuffix(",")
-    for text in ("{" + row.removeprefix("}").removeprefix("}") + "}", "{" + row):  # the last row may close it too
-        with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(text)
-            return found if isinstance(found, dict) else None
-    return None
+def _rows(line: str) -> tuple[dict[str, Any], bool]:
+    """Keys and values of the rows on a line up to the first that is not whole, and whether all are. Kernel Tuner writes
+    a row a line, other programs all rows on one."""
+    rows, end, decoder = dict[str, Any](), 0, json.JSONDecoder()
+    while match := _ROW.match(line, end):
+        try:
+            rows[json.loads(match[1])], end = decoder.raw_decode(line, match.end())
+        except (ValueError, RecursionError):
+            return rows, False
+    return rows, _CLOSED.fullmatch(line, end) is not None  # the last row may close the document too
 
 
-def _lines_of(keys: Iterable[str], text: str) -> list[int]:
-    """Where rows with these keys begin."""
+def _lines_of(keys: Iterable[str], text: str) -> dict[str, list[int]]:
+    """The lines that begin with each of these keys; a key that is further along in its line is left out."""
     wanted = set(keys)
-    found = []
+    lines: dict[str, list[int]] = {}
     for place, line in enumerate(text.split("\n") if wanted else (), 1):
         match = _KEY.match(line)
         with contextlib.suppress(ValueError):
-            found += [place] if match and json.loads(match[1]) in wanted else []
-    return found
+            if match and (key := json.loads(match[1])) in wanted:
+                lines.setdefault(key, []).append(place)
+    return lines
 
 
 def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
@@ -229,9 +239,9 @@ def t4_path(path: Path) -> Path:
     return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
 
 
-def write_cache_file(path: Path, recording: Recording) -> None:
-    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all. Raises
-    OSError."""
+def write_cache_file(path: Path, recording: Recording, *, restricted: bool = True) -> None:
+    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all. `restricted`
+    gives the header the restrictions that Kernel Tuner needs to search it. Raises OSError."""
     names = [d.name for d in recording.dimensions]
     header = {
         "device_name": recording.device_name,
@@ -240,6 +250,7 @@ def write_cache_file(path: Path, recording: Recording) -> None:
         "tune_params_keys": names,
         "tune_params": {d.name: list(d.choices) for d in recording.dimensions},
         "objective": "time",
+        **({"restrictions": restrictions(recording)} if restricted else {}),
         "cache": {},
     }
     lines = []
@@ -250,6 +261,28 @@ def write_cache_file(path: Path, recording: Recording) -> None:
     # Kernel Tuner appends to such a file line by line and takes the last three characters off for it.
     text = json.dumps(header, indent="").removesuffix("}\n}") + "\n" + ",\n".join(lines) + "}\n}"
     _write(path, text)
+
+
+def restrictions(recording: Recording) -> list[str]:
+    """Kernel Tuner's restrictions for its points: it builds the space before it searches, and would list every
+    combination of values.
+
+    The pairs of values that occur let it leave out most combinations early; the points themselves, last, leave out the
+    others, which it could not simulate. Empty where a name is no name in Python, which restrictions are written in.
+    """
+    dimensions = recording.dimensions
+    if any(not d.name.isidentifier() or keyword.iskeyword(d.name) for d in dimensions):
+        return []
+    pairs = itertools.combinations(range(len(dimensions)), 2)
+    everything = tuple(range(len(dimensions)))
+    written = []
+    for places in dict.fromkeys([*pairs, everything]):
+        some = [dimensions[place] for place in places]
+        occurring = sorted({tuple(point[place] for place in places) for point in recording.entries})
+        if len(occurring) < math.prod(len(d.choices) for d in some):
+            values = (tuple(d.choices[at] for d, at in zip(some, point)) for point in occurring)
+            written.append(f"({''.join(f'{d.name}, ' for d in some)}) in {{{', '.join(map(repr, values))}}}")
+    return written
 
 
 def _element(entry: Entry) -> dict[str, Any]:
@@ -280,7 +313,10 @@ def write_t4(path: Path, recording: Recording) -> None:
                 "configuration": recording.values(point),
                 "objectives": ["time"],
                 "times": {
+                    # The schema says compilation_time, Kernel Tuner and KTT write and read compilation.
                     "compilation_time": _ms(entry.compile_s * 1e6),
+                    "compilation": _ms(entry.compile_s * 1e6),
+                    "benchmark": _ms(entry.bench_s * 1e6),
                     "runtimes": [_ms(time) for time in entry.times_us],
                     "framework": 0.0,
                     "search_algorithm": 0.0,

@@ -25,9 +25,12 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
     """The counters of one launch. Raises DeviceError, in one line, where that cannot be."""
     here = next((info for info in available()[0] if gpu and info.key == gpu.key and not info.arch.is_host), None)
     ncu = shutil.which("ncu")
-    check(ncu is not None, "--ncu needs Nsight Compute: ncu is not on PATH", DeviceError)
+    check(
+        ncu is not None, "--ncu needs Nsight Compute, and PATH has no ncu; install it, or leave out --ncu", DeviceError
+    )
     if here is None:
-        raise DeviceError(f"--ncu needs the GPU of the tuning, {gpu.name if gpu else 'which is none'}: not here")
+        whose = f"the {gpu.name} of the tuning" if gpu else "a tuning on a GPU"
+        raise DeviceError(f"--ncu needs {whose}, on this machine; leave it out")
     sections = [word for section in _SECTIONS for word in ("--section", section)]
     name = ["--kernel-name", "regex:^gemm_", "--launch-skip", "1", "--launch-count", "1"]
     program = [sys.executable, "-m", __name__, here.selector, str(config)]
@@ -36,7 +39,7 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise DeviceError(f"--ncu: Nsight Compute did not end in {_SECONDS} s") from error
+        raise DeviceError(f"--ncu: Nsight Compute did not end in {_SECONDS} s; leave it out, or try again") from error
     found = _read(done.stdout.splitlines())
     if not found:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

@@ -16,7 +16,8 @@ from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
-from ..result import EFFORTS, load_command
+from ..result import load_command
+from ..settings import EFFORTS
 from .benched import benched
 from .charts import Chart, check_charts
 from .drawn import roofline, search

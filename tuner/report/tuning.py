@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, TilewrightError, check
 from ...codegen.problem import Grade, Problem
-from ...codegen.reading import read_named
+from ...codegen.reading import read_named, reason_of
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
@@ -88,7 +88,7 @@ def tuning_of(
     sources: list[str] = []
     told = read_cache_file(recording) if recording else None
     if told is not None:
-        ours = f"--recording must be one of tilewright's, got one of the kernel {told.kernel_name!r}"
+        ours = f"--recording must be a file of tune --record, got one of the kernel {told.kernel_name!r}"
         check(told.problem is not None, ours)
         problem = _agreed(problem, told.problem, f"--recording {recording}")
         device_key = _agreed(device_key, DeviceInfo.key_of(told.device_name), f"--recording {recording}")
@@ -135,7 +135,7 @@ def shortened(text: str) -> str:
 
 def _agreed(given: Any, found: Any, where: str) -> Any:
     """What a file tells, if the command line says nothing else."""
-    check(given in (None, found), f"{where} is of {found}, not of {given}")
+    check(given in (None, found), f"{where} is of {found}, not of {given}; name {found}, or leave that out")
     return found
 
 
@@ -150,8 +150,7 @@ def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contend
             for run in runs
         ]
     except (TilewrightError, ValueError, KeyError, TypeError, RecursionError) as error:
-        cause = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(f"--results {path}: not what tune --json writes: {cause}") from error
+        raise ConfigError(f"--results {path}: not what tune --json writes: {reason_of(error)}") from error
     wanted = [each for each in found if problem in (None, each[0].problem)]
     shapes = ", ".join(str(record.problem) for record, _ in found)
     asked = "name one of them by --shape, --dtype, --trans and --accuracy"

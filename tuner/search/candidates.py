@@ -16,7 +16,7 @@ from ...codegen.families import families, family_named
 from ...codegen.leaf import Mode, Value
 from ...codegen.legality import rules_of
 from ...codegen.problem import Problem
-from ...codegen.reading import read_named
+from ...codegen.reading import read_named, reason_of
 from ...codegen.removed import same_today
 from ...codegen.schema1 import from_schema_1
 from ...runtime.device.protocol import DeviceInfo
@@ -52,7 +52,7 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
         )
     except OSError as error:
         raise ConfigError(f"spaces cannot be read: {folder}: {error.strerror}") from error
-    check(bool(files), f"no space files (*.toml) in {folder}")
+    check(bool(files), f"spaces must be a folder of files ending in .toml, got {str(folder)!r}, which has none")
     found = []
     for file in files:
         data = read_named("space", file, MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
@@ -72,13 +72,13 @@ def _read(name: str, data: bytes) -> Choices:
         check(isinstance(family, str), f"family must be a name, got {family!r:.60}")
         kind = family_named(str(family))
         if not isinstance(parameters, dict):
-            raise ConfigError("needs a table [parameters]")
+            raise ConfigError("it needs a table [parameters]")
         for key, values in parameters.items():
             check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
         typed = ((key, tuple(dict.fromkeys(map(kind.leaf(key).typed, values)))) for key, values in parameters.items())
         return Choices(kind.family, tuple(typed))
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a ConfigError, an absurd number, too deep
-        raise ConfigError(f"space {name}: {error}") from error
+        raise ConfigError(f"space {name}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
-
 from ...codegen.errors import StoreError
 from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, read_plain
+from ...runtime.file_lock import file_lock
 from ...runtime.files import in_lines, set_aside
 from ..recording.entry import Entry
 from .space import Box, Dimension, Point, Space, Trials
@@ -66,12 +66,11 @@ class Journal:
         self.space = space
         self.path = path
         """Its file."""
-        self._lock = _lock_of(path)
         self._header = _line({"format": FORMAT, "study": study, "dimensions": listed(space.dimensions)})
         self._varied = _varied(space.dimensions)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock:
+            with _locked(self.path):
                 text = self._read()
                 self._append(b"")
         except OSError as error:
@@ -95,7 +94,7 @@ class Journal:
             for point, entry, facts in outcomes
         )
         try:
-            with self._lock:
+            with _locked(self.path):
                 self._append(b"".join(lines))
         except OSError as error:
             raise StoreError(f"cannot write the study {self.path}: {error.strerror or error}") from error
@@ -142,7 +141,7 @@ def remove_journal(path: Path) -> bool:
     """Remove a journal under its lock; False where it is gone already. A search that is under way begins another one.
     Raises StoreError where it cannot be removed."""
     try:
-        with _lock_of(path):
+        with _locked(path):
             path.unlink()
     except FileNotFoundError:
         return False
@@ -164,8 +163,8 @@ def outcome_of(line: bytes, dimensions: Sequence[Dimension]) -> tuple[Point, Ent
         return None
 
 
-def _lock_of(path: Path) -> FileLock:
-    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)  # the system frees it when its holder is killed
+def _locked(path: Path) -> AbstractContextManager[None]:
+    return file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS)
 
 
 def _varied(dimensions: Sequence[Dimension]) -> list[int]:

@@ -13,14 +13,12 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from ...codegen.errors import ConfigError, check, check_type
+from ...codegen.errors import ConfigError, check, check_type, meant
 from ...runtime.check.threads import one_thread
+from ..settings import SAMPLERS
 from .gaussian import GaussianSampler
 from .sampler import ExhaustiveSampler, RandomSampler, distributions
 from .space import Mask, Point, Space
-
-SAMPLERS = ("gp", "tpe", "random", "exhaustive")
-"""Our names, of which `tpe` is Optuna's TPESampler; `optuna:` and the name of a class in `optuna.samplers` is any."""
 
 OPTUNA = "optuna:"
 _TPE = OPTUNA + "TPESampler"
@@ -106,9 +104,13 @@ def check_sampler(name: str) -> None:
     check_type("sampler", name, str, "a name")
     if name.startswith(OPTUNA):
         known = _of_optuna()
-        check(name in known, f"Optuna samplers that need no arguments are {', '.join(known)}; got {name!r}")
+        listed = f"sampler must be one of {', '.join(known)}, which need no arguments"
+        check(name in known, f"{listed}, got {name!r}{meant(name, known)}")
     else:
-        check(name in SAMPLERS, f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}")
+        check(
+            name in SAMPLERS,
+            f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}{meant(name, SAMPLERS)}",
+        )
 
 
 def make_search(name: str, space: Space, seed: int) -> Search:

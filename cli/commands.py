@@ -1,0 +1,488 @@
+"""Commands, their options and their help. What a command does lies in its own module, which is imported when it runs:
+help and completion wait for neither NumPy nor Optuna."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..codegen.arch import ARCHES
+from ..codegen.errors import meant
+from ..codegen.problem import DType, Grade
+from ..tuner.settings import BENCH_SECONDS, EFFORTS, SAMPLERS
+from . import completion
+from .values import OutputFile, PathValue, number, sizes, variant, workers
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+GPUS = ", ".join(name for name in ARCHES if name != "host")
+
+
+class _Command(click.Command):
+    """A command that takes options alone, and says what to do with a word that is none."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            shape = "; --shape names a shape" if any("--shape" in each.opts for each in self.params) else ""
+            raise click.UsageError(f"{self.name} takes options alone, got {rest[0]!r}{shape}", ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # click would add an empty line
+            raise click.exceptions.Abort from error
+
+
+class _Commands(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not ctx.resilient_parsing:
+            remedy = meant(name, self.commands) or f"; the commands are {', '.join(self.commands)}"
+            raise click.UsageError(f"there is no command {name!r}{remedy}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from ..runtime.store.versions import package_version
+
+        click.echo(f"tilewright, version {package_version()}")
+        context.exit()
+
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+version = click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
+@version
+def commands() -> None:
+    """Generate, tune and run tiled CUDA matrix-multiplication kernels.
+
+    Exit status: 0 done, 1 failed or a file not written, 2 bad input, 130 interrupted.
+    """
+
+
+def _command(function: Callable[..., Any]) -> click.Command:
+    """Make a command of a function, whose docstring is the help; the body is the function `NAME_command` of the module
+    called as the command."""
+    name = function.__name__
+
+    def run(**arguments: Any) -> Any:
+        return getattr(import_module(f".{name}", __package__), f"{name}_command")(**arguments)
+
+    summary = (function.__doc__ or "").partition("\n")[0]  # click would cut it
+    command = click.command(name, cls=_Command, context_settings=_SETTINGS, short_help=summary)(function)
+    command.callback = run
+    commands.add_command(command)
+    return command
+
+
+def _all(*options: Decorator) -> Decorator:
+    """Several options as one decorator, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _among(words: Sequence[str]) -> Callable[..., Any]:
+    return completion.of_words(*words)
+
+
+FILE = OutputFile(path_type=Path)
+FOLDER = PathValue(path_type=Path, file_okay=False)
+NAMED = PathValue(path_type=Path, dir_okay=False)
+FOLDER_THERE = PathValue(path_type=Path, file_okay=False, exists=True)
+TRANS = click.Choice(["nn", "nt", "tn", "tt"])
+GRADE = click.Choice([grade.value for grade in Grade])
+_EFFORT = click.Choice(list(EFFORTS))
+_BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
+_DTYPES = [dtype.value for dtype in DType]
+_DTYPE = "|".join(_DTYPES)
+_TO_STDOUT = "- is standard output"
+
+_SHAPE = "Shape of a product, as MxNxK or as one number for a cube"
+shapes = click.option("--shape", "shapes", multiple=True, metavar="SHAPE", help=f"{_SHAPE}; may be repeated.")
+shape = click.option("--shape", metavar="SHAPE", help=f"{_SHAPE}.")
+suite = click.option(
+    "--suite", metavar="SUITE", shell_complete=completion.suites,
+    help="List of shapes: the name of a suite that ships, or a .toml, .json or .csv file.",
+)  # fmt: skip
+store = click.option(
+    "--store", type=FOLDER, metavar="FOLDER",
+    help="Folder of tuned records; without it TILEWRIGHT_STORE, else the user's own.",
+)  # fmt: skip
+dtype = click.option(
+    "--dtype", default="float", metavar=_DTYPE, shell_complete=_among(_DTYPES), help="Type of the elements."
+)
+accuracy = click.option("--accuracy", type=GRADE, default="ieee", help="Accuracy that a float product must have.")
+trans = click.option(
+    "--trans", type=TRANS, default="nn", help="Transposes of A and B: n takes a matrix as it is, t its transpose."
+)
+device = click.option(
+    "--device", default="auto", metavar="DEVICE", shell_complete=completion.of_devices("auto", "cuda", "host"),
+    help="Device: auto, cuda, cuda:N or host, which is the processor; auto takes a GPU where there is one.",
+)  # fmt: skip
+config = click.option(
+    "--config", type=variant, metavar="VARIANT", shell_complete=completion.configs,
+    help="Variant to time in place of the one that the store holds.",
+)  # fmt: skip
+configs = click.option(
+    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
+    help="Variant to try in place of a search, as family:tile,name=value; may be repeated.",
+)  # fmt: skip
+spaces = click.option(
+    "--spaces", type=FOLDER_THERE, metavar="FOLDER",
+    help="Folder of space files, which say what a search tries; without it the package's own.",
+)  # fmt: skip
+arches = click.option(
+    "--arch", "arches", multiple=True, metavar="ARCH", shell_complete=_among(GPUS.split(", ")),
+    help=f"Architecture of a GPU that need not be here: {GPUS}; may be repeated.",
+)  # fmt: skip
+keys = click.option(
+    "--device-key", "keys", multiple=True, metavar="KEY", shell_complete=completion.device_keys,
+    help="Key of a device that need not be here, such as nvidia-h200; may be repeated.",
+)  # fmt: skip
+effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search ({_BUDGETS}).")
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+
+selection = _all(
+    click.option("--dtype", metavar=_DTYPE, shell_complete=_among(_DTYPES), help="Select this type of elements."),
+    click.option("--trans", type=TRANS, help="Select these transposes of A and B."),
+    click.option("--accuracy", type=GRADE, help="Select products that must have this accuracy."),
+    click.option(
+        "--device-key", metavar="KEY", shell_complete=completion.device_keys,
+        help="Select this device, such as nvidia-h200.",
+    ),
+)  # fmt: skip
+"""Options of a Selection, but for its shapes."""
+
+PROBLEMS = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy")
+"""Arguments of `options.problems_of`, by their options."""
+problems = _all(
+    shapes,
+    suite,
+    click.option(
+        "--m",
+        type=sizes,
+        metavar="SIZES",
+        help="Rows of C: one size, or START:STOP:STEP with both ends; needs --n and --k.",
+    ),
+    click.option("--n", type=sizes, metavar="SIZES", help="Columns of C, written as --m."),
+    click.option("--k", type=sizes, metavar="SIZES", help="Inner dimension, written as --m."),
+    dtype,
+    trans,
+    accuracy,
+)
+
+_SCHEDULER = "Address of a Dask scheduler, tcp://HOST:PORT or tls://HOST:PORT, or the scheduler's file"
+TLS = ("tls_ca_file", "tls_cert", "tls_key")
+tls = _all(
+    click.option(
+        "--tls-ca-file", type=NAMED, metavar="FILE",
+        help="Certificate of the authority that signed the certificates of all sides, for TLS.",
+    ),
+    click.option("--tls-cert", type=NAMED, metavar="FILE", help="Certificate of this side, for TLS."),
+    click.option("--tls-key", type=NAMED, metavar="FILE", help="Private key of this side's certificate, for TLS."),
+)  # fmt: skip
+ON_WORKERS = ("workers", "scheduler", "device_key", *TLS)
+"""Arguments of `tune` that are about several devices."""
+on_workers = _all(
+    click.option(
+        "--workers", type=workers, metavar="auto|N", shell_complete=_among(["auto"]),
+        help="Number of devices that tune at once; auto is every GPU of this machine.",
+    ),
+    click.option("--scheduler", metavar="ADDRESS", help=f"{_SCHEDULER}, on whose workers to tune."),
+    click.option(
+        "--device-key", default="", show_default=False, metavar="KEY", shell_complete=completion.device_keys,
+        help="Key of the GPU model to tune on, where workers have several models.",
+    ),
+    tls,
+)  # fmt: skip
+
+
+def json_file(text: str) -> Decorator:
+    """The option --json of a command that prints more than that."""
+    return click.option("--json", "json_file", type=FILE, metavar="FILE", help=f"{text}; {_TO_STDOUT}.")
+
+
+def json_output(text: str) -> Decorator:
+    """The option --json of a command that prints one thing: its file may be left out, and is standard output then."""
+    return click.option(
+        "--json", "json_file", type=FILE, metavar="[FILE]", is_flag=False, flag_value="-", show_default=False,
+        help=f"{text}, to FILE or to standard output.",
+    )  # fmt: skip
+
+
+@_command
+@problems
+@click.option("--skip-tuned", is_flag=True, help="Skip shapes that have a record of this device, to go on with a list.")
+@click.option(
+    "--device", default="auto", metavar="DEVICE",
+    shell_complete=completion.of_devices("auto", "cuda", "host", "replay:"),
+    help="Device: auto, cuda, cuda:N or host; replay:FILE searches a recorded run.",
+)  # fmt: skip
+@configs
+@effort
+@click.option("--trials", type=number(int, 1), metavar="N", help="Most variants tried, whatever --effort says.")
+@click.option(
+    "--seconds", type=number(float, 0, above=True), metavar="S",
+    help="Most seconds for each shape, whatever --effort says.",
+)  # fmt: skip
+@click.option(
+    "--sampler", default="gp", metavar="NAME", shell_complete=_among([*SAMPLERS, "optuna:"]),
+    help="Sampler that chooses variants: gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS.",
+)  # fmt: skip
+@click.option(
+    "--seed", type=number(int, 0, 2**32 - 1), metavar="N", default=0, help="Seed of the sampler's random generator."
+)
+@spaces
+@click.option("--keep", type=number(int, 1, 64), metavar="N", default=5, help="Number of contenders in the final duel.")
+@click.option("--replace", is_flag=True, help="Keep the winner even where the stored record is faster.")
+@click.option(
+    "--isolation/--no-isolation", default=True, help="Try variants in other processes, which may crash or hang."
+)
+@click.option(
+    "--record", type=FILE, metavar="FILE",
+    help="File for every trial in Kernel Tuner's format, .json or .json.gz; a T4 file is written beside it.",
+)  # fmt: skip
+@click.option(
+    "--csv", "csv_file", type=FILE, metavar="FILE", help=f"File for every trial as it ends, a row each; {_TO_STDOUT}."
+)
+@json_file("File for the results")
+@store
+@on_workers
+@version
+@debug
+def tune() -> None:
+    """Find the fastest correct kernel for each shape and store it.
+
+    \b
+    tune --shape 1024x768x512               the GPU if there is one, else the host
+    tune --shape 1024x768x512 --shape 1000  several shapes; the order is M x N x K
+    tune --shape 1000 --dtype double --trials 60 --seconds 120
+    tune --suite shapes.csv --skip-tuned    goes on with a list of shapes
+    tune --suite shapes.csv --workers auto  on every GPU of this machine
+    tune --m 256:4096:256 --n 1024 --k 64:512:64
+    tune --shape 1000 --config tiled:32 --config tiled:16,edge=pad
+
+    Ctrl-C ends the search early: the best variants so far meet in the final duel and the winner is kept. With --config
+    there is no search: these variants alone are checked, timed and compared with what the library runs now. The stored
+    record of a shape gives way only to what is faster in the duel, or with --replace.
+    """
+
+
+@_command
+@shapes
+@suite
+@click.option(
+    "--dtype", "dtypes", multiple=True, default=["float"], metavar=_DTYPE, shell_complete=_among(_DTYPES),
+    help="Type of the elements; may be repeated.",
+)  # fmt: skip
+@click.option("--trans", multiple=True, default=["nn"], type=TRANS, help="Transposes of A and B; may be repeated.")
+@accuracy
+@arches
+@keys
+@device
+@click.option(
+    "--config", "config_text", metavar="VARIANT", shell_complete=completion.configs,
+    help="Variant to emit in place of the tuned one, as family:tile,name=value.",
+)  # fmt: skip
+@click.option("--name", default="gemm", metavar="NAME", help="Name of the functions and of the files.")
+@click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
+@click.option("--split", is_flag=True, help="Write each kernel into a file of its own.")
+@click.option("--header-only", is_flag=True, help="Write one header with everything in it, for one kernel.")
+@click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
+@click.option("-o", "--output", type=FOLDER, metavar="FOLDER", default=Path(), help="Folder of the files.")
+@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand or are of another bundle.")
+@store
+@debug
+def emit() -> None:
+    """Write tuned kernels as C++ files for another project.
+
+    \b
+    tilewright emit --shape 1024x768x512 -o out
+    tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
+    tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
+    """
+
+
+@_command
+@shape
+@selection
+@click.option("--shipped", "with_shipped", is_flag=True, help="List the records that ship with tilewright too.")
+@click.option("--best", is_flag=True, help="List the fastest record of each product, whatever its device.")
+@json_output("Write every field of the records as JSON")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the records as comma-separated values.")
+@store
+@debug
+def show() -> None:
+    """List tuned records: your own, and how many ship with tilewright.
+
+    \b
+    tilewright show --shipped                         those that ship as well
+    tilewright show --best                            the fastest of each product
+    tilewright show --best --device-key nvidia-h200   the same on one device
+
+    With --best, --json and --csv records of both kinds are listed.
+    """
+
+
+@_command
+@shapes
+@click.option("--all", "everything", is_flag=True, help="Remove every shape, after a question.")
+@selection
+@click.option("--cache", is_flag=True, help="Remove compiled kernels too.")
+@click.option("--yes", is_flag=True, help="Remove without a question.")
+@store
+@debug
+def forget() -> None:
+    """Remove your own records and the journals of their searches.
+
+    \b
+    tilewright forget --shape 1024x768x512             of every type and device
+    tilewright forget --shape 1000 --cache             and its compiled kernels
+    tilewright forget --all --device-key nvidia-h200   all of one device
+
+    The records removed are those that `tilewright show` lists as your own with the same options. Records that ship with
+    tilewright cannot be removed.
+    """
+
+
+@_command
+@shapes
+@dtype
+@trans
+@accuracy
+@arches
+@keys
+@device
+@spaces
+@json_output("Write every guess and every reason as JSON")
+@store
+@debug
+def explain() -> None:
+    """Show what a search would try, and which record a look-up takes.
+
+    \b
+    tilewright explain --shape 1024x768x512
+    tilewright explain --shape 1000 --dtype double --device-key nvidia-a10
+    tilewright explain --shape 16x4096x4096 --arch sm_80 --json
+
+    With --arch or --device-key it is about that GPU, which need not be here. Nothing is compiled or run.
+    """
+
+
+@_command
+@json_output("Write the devices and all their limits as JSON")
+@debug
+def devices() -> None:
+    """List the devices that kernels can run on, with their limits."""
+
+
+@_command
+@problems
+@device
+@config
+@click.option(
+    "--seconds", type=number(float, 0, 600, above=True), metavar="S", default=BENCH_SECONDS,
+    help="Seconds that each shape is timed side by side, for at least 7 rounds.",
+)  # fmt: skip
+@click.option(
+    "--turns", type=number(float, 0, 10), metavar="S", default=0.0,
+    help="Seconds that each contender runs in its turn, at its own clock; with 0 batches alternate at one clock.",
+)  # fmt: skip
+@click.option("--tune", "tune_first", is_flag=True, help="Tune shapes first that have no record of their own.")
+@effort
+@json_file("File for all results, written again after each shape")
+@click.option("--markdown", type=FILE, metavar="FILE", help=f"File for the tables; {_TO_STDOUT}.")
+@click.option(
+    "--plot", "plot_file", type=FILE, metavar="FILE", help="File for a plot of speed and ratios: .svg, .png or .pdf."
+)
+@store
+@debug
+def bench() -> None:
+    """Time the kernel of each shape beside cuBLAS and cuBLASLt.
+
+    \b
+    tilewright bench                              the public suite on the GPU
+    tilewright bench --dtype double --json double.json --plot double.svg
+    tilewright bench --shape 1000 --shape 64x4096x4096 --tune
+    tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
+
+    Without shapes it is the suite `public`, on the processor `small`. Ours is the kernel that the store holds for the
+    shape, else that of a near one, else the predicted one; or the variant that --config names. Every result is checked
+    before it is timed. A ratio above 1 means that ours is faster. Ctrl-C ends with the shapes that are done.
+    """
+
+
+@_command
+@shape
+@dtype
+@trans
+@accuracy
+@click.option(
+    "--device-key", metavar="KEY", shell_complete=completion.device_keys,
+    help="Key of the tuned device, such as nvidia-h200; without it this machine's, else the only one.",
+)  # fmt: skip
+@click.option(
+    "--recording", type=NAMED, metavar="FILE", help="File of tune --record with the trials, which also names the shape."
+)
+@click.option("--results", type=NAMED, metavar="FILE", help="File of tune --json with the winner and the duel.")
+@click.option(
+    "--bench", "benches", multiple=True, type=NAMED, metavar="FILE",
+    help="File of bench --json to report; may be repeated.",
+)  # fmt: skip
+@click.option("--ncu", is_flag=True, help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", default=Path("report.html"), help=f"File of the page; {_TO_STDOUT}."
+)
+@store
+@debug
+def report() -> None:
+    """Write a page on a tuning or a bench.
+
+    \b
+    tilewright report --shape 1024x768x512 -o report.html
+    tilewright report --recording run.json.gz -o report.html
+    tilewright report --bench float.json --bench double.json -o report.html
+
+    The page is one HTML file that needs no network. A tuning's page has the winner and its reasons, the search, the
+    importance of the parameters and every trial. Its data are the store's record and journal, unless files are named.
+    """
+
+
+@_command
+@click.option("--scheduler", metavar="ADDRESS", help=f"{_SCHEDULER}; needed.")
+@click.option(
+    "--workers", type=workers, metavar="auto|N", default="auto", shell_complete=_among(["auto"]),
+    help="Number of devices to offer; auto is every GPU of this machine.",
+)  # fmt: skip
+@device
+@click.option("--host", metavar="ADDRESS", help="Address to listen on; without it the one that leads to the scheduler.")
+@tls
+@debug
+def worker() -> None:
+    """Offer this machine's devices to a Dask scheduler for tuning.
+
+    \b
+    tilewright worker --scheduler tcp://127.0.0.1:8786   a worker for each GPU
+    tilewright worker --scheduler scheduler.json --device host --workers 4
+
+    Elsewhere `tune --scheduler` uses them. Whoever reaches the scheduler can run any code here: on a network use TLS,
+    see docs/cluster.md.
+    """

@@ -1,0 +1,45 @@
+"""Locks between processes. A wait for one is not silent: after a second a warning names the file and its holder."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_SILENT_SECONDS = 1.0
+"""Seconds of a wait before the warning."""
+_PROC = Path("/proc")
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, seconds: float, poll_seconds: float = 0.05) -> Iterator[None]:
+    """Hold the lock of a file, which the system frees when its holder is killed. Raises filelock.Timeout, an OSError,
+    where another process holds it for `seconds`."""
+    lock = FileLock(path, poll_interval=poll_seconds)
+    silent_seconds = min(_SILENT_SECONDS, seconds)
+    try:
+        lock.acquire(timeout=silent_seconds)
+    except Timeout:
+        if seconds <= silent_seconds:
+            raise
+        warnings.warn(f"waiting up to {seconds:g} s for {path}, which {_holder(path)} holds", stacklevel=5)
+        lock.acquire(timeout=seconds - silent_seconds)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    """Process that holds the lock of a file, as Linux tells it."""
+    with contextlib.suppress(OSError, ValueError):
+        facts = os.stat(path)
+        inode = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
+        for line in (_PROC / "locks").read_text().splitlines():
+            words = line.split()
+            if inode in words and "->" not in words:  # a waiting process has an arrow
+                pid = int(words[words.index(inode) - 1])
+                return f"process {pid} ({(_PROC / str(pid) / 'comm').read_text().strip()})"
+    return "another process"

@@ -1,0 +1,197 @@
+"""One way to name a shape in every function: text, three numbers or a Problem, with dtype=, trans= and accuracy=."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tilewright
+from commands import caller
+from stored import make
+from tilewright.codegen.arch import arch_named
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.product.matmul import Library
+from tilewright.runtime.store.store import Store
+from tilewright.tuner import tune as tune_module
+
+pytestmark = pytest.mark.fast
+
+ASKED = Problem(24, 20, 16, "double", False, True)
+"""What every form below names."""
+FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "text": ("24x20x16", {"dtype": "double", "trans": "nt"}),
+    "a tuple": ((24, 20, 16), {"dtype": np.float64, "trans": "nt"}),
+    "a list": ([24, np.int64(20), 16], {"dtype": tilewright.DType.DOUBLE, "trans_b": True}),
+    "a Problem": (ASKED, {}),
+    "a Problem and what it says": (ASKED, {"dtype": "float64", "trans": "nt", "trans_a": False, "accuracy": "ieee"}),
+    "both ways to say the transposes": ("24x20x16", {"dtype": "f64", "trans": "nt", "trans_a": False, "trans_b": True}),
+}
+
+
+class ReachedError(Exception):
+    """The problem arrived where the work begins."""
+
+
+@pytest.fixture
+def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Problem]]:
+    """For each function what gives the problem that it takes from its arguments; nothing is compiled or measured."""
+
+    def reached(problem: Problem, *_: object) -> None:
+        raise ReachedError(problem)
+
+    def through(call: Callable[..., object]) -> Callable[..., Problem]:
+        def problem(*given: Any, **words: Any) -> Problem:
+            with pytest.raises(ReachedError) as caught:
+                call(*given, device="host", **words)
+            found = caught.value.args[0]
+            assert isinstance(found, Problem)
+            return found
+
+        return problem
+
+    load_names = "tilewright.runtime.product.matmul.load_on"
+    monkeypatch.setattr(load_names, lambda device, problem, *_: reached(problem))
+    monkeypatch.setattr(Library, "_kept", lambda self, problem, *_: reached(problem))
+    monkeypatch.setattr(tune_module, "check_tunable", reached)
+
+    def emitted(shape: Any, **words: Any) -> Problem:
+        bundle = tilewright.emit(shape, arch="sm_80", config="tiled:16", **words)
+        (problem,) = (
+            each
+            for each in (ASKED, Problem(24, 20, 16), Problem(24, 24, 24))
+            if tilewright.emit(tilewright.Served(each, parse("tiled:16"), arch_named("sm_80"))).files == bundle.files
+        )
+        return problem
+
+    names = {"load": tilewright.load, "prepare": tilewright.prepare, "tune": tilewright.tune}
+    return {**{name: through(call) for name, call in names.items()}, "emit": emitted}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit"])
+def test_every_function_takes_every_form(function: str, form: str, problem_of: dict[str, Any]) -> None:
+    shape, words = FORMS[form]
+    assert problem_of[function](shape, **words) == ASKED
+
+
+@pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit"])
+def test_one_number_as_text_is_a_cube_in_float(function: str, problem_of: dict[str, Any]) -> None:
+    assert problem_of[function]("24") == Problem(24, 24, 24)
+
+
+def test_the_forms_of_before_still_work(problem_of: dict[str, Any]) -> None:
+    load, tune = problem_of["load"], problem_of["tune"]
+    assert load(24, 20, 16, dtype="double", trans_b=True) == ASKED
+    assert load(m=24, n=20, k=16, dtype="double", trans_a=False, trans_b=True) == ASKED
+    assert load(24, k=16, n=20, dtype="double", trans_b=True) == ASKED
+    assert load(shape="24x20x16") == Problem(24, 20, 16)
+    assert tune(problem=ASKED) == ASKED
+    served = tilewright.Served("24x20x16", parse("tiled:16"), arch_named("sm_80"))  # type: ignore[arg-type]
+    assert served.problem == Problem(24, 20, 16)
+    assert tilewright.emit(served=[served], name="my", layout=tilewright.Layout(main=True)).files
+
+
+CONTRADICTIONS = {
+    "dtype is 'double', and the Problem 8x8x8 float nn beside it has dtype 'float': leave dtype out": {
+        "dtype": "double"
+    },
+    "trans is 'tn', and the Problem 8x8x8 float nn beside it has trans 'nn': leave trans out": {"trans": "tn"},
+    "trans_a is True, and the Problem 8x8x8 float nn beside it has trans_a False": {"trans_a": True},
+    "accuracy is 'normwise', and the Problem 8x8x8 float nn beside it has accuracy 'ieee'": {"accuracy": "normwise"},
+}
+
+
+@pytest.mark.parametrize("message", CONTRADICTIONS)
+@pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit"])
+def test_a_problem_and_a_word_that_differs(function: str, message: str) -> None:
+    words = {"arch": "sm_80"} if function == "emit" else {"device": "host"}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        getattr(tilewright, function)(Problem(8, 8, 8), **CONTRADICTIONS[message], **words)
+
+
+@pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit", "Problem"])
+def test_two_words_for_the_transposes_that_differ(function: str) -> None:
+    message = "trans is 'nt' and trans_b is False, which contradict each other: leave trans_b out"
+    shape = (8, 8, 8) if function == "Problem" else ("8",)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        getattr(tilewright, function)(*shape, trans="nt", trans_b=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named", "message"),
+    [
+        (("8x9x10", 8), {}, "shape is '8x9x10' beside n=8: pass one shape, such as '1024x768x512', or all of m, n and"),
+        ((Problem(8, 9, 10),), {"k": 10}, "beside k=10: pass one shape"),
+        (("8x9x10",), {"m": 8}, "shape is '8x9x10' beside m=8: pass one shape"),
+        ((8,), {}, "n and k must be given beside m=8: pass one shape"),
+        ((), {"m": 8, "n": 9}, "k must be given beside m=8, n=9: pass one shape"),
+        ((), {}, "m and n and k must be given: pass one shape"),
+        (((8, 9),), {}, "shape must have three sizes, (m, n, k), got (8, 9)"),
+        (((8, 9, 10.5),), {}, "k must be an integer, got 10.5"),
+        (({8: 9},), {}, "n and k must be given beside m={8: 9}"),
+    ],
+)
+def test_a_shape_for_load_that_is_none(sizes: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        tilewright.load(*sizes, device="host", **named)
+
+
+def test_words_are_for_the_shapes_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a Problem of another type, in one call."""
+    seen: list[Problem] = []
+
+    def kept(self: Library, problem: Problem, *_: object) -> Any:
+        seen.append(problem)
+        return SimpleNamespace(kernel=SimpleNamespace(prepare_graphs=lambda graphs: None))
+
+    monkeypatch.setattr(Library, "_kept", kept)
+    tilewright.prepare(ASKED, "9x10x11", dtype="float", trans="tn", device="host")
+    served = tilewright.Served(ASKED, parse("tiled:16"), arch_named("sm_80"))
+    bundle = tilewright.emit([served, "9x10x11"], arch="sm_80", dtype="float", trans="tn", config="tiled:32")
+    header = dict(bundle.files)["gemm.h"]
+    assert seen == [ASKED, Problem(9, 10, 11, trans="tn")]
+    assert all(each in header for each in ("gemm_f64_nt", "gemm_f32_tn"))
+
+
+class TestEmit:
+    """Shapes without a kernel of their own: the store gives it, as `tilewright emit` has it."""
+
+    @pytest.mark.parametrize("shape", ["4096", "1000x999x77"])
+    def test_the_command_writes_the_same(
+        self, shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = caller(capsys)
+        words = ("--arch", "sm_90a", "--store", str(tmp_path / "kept"), "--name", "my", "-o", str(tmp_path))
+        assert run("emit", "--shape", shape, *words).status == 0
+        for name, text in tilewright.emit(shape, "my", arch="sm_90a", store=tmp_path / "kept").files:
+            assert (tmp_path / name).read_text() == text
+
+    def test_the_device_of_an_architecture_with_most_records_counts(self, tmp_path: Path) -> None:
+        for n in (20, 30):
+            Store(tmp_path).keep(make(10.0, Problem(24, n, 16), device="nvidia-a10"))
+        Store(tmp_path).keep(make(10.0, Problem(24, 20, 16), device="nvidia-geforce-rtx-3090"))
+        header = dict(tilewright.emit("24x20x16", arch="sm_86", store=tmp_path).files)["gemm.h"]
+        assert "tuned on nvidia-a10" in header
+
+    def test_without_a_gpu_the_architecture_has_to_be_named(self) -> None:
+        message = "device is 'host', and there is no GPU to emit for: name one by arch=, such as arch='sm_90a'"
+        with pytest.raises(RuntimeError, match=re.escape(message)):
+            tilewright.emit("64", device="host")
+        with pytest.raises(ConfigError, match="arch must be a GPU's, got 'host'"):
+            tilewright.emit("64", arch="host")
+
+    def test_what_contradicts_a_served(self) -> None:
+        served = tilewright.Served(ASKED, parse("tiled:16"), arch_named("sm_80"))
+        for words, message in (
+            ({"arch": "sm_90a"}, "arch is sm_90a, and the Served 24x20x16 double nt beside it has sm_80: leave arch"),
+            ({"config": "tiled:32"}, "config is tiled:32, and the Served 24x20x16 double nt beside it has tiled:16"),
+            ({"dtype": "float"}, "dtype is 'float', and the Problem 24x20x16 double nt beside it has dtype 'double'"),
+        ):
+            with pytest.raises(ConfigError, match=re.escape(message)):
+                tilewright.emit([served], **words)  # type: ignore[arg-type]
+        assert tilewright.emit(served, arch="sm_80", config="tiled:16", dtype="double").files

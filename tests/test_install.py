@@ -1,0 +1,90 @@
+"""An editable install is a path entry to links, which interpreters and type checkers follow alike."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+import tilewright
+
+pytest.importorskip("setuptools", minversion="77", reason="the build backend needs setuptools 77, as [test] brings it")
+
+ROOT = Path(tilewright.__file__).resolve().parent
+NEEDED = (".packaging", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "py.typed", "benchmarks/suites")
+HOOK = "import sys; sys.path.insert(0, '.packaging'); import backend; backend.build_editable(sys.argv[1])"
+PROGRAM = """
+import sys
+from importlib.machinery import PathFinder
+
+sys.path.insert(0, sys.argv[1])
+package = sys.argv[1] + "/tilewright"
+import tilewright.codegen.added
+assert tilewright.codegen.added.__file__ == package + "/codegen/added.py"
+assert PathFinder.find_spec("tilewright").origin == package + "/__init__.py"
+assert PathFinder.find_spec("tilewright.torch", [package]).origin == package + "/torch.py"
+print(tilewright.__version__, tilewright.matmul.__name__)
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is made of, in a folder with a space and a letter that is not in ASCII."""
+    copy = tmp_path_factory.mktemp("install") / "a chéckout"
+    for room in {file.parent.name for file in ROOT.glob("*/__init__.py")} | {"frameworks", *NEEDED}:
+        if (ROOT / room).is_dir():
+            shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__", "tuned"))
+    for file in (*ROOT.glob("*.py"), *(ROOT / each for each in NEEDED if (ROOT / each).is_file())):
+        shutil.copy(file, copy)
+    return copy
+
+
+def install(checkout: Path, folder: Path) -> Path:
+    """The wheel of an editable install."""
+    run("-c", HOOK, str(folder), cwd=checkout)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_editable_install_is_a_path_entry_to_links(checkout: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(install(checkout, tmp_path)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+        (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith("/METADATA"))
+    ((name, entry),) = files.items()  # no finder, which a type checker does not run
+    path = Path(entry.decode().strip())
+    assert (Path(name).suffix, path) == (".pth", checkout / ".package")
+    package = path / "tilewright"
+    assert (package / "py.typed").exists()
+    assert not {"tests", "docs", "examples", "build", ".package"} & {each.name for each in package.iterdir()}
+    assert all(each.is_symlink() and each.resolve().is_relative_to(checkout) for each in package.iterdir())
+
+    (checkout / "codegen" / "added.py").touch()  # seen without another install
+    assert run("-c", PROGRAM, str(path), cwd=tmp_path) == f"{tilewright.__version__} matmul\n"
+
+    links = re.findall(r"\]\(([^)]+)\)", str(message_from_bytes(metadata).get_payload()))
+    assert len(links) > 20
+    assert [each for each in links if not each.startswith("https://")] == []
+
+
+def test_a_second_install_changes_only_what_changed(checkout: Path, tmp_path: Path) -> None:
+    install(checkout, tmp_path)
+    package = checkout / ".package" / "tilewright"
+    before = {each.name: each.lstat().st_ino for each in package.iterdir()}
+    (checkout / "removed.py").touch()
+    install(checkout, tmp_path)
+    assert {each.name for each in package.iterdir()} == {*before, "removed.py"}
+    (checkout / "removed.py").unlink()
+    install(checkout, tmp_path)
+    assert {each.name: each.lstat().st_ino for each in package.iterdir()} == before
