@@ -19,7 +19,7 @@ LEFT_OUT = ("benchmarks/results/", ".gitignore")
 """Beginnings of the names of tracked files that the source distribution lacks."""
 MADE = ("PKG-INFO", "setup.cfg", ".package/tilewright.egg-info/SOURCES.txt")
 """Files that setuptools adds to the source distribution."""
-IN_WHEEL = "*.py py.typed */**/*.py */**/*.jinja configs/ranker.json configs/*/**/*.toml configs/*/**/*.json " \
+IN_WHEEL = "*.py py.typed */**/*.py */**/*.jinja configs/ranker/*.npz configs/*/**/*.toml configs/tuned/*.jsonl " \
     "runtime/**/*.[ch] benchmarks/suites/*.toml tuner/*/*.cu tuner/*/page.*"  # fmt: skip
 """Patterns of files of the checkout that the wheel holds."""
 NOT_IN_WHEEL = ("tests", "docs", "examples", "benchmarks", "build", "dist")
@@ -49,7 +49,7 @@ def in_wheel(checkout: Path) -> set[str]:
 
 
 def main(checkout: Path, output: Path) -> str:
-    """What is wrong, or nothing."""
+    """Messages that say what is wrong; none where all is right."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True, text=True).stdout
     tracked = {name for name in listed.split("\0") if name}
     wanted = in_wheel(checkout)

@@ -24,7 +24,7 @@ TESTS = "pytest -q -m fast -n auto --dist worksteal"
 
 
 def first_command() -> str:
-    """What the README's first command runs once it has installed the package."""
+    """Command that the README's first line runs once the package is installed."""
     return re.search(r"^    pip install -e \. && (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)[1]
 
 

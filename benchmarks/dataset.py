@@ -13,8 +13,8 @@ to the best that is known, all beside that one. With a file of `fit_ranker.py --
 by a fit that does not know the problem: so one is judged, and learns where it is wrong.
 `search` tunes all problems, the narrowest first, and keeps every trial: of the best kernels for narrow problems
 `measure` tries few. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each
-takes its `--share` of the problems to a file of its own. `pack` writes a .tar.xz for each type and accuracy: a Kernel
-Tuner cache file and a T4 file for each problem. Needs CuPy.
+takes its `--share` of the problems to a file of its own. `pack` writes a .jsonl.xz for each type and accuracy, from
+which `trials.py export` writes Kernel Tuner cache files and T4 files. Needs CuPy.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,13 +35,13 @@ from shapes import SEED, problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError, TuningError
 from tilewright.codegen.families import families, parse
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.record import Status
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
 from tilewright.tuner.recording.entry import Entry
@@ -49,12 +49,12 @@ from tilewright.tuner.recording.files import read_cache_file
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.features import Table
 from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import around, fitted
+from tilewright.tuner.search.nearest import around, carried
 from tilewright.tuner.search.policies import policy_of
 from tilewright.tuner.search.ranked import ranked
 from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
 from tilewright.tuner.tune import tune
-from trials import EDGES, Trials, line_of, looked_up, pack, read, read_chosen, thinned, trials_of
+from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
 """Of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a second to
@@ -106,12 +106,12 @@ def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> l
 
     pooled, other = list[Config](), list[Config]()
     for base in map(parse, json.loads(POOL.read_text())[name_of(problem.dtype, problem.accuracy)]):
-        shared = shared_out(base, problem.dtype, info.arch, problem.accuracy)
+        shared = shared_out(base, problem.dtype, info, problem.accuracy)
         if not shared:
             continue
         table = Table(shared, problem.dtype, info)
         ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
-        fits = (fitted(way, problem, info.arch, EDGES) for way in sorted(ways, key=likely)[:WAYS])
+        fits = (carried(way, problem, info) for way in sorted(ways, key=likely)[:WAYS])
         pooled += [config for config in fits if config is not None]
         other += ways
     found = candidates(problem, info, read_spaces(), pooled)
@@ -124,7 +124,7 @@ def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> l
     chosen |= dict.fromkeys(
         itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), guessed)
     )
-    drawn = (fitted(way, problem, info.arch, (Edge.BOUNDS,)) for way in rng.sample(other, min(len(other), far)))
+    drawn = (carried(way, problem, info) for way in rng.sample(other, min(len(other), far)))
     chosen |= dict.fromkeys(config for config in drawn if config is not None)
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), trials)))
     return list(chosen)[:trials]
@@ -172,7 +172,7 @@ def compiled(job: Job) -> tuple[Problem, list[Config]]:
     compiler = compiler_for(info)
     for config in found:
         try:
-            compile_cached(compiler, render(problem, config, info.arch))
+            compile_cached(compiler, render(problem, config, info))
         except CompileError:
             continue  # measuring says so
     return problem, found
@@ -180,7 +180,7 @@ def compiled(job: Job) -> tuple[Problem, list[Config]]:
 
 def measured(
     problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float
-) -> tuple[float, dict[Config, Entry]]:
+) -> tuple[float, dict[Config, Outcome]]:
     """Microseconds of the vendor's library, and every variant checked and timed. One that leaves the device in error is
     the last."""
     device = open_device(info)
@@ -188,14 +188,18 @@ def measured(
     with device.entered():
         bench._timer = Timer(device, problem, plan=replace(TimingPlan.of(device), warm_seconds=warm_s, seconds=0.01))
         vendor_us = bench._timer.measure(device.vendor(problem)).median_us
-    entries: dict[Config, Entry] = {}
+    outcomes: dict[Config, Outcome] = {}
     for config in configs:
-        best_us = min((e.time_us for e in entries.values() if e.time_us is not None), default=math.inf)
-        tried = bench.try_variant(config, STOP_OVER * best_us)
-        entries[config] = thinned(Entry.of(tried))
+        tried = bench.try_variant(config, STOP_OVER * _best_us(outcomes))
+        outcomes[config] = outcome_of(Entry.of(tried))
         if tried.fault:
             break
-    return vendor_us, entries
+    return vendor_us, outcomes
+
+
+def _best_us(outcomes: Mapping[Config, Outcome]) -> float:
+    """The least time, infinite where nothing worked."""
+    return min((us for us in outcomes.values() if not isinstance(us, Status)), default=math.inf)
 
 
 SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPUs"
@@ -239,13 +243,12 @@ def measure(
             if again and len(configs) == 1:
                 continue  # all are known
             begin = time.monotonic()
-            vendor_us, entries = measured(problem, configs, info, 0.05 if number else 0.3)
-            file.write(line_of(Trials(problem, entries, vendor_us, info.key)))
+            vendor_us, outcomes = measured(problem, configs, info, 0.05 if number else 0.3)
+            file.write(line_of(Trials(problem, outcomes, vendor_us, info.key)))
             file.flush()
-            best = min((e.time_us for e in entries.values() if e.time_us), default=math.nan)
-            spent = time.monotonic() - begin
-            print(f"{problem}: {len(entries)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
-            if any(entry.status == "crashed" for entry in entries.values()):
+            best, spent = _best_us(outcomes), time.monotonic() - begin
+            print(f"{problem}: {len(outcomes)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
+            if Status.CRASHED in outcomes.values():
                 pool.terminate()  # the device is in error for this process: on with another one
                 command = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
                 os.execv(sys.executable, command)
@@ -271,7 +274,7 @@ def search(path: Path, trials: int, seconds: float, share: slice) -> None:
             except TuningError as error:
                 print(f"{problem}: {error}", file=sys.stderr, flush=True)
                 continue
-            file.write(line_of(trials_of(read_cache_file(record), found.best.vendor_us)))
+            file.write(line_of(trials_of(read_cache_file(record), found.best.vendor_us, found.best.device)))
             file.flush()
             best = f"best {found.best.median_us:.2f} us, {found.best.config}"
             print(f"{problem}: {found.trials} trials, {best}, {found.seconds:.1f} s", file=sys.stderr, flush=True)

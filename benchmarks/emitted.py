@@ -39,7 +39,7 @@ SHAPES = (
     "100 256 512 1000 1024x768x512 1023x769x511 2047 16x4096x4096 4096x16x4096 64x64x65536 65536x64x64 35x700x2048 "
     "3072x1500x1024 4096x4096x64"
 ).split()
-PADDED = ("300x200x100", "simt:64x64x16,edge=pad")
+PADDED = ("300x200x100", "tiled:32,edge=pad")
 """No tuned kernel pads: one that does, and its shape."""
 RUNS, ROUNDS = 3, 9
 """Of the self-test, and of a function beside the library's kernel."""
@@ -67,7 +67,7 @@ def kinds_of(config: Config, problem: Problem) -> list[str]:
     """What a kernel has beside its tiles."""
     found = {"split_k": config.split.mode is Mode.SPLIT_K, "stream_k": config.split.mode is Mode.STREAM_K}
     found |= {"cluster": config.clustered, "persistent": config.split.mode is Mode.PERSISTENT}
-    found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem)), "pad": config.edge is Edge.PAD}
+    found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem)), "pad": config.edge_of(problem) is Edge.PAD}
     found["l2_prefetch"] = ("l2_prefetch", 1) in config.values
     return [kind for kind, has in found.items() if has]
 
@@ -80,7 +80,7 @@ def kernels(info: DeviceInfo) -> list[Served]:
             problem = Problem.parse(shape, dtype)
             served.append(store.lookup(info, problem, nearest).served(problem, info))
         shape, config = PADDED
-        served.append(Served(Problem.parse(shape, dtype), parse(config), info.arch, info.sm_count))
+        served.append(Served(Problem.parse(shape, dtype), parse(config), info))
     return served
 
 

@@ -57,8 +57,8 @@ class Shape:
 
 
 def known(recording: Recording, family: str) -> Iterator[tuple[Config, float]]:
-    """Config and time of each variant of a family that worked. Those with what it lost since are left out, which is
-    told."""
+    """Config and time of each variant of a family that worked. Variants that this version does not have are left
+    out, and their number is printed."""
     left_out = 0
     for point, entry in recording.entries.items():
         values = recording.values(point)

@@ -1,4 +1,4 @@
-"""Fit `configs/ranker.json` to the data set of tuned shapes, without a GPU.
+"""Fit the rankers of `configs/ranker` to the data set of tuned shapes, without a GPU.
 
     python benchmarks/fit_ranker.py benchmarks/results/*/dataset
     python benchmarks/fit_ranker.py trials.jsonl --judge --choices chosen.jsonl --device nvidia-h200
@@ -9,17 +9,18 @@ Trees are fitted to all trials of a type and accuracy, of all devices, then a po
 choice is is judged on shapes that were left out, whole and on every device: a ninth at a time, portfolio and trees of
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
 --unseen judges for a device by the data of the others alone. The ranker of the first part is written beside what
-ships, for `regret.py`, or alone by --held-out: one part takes two minutes of a processor a type. What the files have of
-types and accuracies without data stays. Needs CatBoost.
+ships, for `regret.py`, or alone by --held-out: one part takes two minutes of a processor a type. Files of types and
+accuracies without data stay. `regret.py --accept` then writes the page. Needs CatBoost.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -28,7 +29,7 @@ from typing import Any
 import catboost
 import numpy as np
 from numpy.typing import NDArray
-from regret import FIRST, FIRST_MEASURED, line_of, read_held_out, regrets_of, write_held_out
+from regret import FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, line_of, regrets_of
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
@@ -37,21 +38,11 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.features import FEATURES, IEEE_FEATURES, Table
-from tilewright.tuner.search.nearest import distance, fitted
-from tilewright.tuner.search.ranker import (
-    LEAF,
-    Ranker,
-    name_of,
-    plain,
-    shared_out,
-    trees_of,
-    unfitted,
-    way_of,
-)
-from trials import EDGES, Trials, choices, chosen_line, looked_up, read
+from tilewright.tuner.search.nearest import carried, distance
+from tilewright.tuner.search.ranker import LEAF, Arrays, Ranker, name_of, plain, shared_out, trees_of, way_of
+from trials import Trials, choices, chosen_line, looked_up, packed, read
 
 Floats = NDArray[np.float64]
-RANKER = Path(__file__).parent.parent / "configs" / "ranker.json"
 PORTFOLIO = {DType.FLOAT: 480, DType.DOUBLE: 320}
 """Kernels of each type, ways to share out the work not counted; those for float have more parameters."""
 GUESSED = 750
@@ -103,10 +94,9 @@ class Tuned:
     @classmethod
     def of(cls, trials: Trials) -> "Tuned":
         """Those that worked, but for copies by TMA, which a portfolio cannot have: its kernels serve any alignment."""
-        problem, info = trials.problem, KNOWN[trials.device_key]
-        times = {config: entry.time_us for config, entry in trials.entries.items() if entry.time_us is not None}
+        problem, info, times = trials.problem, KNOWN[trials.device_key], trials.times
         right = {config: us for config, us in times.items() if not config.boxes(problem)}
-        table = Table([unfitted(config) for config in right], problem.dtype, info)
+        table = Table(tuple(right), problem.dtype, info)
         us = np.array([*right.values()])
         plains = tuple(map(plain, right))
         return cls(problem, info, tuple(right), plains, us, min(times.values()), table.features(problem))
@@ -130,7 +120,7 @@ class Tuned:
         return math.log(self.us.min() / (floor_us(self.info, self.problem) or 1.0))
 
 
-def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
+def fit(tuned: Sequence[Tuned]) -> dict[str, NDArray[Any]]:
     """Trees for these problems, each of the same weight: those that rank, and those that say how long a choice
     takes."""
     asked = IEEE_FEATURES if tuned[0].problem.accuracy is Grade.IEEE else len(FEATURES)
@@ -150,7 +140,8 @@ def fit(tuned: Sequence[Tuned]) -> dict[str, Any]:
             weight=np.concatenate([np.full(some.sum(), 1 / some.sum()) for some in chosen]),
         )
     )
-    return {"ranking": _exported(ranking, RANKING[1]), "level": _exported(level, LEVEL[1])}
+    trees = _exported(ranking, RANKING[1], "ranking") | _exported(level, LEVEL[1], "level")
+    return trees | {"features": np.array(FEATURES)}
 
 
 def _trees(loss: str, count: int, depth: int, rate: float) -> catboost.CatBoost:
@@ -162,36 +153,56 @@ def _trees(loss: str, count: int, depth: int, rate: float) -> catboost.CatBoost:
     )  # fmt: skip
 
 
-def _exported(model: catboost.CatBoost, depth: int) -> list[dict[str, Any]]:
-    """The trees as they ship; the first has what all begin with."""
+def _exported(model: catboost.CatBoost, depth: int, name: str) -> dict[str, NDArray[Any]]:
+    """The trees as they ship under a name; the first has what all begin with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trees.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
     scale, bias = document["scale_and_bias"]
-    start, trees = bias[0] if isinstance(bias, list) else bias, []
+    start = bias[0] if isinstance(bias, list) else bias
+    asked, above, added = list[list[int]](), list[list[float]](), list[list[int]]()
     for tree in document["oblivious_trees"]:
         splits, leaves = tree["splits"], tree["leaf_values"]
         while len(splits) < depth:  # CatBoost may ask less: the last question again
             splits, leaves = [*splits, splits[-1]], [*leaves, *leaves]
-        asks = " ".join(FEATURES[split["float_feature_index"]] for split in splits)
-        above = [float(f"{split['border']:.6g}") for split in splits]
-        trees.append({"asks": asks, "above": above, "leaves": [round((scale * x + start) / LEAF) for x in leaves]})
+        asked.append([split["float_feature_index"] for split in splits])
+        above.append([float(f"{split['border']:.6g}") for split in splits])
+        added.append([round((scale * x + start) / LEAF) for x in leaves])
         start = 0.0
-    return trees
+    arrays = np.array(asked, np.uint8), np.array(above, np.float32), np.array(added, np.int32)
+    return dict(zip((f"{name}_asked", f"{name}_above", f"{name}_leaves"), arrays))
 
 
 Kernels = Mapping[Config, Mapping[str, Any]]
 """Those of a portfolio, with what ships of each: ways to share out the work, and how far the model is off."""
 
 
-def exported(trees: dict[str, Any], portfolio: Kernels, regret: Mapping[str, float]) -> dict[str, Any]:
-    """What ships for a type, with the regret by device."""
-    texts = {str(config): kernel for config, kernel in portfolio.items()}
-    return {"portfolio": texts, "regret": {key: round(value, 3) for key, value in regret.items()}, **trees}
+def exported(trees: Arrays, portfolio: Kernels, regret: Mapping[str, float]) -> dict[str, NDArray[Any]]:
+    """A ranker as it ships, with the regret by device."""
+    kernels = {
+        "kernels": np.array([*map(str, portfolio)]),
+        "ways": np.array([kernel["ways"] for kernel in portfolio.values()]),
+        "corrections": np.array([kernel["correction"] for kernel in portfolio.values()], float),
+        "devices": np.array([*regret]),
+        "regrets": np.array([round(value, 3) for value in regret.values()], float),
+    }
+    return kernels | dict(trees)
 
 
-def complete(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> Kernels:
+def sources(found: Iterable[Trials]) -> NDArray[Any]:
+    """A line for each device that says which of its trials a ranker was fitted to."""
+    by_device: dict[str, list[Trials]] = {}
+    for each in found:
+        by_device.setdefault(each.device_key, []).append(each)
+    return np.array([
+        f"{key}: {len(trials)} problems, {sum(len(each.outcomes) for each in trials)} variants, digest "
+        + hashlib.sha256(packed(trials)).hexdigest()[:16]
+        for key, trials in by_device.items()
+    ])  # fmt: skip
+
+
+def complete(trees: Arrays, portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> Kernels:
     """The kernels of a portfolio, each with how far the model of the device is off by what the trees say, and with the
     ways to share out the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
     take less time, and the model puts more of those first that the trees would take."""
@@ -206,9 +217,9 @@ def complete(trees: dict[str, Any], portfolio: Sequence[Config], tuned: Sequence
         for info in infos:
             first = itertools.islice(every.ranked(random, info), EARLY)
             early.update((plain(each.config), way_of(each.config)) for each in first)
-    arch, rows = infos[0].arch, 0
+    info, rows = infos[0], 0
     for base in portfolio:
-        known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, arch, problem.accuracy)))
+        known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, info, problem.accuracy)))
         paying = [way for way in known if way == "whole" or early[base, way] >= SELDOM * len(infos)]
         rows += len(paying)
         kernels[base]["ways"] = " ".join(paying)
@@ -245,19 +256,19 @@ def _corrections(ranker: Ranker, infos: Sequence[DeviceInfo]) -> list[float]:
     return [round(float(each), 3) for each in sums / weights]
 
 
-def portfolio_of(tuned: Sequence[Tuned], trees: dict[str, Any]) -> list[Config]:
+def portfolio_of(tuned: Sequence[Tuned], trees: Arrays) -> list[Config]:
     """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
     their best; where none does any more, again as if none had been chosen."""
-    dtype, accuracy, arch = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info.arch
+    dtype, accuracy, info = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info
     good = {c for each in tuned for c, target in zip(each.plain, each.target) if target <= math.log(GOOD)}
     known = Counter(config for each in tuned for config in set(each.plain))
     often = (base for base in sorted(good, key=str) if known[base] >= min(OFTEN, len(tuned)))
-    bases = [base for base in often if shared_out(base, dtype, arch, accuracy)]
+    bases = [base for base in often if shared_out(base, dtype, info, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
-    rows = [config for base in bases for config in shared_out(base, dtype, arch, accuracy)]
+    rows = [config for base in bases for config in shared_out(base, dtype, info, accuracy)]
     owner = np.array([place[plain(config)] for config in rows])
     tables = {each.info: Table(rows, dtype, each.info) for each in _of_devices(tuned)}
-    predict = trees_of(trees["ranking"])
+    predict = trees_of(trees, "ranking")
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
         chosen, features = tables[each.info].likeliest(each.problem, GUESSED)
@@ -322,7 +333,7 @@ def _nearest(tuned: Tuned, records: Sequence[Record]) -> Config | None:
     problem = tuned.problem
     others = [record for record in records if record.problem != problem and record.problem.dtype is problem.dtype]
     others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem)))
-    fits = (fitted(each.config, problem, tuned.info.arch, EDGES) for each in others)
+    fits = (carried(each.config, problem, tuned.info) for each in others)
     return next((config for config in fits if config is not None), None)
 
 
@@ -337,15 +348,15 @@ def with_others(found: Sequence[Trials]) -> list[Trials]:
         product = each.device_key, replace(each.problem, accuracy=Grade.IEEE)
         for other in same[product] if accuracy is not Grade.IEEE else ():
             if other is not each:
-                serving = {c: entry for c, entry in other.entries.items() if c.accuracy.keeps(accuracy)}
-                whole = whole.with_more(Trials(each.problem, serving, other.vendor_us))
+                serving = {c: us for c, us in other.outcomes.items() if c.accuracy.keeps(accuracy)}
+                whole = whole.with_more(Trials(each.problem, serving, other.vendor_us, other.device_key))
         merged.append(whole)
     return merged
 
 
 def judged(
     tuned: Sequence[Tuned], unseen: str | None, parts: int | None
-) -> Iterator[tuple[dict[str, Any], list[Tuned]]]:
+) -> Iterator[tuple[dict[str, NDArray[Any]], list[Tuned]]]:
     """For each part of the shapes, or for the first so many, the ranker that is fitted to the others, as it would ship,
     and the problems of the part; with the data of a device left out as well, those of that device."""
     shapes = list(dict.fromkeys(each.problem.shape for each in tuned))
@@ -385,10 +396,11 @@ def main() -> None:
         help="on which it does, by its key (nvidia-h200)",
     )
     options = parser.parse_args()
-    everything = [Tuned.of(each) for each in with_others([each for path in options.data for each in read(path)])]
+    writes = not (options.judge or options.unseen)
+    measured = [each for path in options.data for each in read(path)]
+    everything = [Tuned.of(each) for each in with_others(measured)]
     if options.unseen and options.unseen not in {each.info.key for each in everything}:
         parser.error(f"argument --unseen: nothing was measured on {options.unseen}: give its data set as well")
-    document, held_out = json.loads(RANKER.read_text()), read_held_out()  # what there are no data of stays
     lines = list[str]()
     for dtype, accuracy in dict.fromkeys((each.problem.dtype, each.problem.accuracy) for each in everything):
         tuned = [each for each in everything if (each.problem.dtype, each.problem.accuracy) == (dtype, accuracy)]
@@ -396,10 +408,11 @@ def main() -> None:
             continue
         print(f"{name_of(dtype, accuracy)}: {len(tuned)} problems, {sum(len(each.us) for each in tuned)} trials")
         left: dict[str, dict[str, list[Floats]]] = {}
-        for part, (values, others) in enumerate(judged(tuned, options.unseen, options.parts)):
-            ranker = Ranker(values, dtype, accuracy)
-            if part == 0 and accuracy is Grade.IEEE:
-                held_out[dtype.value] = {"shapes": sorted({each.problem.shape for each in others}), **values}
+        for part, (arrays, others) in enumerate(judged(tuned, options.unseen, options.parts)):
+            ranker = Ranker(arrays, dtype, accuracy)
+            if part == 0 and accuracy is Grade.IEEE and (options.held_out or writes):
+                shapes = np.array(sorted({each.problem.shape for each in others}))
+                np.savez_compressed(HELD_OUT / dtype.value, **arrays, shapes=shapes)
             for key in (each.info.key for each in _of_devices(others)):
                 for name, regrets in slowdowns([each for each in others if each.info.key == key], ranker).items():
                     left.setdefault(key, {}).setdefault(name, []).append(regrets)
@@ -413,18 +426,13 @@ def main() -> None:
             sure = found[FIRST] if len(found[FIRST]) else found[FIRST_MEASURED]
             if len(sure):
                 regret[key] = float(np.quantile(sure, 0.9))
-        if not (options.judge or options.unseen):
+        if writes:
             trees = fit(tuned)
             portfolio = complete(trees, portfolio_of(tuned, trees), tuned)
-            document[name_of(dtype, accuracy)] = exported(trees, portfolio, regret)
+            data = sources(e for e in measured if (e.problem.dtype, e.problem.accuracy) == (dtype, accuracy))
+            np.savez_compressed(RANKERS / name_of(dtype, accuracy), **exported(trees, portfolio, regret), data=data)
     if options.choices:
         options.choices.write_text("".join(lines))
-    if options.held_out or not (options.judge or options.unseen):
-        write_held_out(held_out)
-    if not (options.judge or options.unseen):
-        # A line for each kernel and for each list of a tree.
-        text = json.dumps(document, indent=1).replace("\n     ", " ").replace("\n    ]", "]")
-        RANKER.write_text(text + "\n")
 
 
 if __name__ == "__main__":

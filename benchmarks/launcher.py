@@ -19,6 +19,7 @@ from typing import Any
 import cupy
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.families import parse
+from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
@@ -34,20 +35,20 @@ from tilewright.runtime.store.store import Found
 
 BATCHES, CALLS = 7, 400
 PRODUCTS = {
-    "plain": ("512x512x512", "simt:32x64x32,lanes_m=4,slices=4,slice_barriers,vec=1x4x4,l2_prefetch,edge=exact"),
+    "plain": ("512x512x512", "simt:32x64x32,lanes_m=4,slices=4,slice_barriers,l2_prefetch"),
     "split_k": (
         "35x700x2048",
-        "simt:40x32x32,thread=5x8,slices=4,slice_barriers,stages=4,vec=1x4x2,split_k=6,l2_prefetch",
+        "simt:40x32x32,thread=5x8,slices=4,slice_barriers,stages=4,split_k=6,l2_prefetch",
     ),
     "stream_k": (
-        "640x1280x2560", "simt:64x128x16,slices=2,vec=1x4x4,interleave=2,stream_k=1,min_ctas=2,edge=exact",
+        "640x1280x2560", "simt:64x128x16,slices=2,interleave=2,stream_k=1,min_ctas=2",
     ),
     "tma": (
-        "16x4096x4096", "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=6,vec=4,k_inner_a,edge=exact",
+        "16x4096x4096", "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=6,k_inner_a",
     ),
     "pack": (
         "2047x2047x2047",
-        "simt:128x256x16,thread=16x8,lanes_m=4,order=rows,pack_a,pack_b,vec=4x4x1,interleave=2,shared",
+        "simt:128x256x16,thread=16x8,lanes_m=4,order=rows,pack_a,pack_b,interleave=2,shared",
     ),
 }  # fmt: skip
 """What records of these kinds hold for an H200."""
@@ -84,7 +85,8 @@ def call_us(shape: str, text: str) -> float:
     """Microseconds of one call of a loaded kernel, `out` given."""
     problem, config, gpu = Problem.parse(shape, DType.FLOAT), parse(text), Gpu()
     own = OwnKernel(gpu, problem, Found(config, "given"), lambda found: found)  # type: ignore[arg-type]
-    own.compiled = Kernel(gpu, problem, config, render(problem, config, gpu.info.arch), Binary(b""))
+    fit = fitted(problem, config, gpu.info)
+    own.compiled = Kernel(gpu, problem, fit, render(problem, config, gpu.info, fit), Binary(b""))
     gemm = Gemm(
         own,
         None,

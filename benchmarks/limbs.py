@@ -40,7 +40,7 @@ FIRST = (
 )
 """Checked with all transposes, and shown."""
 OTHERS = (
-    "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered,vec_c=4",
+    "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered",
     "wgmma:128x128x32,stages=6,ordered",
     "wgmma:128x192x32,stages=5,ordered", "wgmma:128x192x32,stages=5,ordered,raster=8",
     "wgmma:128x192x32,stages=5,raster=8",
@@ -50,17 +50,17 @@ OTHERS = (
     "wgmma:128x128x64,scheme=bf16x6,stages=2,ordered", "wgmma:128x128x32,scheme=bf16x6,stages=4,ordered,raster=8",
     "wgmma:128x192x32,scheme=bf16x6,stages=3,ordered,raster=8", "wgmma:128x64x64,scheme=bf16x6,stages=3",
     "mma:128x128x32,scheme=bf16x6,promote=32,stages=4,raster=8",
-    "tf32x3:64x64x32,vec=4x4x2,edge=exact", "tf32x3:128x64x32,vec=4x4x2,raster=8,edge=exact",
-    "tf32x3:64x64x16,promote=16,stages=4,vec=4x4x2,edge=exact",
-    "tf32x3:64x64x32,slices=2,promote=16,stages=4,vec=4x4x2,edge=exact",
-    "tf32x3:128x64x16,warp=64x32,promote=16,stages=4,vec=4x4x2,raster=8,edge=exact",
-    "tf32x3:128x128x16,warp=64x32,promote=16,stages=4,vec=4x4x2,raster=8,edge=exact",
-    "tf32x3:128x128x16,warp=64x32,promote=16,stages=4,vec=4x4x2,fragments=single,raster=8,edge=exact",
-    "tf32x3:128x128x16,warp=64x32,promote=32,stages=4,vec=4x4x2,raster=8,edge=exact",
-    "tf32x3:128x64x32,warp=64x32,stages=4,vec=4x4x2,raster=8,edge=exact",
-    "tf32x3:32x64x64,slices=4,promote=16,stages=5,vec=4x4x2,edge=exact",
-    "tf32x3:32x64x64,slices=4,promote=16,stages=5,vec=4x4x2,split_k=4,edge=exact",
-    "tf32x3:64x64x32,stages=4,vec=4x4x2,split_k=8,edge=exact",
+    "tf32x3:128x64x32,raster=8",
+    "tf32x3:64x64x16,promote=16,stages=4",
+    "tf32x3:64x64x32,slices=2,promote=16,stages=4",
+    "tf32x3:128x64x16,warp=64x32,promote=16,stages=4,raster=8",
+    "tf32x3:128x128x16,warp=64x32,promote=16,stages=4,raster=8",
+    "tf32x3:128x128x16,warp=64x32,promote=16,stages=4,fragments=single,raster=8",
+    "tf32x3:128x128x16,warp=64x32,promote=32,stages=4,raster=8",
+    "tf32x3:128x64x32,warp=64x32,stages=4,raster=8",
+    "tf32x3:32x64x64,slices=4,promote=16,stages=5",
+    "tf32x3:32x64x64,slices=4,promote=16,stages=5,split_k=4",
+    "tf32x3:64x64x32,stages=4,split_k=8",
 )  # fmt: skip
 CHECKED = (128, 128, 512), (257, 130, 999), (1, 1, 300), (1000, 33, 4096), (4097, 515, 1031)
 TRANS = "nn", "nt", "tn", "tt"
@@ -85,7 +85,7 @@ def compile_all(device: Device, first: Sequence[str], others: Sequence[str]) -> 
     wanted += [(parse(text), trans) for text in first for trans in TRANS[1:]]
 
     def compiled(config: Config, trans: str) -> None:
-        source = render(problem_of(config, (1024, 1024, 1024), trans), config, device.info.arch)
+        source = render(problem_of(config, (1024, 1024, 1024), trans), config, device.info)
         compile_cached(device.compiler, source)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -100,7 +100,7 @@ def check(device: Device, first: Sequence[str], others: Sequence[str]) -> None:
             for shape in CHECKED:
                 config = parse(text)
                 problem = problem_of(config, shape, trans)
-                if not serves(config, problem, device.info.arch):
+                if not serves(config, problem, device.info):
                     continue
                 reason = Verifier(device, problem).check(prepare(device, problem, config).launch).reason
                 if reason:
@@ -176,7 +176,7 @@ def speed(device: Device, size: str, texts: Sequence[str]) -> None:
     print(f"{plain.shape}: SGEMM {base:.1f} us, {flops / base / 1e6:.1f} TFLOP/s")
     for text in texts:
         config = parse(text)
-        if not serves(config, problem_of(config, shape), device.info.arch):
+        if not serves(config, problem_of(config, shape), device.info):
             continue
         kernel = prepare(device, problem_of(config, shape), config)
         kernel.launch(*given)

@@ -58,7 +58,7 @@ def ordered(base: Config, accuracy: Grade) -> Iterator[Config]:
     known = [name for name in UNTOLD if name in {leaf.name for leaf in base.leaves()}]
     for values in itertools.product(*(UNTOLD[name] for name in known)):
         config = base.changed(**dict(zip(known, values)))
-        if shared_out(config, DType.FLOAT, INFO.arch, accuracy):
+        if shared_out(config, DType.FLOAT, INFO, accuracy):
             yield config
 
 

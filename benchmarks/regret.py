@@ -1,7 +1,7 @@
 """Offline regret: how much slower the choices of look-ups are than the best that was measured. Needs no GPU.
 
     python benchmarks/regret.py            some 10 s of a processor; ends with 1 where a figure is beyond its limit
-    python benchmarks/regret.py --accept   make today's figures the limits
+    python benchmarks/regret.py --accept   make today's figures the limits, and write the page of the ranker that ships
 
 The regret of a choice is its measured time over the least measured time of the problem, by the data set in
 `results/*/dataset`. Printed are the geometric mean, the 90th percentile and the worst for each type and device. Two
@@ -9,12 +9,12 @@ rankers are judged on the same ninth of the shapes, both with the code of the ch
 
 - `held out` was fitted to the other shapes. Neither its trees nor its portfolio nor its corrections know anything of
   the ninth, whatever the transposes and the device, so that this is an estimate for shapes that nobody measured.
-- `shipped` is `configs/ranker.json`. It was fitted to all shapes, so that its figures are too good; they show a change
-  of that file.
+- `shipped` is what `configs/ranker` has. It was fitted to all shapes, so that its figures are too good; they show a
+  change of these files.
 
 A fit that leaves the shapes out takes CatBoost and 100 s of a processor for each type, after a minute of reading, and a
 fit to fewer problems is no estimate of what ships. Therefore `fit_ranker.py` writes the first of the rankers that it
-judges by into `results/held-out.json.xz`, with the shapes that were left out. A change of features, of the device
+judges by into `results/held-out`, with the shapes that were left out. A change of features, of the device
 model, of which rows are ranked or of how configs are fitted to problems shows at once; a change of the fit shows when
 `fit_ranker.py` has written the file anew. Rankers of other accuracies than `ieee` know too few problems for this.
 
@@ -26,41 +26,32 @@ have limits too: a look-up that prefers variants that nobody measured cannot be 
 import argparse
 import itertools
 import json
-import lzma
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
-from tilewright.codegen.problem import DType, Grade
+from tilewright.codegen.problem import DType
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.search.ranker import Ranker, name_of, shipped
-from trials import Trials, choices, read
+from tilewright.tuner.search.ranker import Arrays, Ranker, shipped
+from trials import SUFFIX, Trials, choices, read
 
+RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
+"""Folder of what ships: arrays for each type and accuracy, and PAGE."""
+PAGE = "README.md"
 RESULTS = Path(__file__).parent / "results"
-HELD_OUT = RESULTS / "held-out.json.xz"
-"""A ranker for each type, as `configs/ranker.json` has it, and the shapes that were left out of its fit."""
+HELD_OUT = RESULTS / "held-out"
+"""The same for each type, with the shapes that were left out of its fit."""
 LIMITS = RESULTS / "regret.json"
 """Figures by name; those of a run must not be worse."""
 FIRST, FIRST_MEASURED = "first choice, where measured", "first measured choice"
 
 Regrets = Sequence[float] | NDArray[np.float64]
 Figures = dict[str, float]
-
-
-def read_held_out() -> dict[str, Any]:
-    """The held-out rankers by type."""
-    rankers: dict[str, Any] = json.loads(lzma.decompress(HELD_OUT.read_bytes()))
-    return rankers
-
-
-def write_held_out(rankers: Mapping[str, Any]) -> None:
-    """Write the held-out rankers."""
-    HELD_OUT.write_bytes(lzma.compress(json.dumps(rankers).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def regrets_of(ranked: Iterable[Config], slowdowns: Mapping[Config, float]) -> dict[str, float]:
@@ -93,7 +84,7 @@ def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figu
     """Print and return the figures of a ranker by device and choice."""
     regrets: dict[str, dict[str, list[float]]] = {}
     for each in trials:
-        times = {config: entry.time_us for config, entry in each.entries.items() if entry.time_us is not None}
+        times = each.times
         slowdowns = {config: us / min(times.values()) for config, us in times.items()}
         by_choice = regrets.setdefault(each.device_key, {FIRST: [], FIRST_MEASURED: []})
         ranked = choices(ranker, each.problem, KNOWN[each.device_key])
@@ -117,22 +108,83 @@ def beyond(figures: Mapping[str, Figures], limits: Mapping[str, Figures]) -> lis
     return lines + [f"{name} has no limit" for name in figures if name not in limits]
 
 
+def figures() -> dict[str, Figures]:
+    """Print and return all figures by name."""
+    found: dict[str, Figures] = {}
+    for path in sorted(HELD_OUT.glob("*.npz"), reverse=True):
+        dtype, held_out = DType(path.stem), dict(np.load(path))
+        shapes = frozenset(held_out["shapes"].tolist())
+        files = sorted(RESULTS.glob(f"*/dataset/{path.stem}{SUFFIX}"))
+        trials = [each for file in files for each in read(file, shapes)]
+        for kind, arrays in ("held out", held_out), ("shipped", shipped(path.stem)):
+            found |= judge(kind, trials, Ranker(arrays, dtype))
+    return found
+
+
+def page(found: Mapping[str, Figures]) -> str:
+    """The page that says what the rankers that ship learned, from what, and how well, for a person to review."""
+    lines = [
+        "# What is run where nobody tuned",
+        "",
+        "A ranker for each type and accuracy: kernels to choose from, and boosted trees that say which of them is the",
+        "fastest for a product ([how](../../docs/experiments/untuned.md)). Each file holds NumPy arrays:",
+        "text of `kernels`, `ways` to divide work that pay for each and `corrections` of the device's model, what the",
+        "`ranking` trees and those of the `level` of time ask, above which borders, and what their leaves add.",
+        "`tuner/search/ranker.py` reads them. The last of these commands writes this page; the first needs CatBoost:",
+        "",
+        "    python benchmarks/fit_ranker.py benchmarks/results/*/dataset",
+        "    python benchmarks/regret.py --accept",
+        "",
+        "| ranker | kernels | of the families | trees | asked most often |",
+        "| --- | ---: | --- | ---: | --- |",
+    ]
+    rankers = {path.stem: dict(np.load(path)) for path in sorted(RANKERS.glob("*.npz"))}
+    lines += [f"| `{name}` | {' | '.join(_learned(arrays))} |" for name, arrays in rankers.items()]
+    lines += ["", "## From what", ""]
+    lines += [f"- `{name}`, {line}" for name, arrays in rankers.items() for line in arrays["data"].tolist()]
+    lines += [
+        "",
+        "## How well",
+        "",
+        "Measured time of the first choice over the best that was measured, judged by the fit on shapes left out of",
+        "it, all shapes in nine parts: the 90th percentile, which look-ups report as `regret`.",
+        "",
+    ]
+    regrets = ((name, *each) for name, a in rankers.items() for each in zip(a["devices"], a["regrets"]))
+    lines += [f"- `{name}` on {key}: {regret:.3f}" for name, key, regret in regrets]
+    lines += [
+        "",
+        "The same by the code of the checkout, for one part of the shapes. A ranker that is `held out` does not know",
+        "them; what ships does ([regret.py](../../benchmarks/regret.py)).",
+        "",
+        "| ranker and choice | problems | mean | p90 | worst |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [f"| {name} | {' | '.join(map(str, figures.values()))} |" for name, figures in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _learned(arrays: Arrays) -> Iterator[str]:
+    """How many kernels a ranker has, their families, how many trees rank them, and the features asked most often."""
+    families = Counter(text.partition(":")[0] for text in arrays["kernels"].tolist())
+    features = Counter(arrays["features"][arrays["ranking_asked"]].ravel().tolist())
+    yield str(len(arrays["kernels"]))
+    yield ", ".join(f"{family} {count}" for family, count in families.most_common())
+    yield str(len(arrays["ranking_leaves"]))
+    yield ", ".join(feature for feature, _ in features.most_common(6))
+
+
 def main() -> None:
     """Print all figures and compare them with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--accept", action="store_true", help="write the figures as the limits")
+    parser.add_argument("--accept", action="store_true", help="write the figures as the limits, and the ranker's page")
     options = parser.parse_args()
-    figures: dict[str, Figures] = {}
-    for name, values in read_held_out().items():
-        dtype, shapes = DType(name), frozenset(values["shapes"])
-        files = sorted(RESULTS.glob(f"*/dataset/{name_of(dtype, Grade.IEEE)}.tar.xz"))
-        trials = [each for file in files for each in read(file, shapes)]
-        for kind, ranker in ("held out", values), ("shipped", shipped()[name]):
-            figures |= judge(kind, trials, Ranker(ranker, dtype))
+    found = figures()
     if options.accept:
-        LIMITS.write_text(json.dumps(figures, indent=1) + "\n")
+        LIMITS.write_text(json.dumps(found, indent=1) + "\n")
+        (RANKERS / PAGE).write_text(page(found))
         return
-    worse = beyond(figures, json.loads(LIMITS.read_text()))
+    worse = beyond(found, json.loads(LIMITS.read_text()))
     if worse:
         sys.exit("\n".join(["beyond the limits:", *worse]))
 

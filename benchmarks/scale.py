@@ -53,7 +53,7 @@ ROUNDS = 4
 """Problems for each worker."""
 SECONDS = 15.0
 """Of each problem, as --seconds says in a tuning."""
-VARIANT = "simt:128x256x8,thread=16x8,slices=4,stages=3,load=cp_async,edge=exact"
+VARIANT = "simt:128x256x8,thread=16x8,slices=4,stages=3,load=cp_async"
 SAMPLES = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
 SHAPES = [f"{m}x{n}x{k}" for m in (512, 1024, 2048, 4096) for n in (512, 1536, 4096) for k in (512, 2048)]
 KILLS = 3
@@ -61,7 +61,17 @@ KILLS = 3
 
 def simulated_info() -> DeviceInfo:
     """The device that simulated workers say they have."""
-    return DeviceInfo("host simulated", "host", host_info().arch, 1, 1000.0, 1 << 36, 1 << 20, 10.0, "none")
+    return DeviceInfo(
+        name="host simulated",
+        selector="host",
+        arch=host_info().arch,
+        sm_count=1,
+        clock_mhz=1000.0,
+        memory_bytes=1 << 36,
+        l2_bytes=1 << 20,
+        bandwidth_gbs=10.0,
+        driver="none",
+    )
 
 
 def result_of(problem: Problem, trials: int, seconds: float) -> Result:

@@ -10,21 +10,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from export_records import ship
 from tilewright.codegen.render import render
 from tilewright.runtime.device.known import KNOWN
-from tilewright.runtime.files import write_whole
-from tilewright.runtime.store.codec import dumps, loads
+from tilewright.runtime.store.codec import of_line
+from tilewright.runtime.store.record import Record
+from tilewright.runtime.store.store import SHIPPED
+
+
+def signed(record: Record) -> Record:
+    """The record with the digest of today's text."""
+    return replace(record, digest=render(record.problem, record.config, KNOWN[record.device]).digest)
 
 
 def sign(folder: Path) -> list[Path]:
-    """Write the records below a folder again that carry another digest, and return their paths."""
+    """Write the files of a folder again, and return the paths of those that changed."""
     written = []
-    for path in sorted(folder.glob("*/*.json")):
-        record = loads(path.read_bytes())
-        digest = render(record.problem, record.config, KNOWN[record.device].arch).digest
-        if digest != record.digest:
-            write_whole(path, dumps(replace(record, digest=digest)))
-            written.append(path)
+    for path in sorted(folder.glob(f"*{SHIPPED}")):
+        before = path.read_bytes()
+        ship((signed(of_line(line)) for line in before.splitlines()), folder)
+        written += [path] if path.read_bytes() != before else []
     return written
 
 

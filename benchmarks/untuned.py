@@ -20,6 +20,7 @@ processors.
 
 import argparse
 import datetime
+import hashlib
 import itertools
 import json
 import math
@@ -37,7 +38,7 @@ from filelock import FileLock
 from shapes import MOST_STEPS
 from shapes import problems as training
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device
 from tilewright.runtime.files import write_whole
@@ -50,7 +51,7 @@ from tilewright.tuner.bench.rivals import setting
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.search.nearest import nearest
-from tilewright.tuner.search.ranker import ranker_digest
+from tilewright.tuner.search.ranker import name_of, shipped
 from tilewright.tuner.settings import EFFORTS
 from tilewright.tuner.tune import tune
 
@@ -148,6 +149,13 @@ class Results:
 def _sizes(problem: Problem) -> Row:
     names: Row = {"m": problem.m, "n": problem.n, "k": problem.k}
     return names | {"dtype": problem.dtype.value, "trans": problem.trans}
+
+
+def ranker_digest() -> str:
+    """16 hexadecimal digits of the SHA-256 of the rankers that ship for `ieee`."""
+    names = (name_of(dtype, Grade.IEEE) for dtype in DType)
+    data = (name.encode() + array.tobytes() for each in names for name, array in sorted(shipped(each).items()))
+    return hashlib.sha256(b"".join(data)).hexdigest()[:16]
 
 
 def head_of(device: Device, **more: Any) -> Row:

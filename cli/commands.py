@@ -304,7 +304,7 @@ def tune() -> None:
 )  # fmt: skip
 @click.option("--name", default="gemm", metavar="NAME", help="Name of the functions and of the files.")
 @click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
-@click.option("--split", is_flag=True, help="Write each kernel into a file of its own.")
+@click.option("--split", is_flag=True, help="Write the kernels of each config into a file of their own.")
 @click.option("--header-only", is_flag=True, help="Write one header with everything in it, for one kernel.")
 @click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
 @click.option("-o", "--output", type=FOLDER, metavar="FOLDER", default=Path(), help="Folder of the files.")

@@ -75,7 +75,7 @@ def configs(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def _words(kind: "type[Config]", word: str, present: set[str], *, tile: bool) -> list[str]:
-    """What a word of a config's text may go on to: `edge` to `edge=`, `edge=` to `edge=pad`, the tile `64x` to
+    """Continuations of a word of a config's text: `edge` to `edge=`, `edge=` to `edge=pad`, the tile `64x` to
     `64x32x`."""
     joined = dict(kind.joined)
     key, equals, value = word.partition("=")
@@ -101,10 +101,10 @@ def _names(kind: "type[Config]", word: str, present: set[str]) -> list[str]:
 
 def _modes(kind: "type[Config]") -> dict[str, Sequence[int]]:
     """The work decompositions that a family's text may name, with their numbers of parts."""
-    from ..codegen.mechanisms.split import MODES
+    from ..codegen.mechanisms.split import USUAL_PARTS
 
     modes = next((leaf.choices for leaf in kind.leaves() if leaf.name == "mode"), ())
-    return {mode.value: MODES[mode] for mode in modes if MODES[mode] != (1,)}
+    return {mode.value: USUAL_PARTS[mode] for mode in modes if USUAL_PARTS[mode] != (1,)}
 
 
 def _values(leaves: "Sequence[Leaf]", text: str, parts: Sequence[int]) -> list[str]:

@@ -66,7 +66,7 @@ def emit_command(
     for info in found:
         for problem in problems:
             if config is not None:
-                served.append(Served(problem, config, info.arch, info.sm_count))
+                served.append(Served(problem, config, info))
             else:
                 served.append(kept.lookup(info, problem, nearest).served(problem, info))
     layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
@@ -77,7 +77,7 @@ def emit_command(
     for note in notes if config is None else ():  # they say whose records choose
         click.echo(f"note: {note}", err=True)
     for each in served:
-        click.echo(f"{each.problem} for {each.arch.name}: {each.config} ({each.told})")
+        click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.told})")
 
 
 def _again(

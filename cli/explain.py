@@ -98,8 +98,6 @@ def _figures(told: Explained) -> list[str]:
     record = told.found.record
     if record is None or told.found.origin != "exact":
         return []
-    if record.removed:
-        return [f"  not measured since {record.removed} was removed; its first use does that"]
     expected = ""
     share = f", {told.bounds[0].us / record.median_us:.1%} of the bound" if told.bounds else ""
     ratio = f", {figure(record.ratio_vendor)} x the vendor's library" if record.ratio_vendor else ""

@@ -1,4 +1,4 @@
-"""What several commands do with their options: problems, devices, and files that two options name."""
+"""Steps that several commands share: problems, devices, and files that two options name."""
 
 import itertools
 import math
@@ -100,10 +100,9 @@ def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: 
 
 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
-    """Those that have no record of the device that would serve them, or one of a kernel that is gone."""
+    """The problems that have no record of the device that would serve them."""
     shelf = Store(store)
-    looked_up = ((each, shelf.lookup(info, each, nearest)) for each in problems)
-    return [each for each, found in looked_up if found.origin != "exact" or (found.record and found.record.removed)]
+    return [each for each in problems if shelf.lookup(info, each, nearest).origin != "exact"]
 
 
 def distinct(files: dict[str, Path | None]) -> None:

@@ -67,7 +67,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
     """The fastest record of each problem, sorted by dtype, transposes and shape; of equal ones the first."""
     found: dict[Problem, Record] = {}
     for record in records:
-        if record.problem not in found or record.order < found[record.problem].order:
+        if record.problem not in found or record.median_us < found[record.problem].median_us:
             found[record.problem] = record
     return sorted(found.values(), key=lambda r: (r.problem.kind, *_sizes(r.problem)))
 
@@ -116,16 +116,16 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
     problems = [record.problem for record in records]
     graded = any(problem.accuracy is not Grade.IEEE for problem in problems)  # an error belongs beside each speed then
 
-    def measured(figure_of: Callable[[Record], float | None]) -> list[str]:
-        return ["" if record.removed else figure(figure_of(record)) for record in records]
+    def figures(figure_of: Callable[[Record], float | None]) -> list[str]:
+        return [figure(figure_of(record)) for record in records]
 
     columns = [
         Column("M x N x K", [problem.shape for problem in problems], left=True),
         Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
-        Column("us", measured(lambda record: record.median_us)),
-        Column("GFLOP/s", measured(lambda record: record.gflops), 1),
+        Column("us", figures(lambda record: record.median_us)),
+        Column("GFLOP/s", figures(lambda record: record.gflops), 1),
         *([Column("err/bound", list(map(_error, records)))] if graded else []),
-        Column("x vendor", measured(lambda record: record.ratio_vendor), 2),
+        Column("x vendor", figures(lambda record: record.ratio_vendor), 2),
         *([Column("device", [record.device for record in records], left=True)] if devices else []),
     ]
     if _room(columns, width) < _LEAST_VARIANT:
@@ -136,7 +136,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
 
 
 def _error(record: Record) -> str:
-    return "" if record.removed or record.accuracy is None else f"{record.accuracy.worst:.2g}"
+    return "" if record.accuracy is None else f"{record.accuracy.worst:.2g}"
 
 
 def _room(columns: Sequence[Column], width: int) -> int:
@@ -160,6 +160,6 @@ def records_csv(records: Sequence[Record]) -> str:
         problem = record.problem
         text = (record.device, problem.shape, problem.dtype.value, problem.trans, problem.accuracy.value)
         error = record.accuracy.worst if record.accuracy else None
-        numbers = (record.median_us, record.gflops, error, record.ratio_vendor) if not record.removed else ("",) * 4
+        numbers = record.median_us, record.gflops, error, record.ratio_vendor
         writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
     return out.getvalue()

@@ -11,15 +11,19 @@ from .arch import Arch
 from .config import Config
 from .errors import check, check_comment, check_type
 from .families import default_config
+from .fit import Fit
 from .leaf import Edge
-from .legality import serves
+from .legality import fitted, serves
 from .problem import DType, Problem
-from .render import render
+from .render import instances
 from .source import KernelSource, LaunchConfig, TensorBox
+from .target import Target
 
 _NEEDS = re.compile(r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)\n#error "[^"\n]*"\n#endif\n')
 AS_GIVEN = "as given"
 """The origin of a config that nothing chose."""
+_Kind = tuple[Arch, DType, str, Config, bool]
+"""What kernels have in common that have one text: the architecture, dtype, transposes, config, and whether they pad."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
 
@@ -33,10 +37,9 @@ class Served:
     """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes."""
     config: Config
     """The kernel's config, such as `load(...).config`."""
-    arch: Arch
-    """The generation of GPU it is for, such as `load(...).device.arch`."""
-    sm_count: int = 132
-    """SMs of the device that it is for: so many CTAs, or a multiple, share the k of the last wave with stream-K."""
+    target: Target
+    """The device it is for, such as `load(...).device`. The kernel runs on its architecture and later ones; stream-K
+    shares the last wave among its SMs."""
     origin: str = AS_GIVEN
     """Where the config is from, for a person."""
     recorded_us: float = 0.0
@@ -47,7 +50,7 @@ class Served:
     def __post_init__(self) -> None:
         object.__setattr__(self, "problem", Problem.parse(self.problem))
         check_type("config", self.config, Config, "a Config, such as load(...).config")
-        check_type("arch", self.arch, Arch, "an Arch, such as load(...).device.arch")
+        check_type("target", self.target, Target, "a Target, such as load(...).device")
         check_type("origin", self.origin, str, "text")
         check_comment("origin", self.origin)
 
@@ -65,31 +68,43 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One kernel of a bundle."""
+    """One kernel of a bundle and how it is launched: an instance of a config's text."""
 
-    label: str
-    """Namespace of its own."""
-    source: KernelSource
-    code: str
-    """Its text as it stands in the file."""
-    config: Config
+    problem: Problem
+    """A problem that it serves, for its dtype and transposes."""
+    fit: Fit
     arch: Arch
-    launch: LaunchConfig
-    boxes: tuple[TensorBox, ...]
     stream_ctas: int
     """CTAs that share the remainder of the last wave, 0 without stream-K."""
-    along: tuple[bool, bool]
-    """Whether A and B are stored along k."""
+    space: str
+    """Namespace of its text."""
+    row: str
+    """Name of its facts there."""
 
     @property
-    def alignment(self) -> tuple[int, int, int]:
-        """Elements of which pointers, leading dimensions and rows of A, B and C as given are multiples."""
-        return (1, 1, 1) if self.config.edge is Edge.PAD else self.config.alignment
+    def label(self) -> str:
+        """Where its facts are."""
+        return f"{self.space}::{self.row}"
 
     @property
-    def multiples(self) -> tuple[int, int, int]:
-        """What m, n and k as given must be multiples of."""
-        return self.config.multiples if self.config.edge is Edge.EXACT else (1, 1, 1)
+    def launch(self) -> LaunchConfig:
+        """Threads and shared memory of its CTAs."""
+        return self.config.launch_config(self.problem, 1)
+
+    @property
+    def boxes(self) -> tuple[TensorBox, ...]:
+        """What its TMA copies bring."""
+        return self.config.boxes(self.problem)
+
+    @property
+    def along(self) -> tuple[bool, bool]:
+        """Whether A and B are stored along k."""
+        return not self.problem.trans_a, self.problem.trans_b
+
+    @property
+    def config(self) -> Config:
+        """The config of which it is an instance."""
+        return self.fit.config
 
     @property
     def limited(self) -> bool:
@@ -99,13 +114,34 @@ class Part:
     @property
     def universal(self) -> bool:
         """Whether it serves operands of any size and alignment."""
-        return self.alignment == self.multiples == (1, 1, 1)
+        return self.fit.alignment == self.fit.multiples == (1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Kernels of one config, in a namespace of its own."""
+
+    label: str
+    code: str
+    """As it stands in the file."""
+    arch: Arch
+    kernels: tuple[tuple[Part, KernelSource], ...]
+    """Some launches may differ though the kernel is the same."""
 
     @property
-    def has_memory(self) -> bool:
-        """Whether launches work in memory of their own."""
-        config = self.config
-        return config.has_workspace or any(config.packs) or config.edge is Edge.PAD or config.limbs > 0
+    def needs(self) -> "re.Match[str] | None":
+        """The lines that stop a compiler for an older architecture, and the one that it needs."""
+        return _NEEDS.search(self.kernels[0][1].code)
+
+    @property
+    def capability(self) -> int:
+        """Of the oldest device that it runs on, such as 90; 0 where any does."""
+        return int(self.needs[1]) // 10 if self.needs else 0
+
+    @property
+    def names(self) -> set[str]:
+        """Names of its kernels."""
+        return {source.name.partition("<")[0] for _, source in self.kernels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +178,7 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A shape and the namespace of its kernel."""
+    """A shape and where the facts of its kernel are."""
 
     served: Served
     label: str
@@ -156,7 +192,7 @@ class OnArch:
     arch: Arch
     shapes: tuple[Row, ...]
     fallback: str
-    """Namespace of the kernel that serves whatever the others do not."""
+    """Where the facts of the kernel are that serves whatever the others do not."""
 
     @property
     def capability(self) -> int:
@@ -183,12 +219,12 @@ class Unit:
 
     label: str
     arch: Arch
-    kernels: tuple[Part, ...]
+    texts: tuple[Text, ...]
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The lines that stop a compiler for an older architecture."""
-        return needs_of(self.kernels)
+        return needs_of(self.texts)
 
 
 @dataclass(frozen=True)
@@ -196,13 +232,18 @@ class Bundle:
     """All of it."""
 
     products: tuple[Product, ...]
-    kernels: tuple[Part, ...]
+    texts: tuple[Text, ...]
     units: tuple[Unit, ...]
+
+    @property
+    def kernels(self) -> tuple[Part, ...]:
+        """Those of all texts."""
+        return tuple(part for text in self.texts for part, _ in text.kernels)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The lines that stop a compiler for an older architecture."""
-        return needs_of(self.kernels)
+        return needs_of(self.texts)
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -217,7 +258,7 @@ class Bundle:
     @property
     def capability(self) -> int:
         """Of the oldest device that all kernels run on, such as 90; 0 where any does."""
-        return max(map(_needed, self.kernels))
+        return max(text.capability for text in self.texts)
 
     @cached_property
     def uses(self) -> Uses:
@@ -227,10 +268,10 @@ class Bundle:
         general = {arch.fallback for arch in rows}
         limits, fallback = any(each.limited for each in every), not all(each.universal for each in every)
         return Uses(
-            vectors=any(each.alignment != (1, 1, 1) for each in every),
-            exact=any(each.multiples != (1, 1, 1) for each in every),
+            vectors=any(each.fit.alignment != (1, 1, 1) for each in every),
+            exact=any(each.fit.multiples != (1, 1, 1) for each in every),
             fallback=fallback,
-            fallback_memory=fallback and any(each.label in general and each.has_memory for each in every),
+            fallback_memory=fallback and any(each.label in general and each.fit.has_memory for each in every),
             several=any(len(arch.shapes) > 1 for arch in rows),
             smem=limits or any(each.launch.dynamic_smem_bytes for each in every),
             limits=limits,
@@ -240,37 +281,41 @@ class Bundle:
             stream_k=any(each.stream_ctas for each in every),
             persistent=any(config.persistent_tiles > 1 for config in modes),
             pack=any(any(config.packs) for config in modes),
-            pad=any(config.edge is Edge.PAD for config in modes),
+            pad=any(each.fit.edge is Edge.PAD for each in every),
             limbs=any(config.limbs for config in modes),
             tma=any(each.boxes for each in every),
         )
 
 
 def bundled(served: Sequence[Served], split: bool) -> Bundle:
-    """A bundle of these shapes, with a file for each kernel if `split`. Raises ConfigError."""
+    """A bundle of these shapes, with a file for each text if `split`. Raises ConfigError."""
     check(bool(served), "a bundle wants at least one shape")
     grades = dict.fromkeys(each.problem.accuracy for each in served)
     check(len(grades) == 1, f"a bundle has one accuracy for all shapes, got {' and '.join(grades)}")
     groups: dict[tuple[DType, str], dict[Arch, list[Served]]] = {}
     for each in served:
         host = "was chosen for the processor: load it for a GPU, or emit a config for one (tilewright.emit)"
-        check(not each.arch.is_host, f"{each.config} {host}")
-        rows = groups.setdefault((each.problem.dtype, each.problem.trans), {}).setdefault(each.arch, [])
-        check(all(row.problem != each.problem for row in rows), f"{each.problem} is given twice for {each.arch.name}")
+        arch = each.target.arch
+        check(not arch.is_host, f"{each.config} {host}")
+        rows = groups.setdefault((each.problem.dtype, each.problem.trans), {}).setdefault(arch, [])
+        check(all(row.problem != each.problem for row in rows), f"{each.problem} is given twice for {arch.name}")
         rows.append(each)
-    arches = sorted({each.arch for each in served}, key=lambda arch: arch.capability)
+    arches = sorted({each.target.arch for each in served}, key=lambda arch: arch.capability)
     several = len(arches) > 1
     for (dtype, trans), by_arch in groups.items():
         missing = [arch.name for arch in arches if arch not in by_arch]
         check(not missing, f"{dtype.value} {trans} has no shape for {', '.join(missing)}")
-    parts: dict[tuple[Arch, DType, str, Config, int], Part] = {}
+    parts: dict[_Kind, dict[tuple[Fit, int], Part]] = {}
 
-    def part_of(problem: Problem, config: Config, arch: Arch, sm_count: int) -> Part:
-        stream_ctas = config.stream_ctas_per_sm * sm_count
-        key = arch, problem.dtype, problem.trans, config, stream_ctas
-        if key not in parts:
-            parts[key] = _part(f"k{len(parts)}", problem, config, arch, stream_ctas)
-        return parts[key]
+    def part_of(problem: Problem, fit: Fit, target: Target) -> Part:
+        kind = target.arch, problem.dtype, problem.trans, fit.config, fit.edge is Edge.PAD
+        of_text = parts.setdefault(kind, {})
+        space, stream_ctas = f"k{list(parts).index(kind)}", fit.config.stream_ctas_per_sm * target.sm_count
+        row = f"KERNEL_{len(of_text)}" if of_text else "KERNEL"
+        return of_text.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
+
+    def part_for(row: Served) -> Part:
+        return part_of(row.problem, fitted(row.problem, row.config, row.target), row.target)
 
     products = []
     for (dtype, trans), by_arch in groups.items():
@@ -278,53 +323,46 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
         on = []
         for arch in arches:
             rows = by_arch[arch]
-            shapes = tuple(Row(row, part_of(row.problem, row.config, arch, row.sm_count).label) for row in rows)
-            general = general_config([row.config for row in rows], rows[0].problem, arch)
-            fallback = part_of(_odd(rows[0].problem), general, arch, rows[0].sm_count)
+            shapes = tuple(Row(row, part_for(row).label) for row in rows)
+            general = general_fit([row.config for row in rows], rows[0].problem, rows[0].target)
+            fallback = part_of(_odd(rows[0].problem), general, rows[0].target)
             on.append(OnArch(f"{label}_{arch.name}".upper() if several else label, arch, shapes, fallback.label))
         types, kinds = {dtype for dtype, _ in groups}, {trans for _, trans in groups}
         suffix = (f"_{dtype.code}" if len(types) > 1 else "") + (f"_{trans}" if len(kinds) > 1 else "")
         products.append(Product(f"@{suffix}", label, dtype, trans, tuple(on)))
-    kernels = _used(tuple(parts.values()), products)
+    texts = tuple(map(_text, _used([tuple(each.values()) for each in parts.values()], products)))
     # One figure is help, a figure for each of many kernels is not.
-    plain = kernels[1:] if len(kernels) == 2 else kernels if len(kernels) > 2 else ()
-    kernels = tuple(replace(each, code=_without_figure(each.code)) if each in plain else each for each in kernels)
+    plain = texts[1:] if len(texts) == 2 else texts if len(texts) > 2 else ()
+    texts = tuple(replace(each, code=_without_figure(each.code)) if each in plain else each for each in texts)
     units: tuple[Unit, ...] = ()
     if split:
         units = tuple(
-            Unit(f"{each.arch.name}_{each.label}" if several else each.label, each.arch, (each,)) for each in kernels
+            Unit(f"{each.arch.name}_{each.label}" if several else each.label, each.arch, (each,)) for each in texts
         )
     elif several:
-        units = tuple(Unit(arch.name, arch, tuple(k for k in kernels if k.arch == arch)) for arch in arches)
-    return Bundle(tuple(products), kernels, units)
+        units = tuple(Unit(arch.name, arch, tuple(each for each in texts if each.arch == arch)) for arch in arches)
+    return Bundle(tuple(products), texts, units)
 
 
-def general_config(configs: Iterable[Config], problem: Problem, arch: Arch) -> Config:
-    """A config that serves products of any size and alignment: of these without vectors and with guarded edges, one
-    that needs no memory and whose tile is nearest to 64 by 64; for one config just that."""
+def general_fit(configs: Iterable[Config], problem: Problem, target: Target) -> Fit:
+    """The instance that serves products of any size and alignment: of those of these configs one that needs no memory
+    and whose tile is nearest to 64 by 64; for one config its own."""
     odd = _odd(problem)
-    twins = [config.scalar().changed(edge=Edge.BOUNDS) for config in dict.fromkeys(configs)]
-    legal = [twin for twin in twins if serves(twin, odd, arch) and twin.alignment == (1, 1, 1)]
+    fits = [config.fit(odd, aligned=False) for config in dict.fromkeys(configs)]
+    legal = [fit for fit in fits if fit and serves(fit.config, odd, target)]
 
-    def order(twin: Config) -> tuple[object, ...]:
-        memory = twin.has_workspace or any(twin.packs) or twin.limbs > 0
-        sides = sum(abs(math.log2(side) - 6) for side in twin.cta_tile[:2])
-        return memory, sides, twin.canonical
+    def order(fit: Fit) -> tuple[object, ...]:
+        sides = sum(abs(math.log2(side) - 6) for side in fit.config.cta_tile[:2])
+        return fit.has_memory, sides, fit.config.canonical
 
-    return min(legal, key=order, default=None) or default_config(odd, arch)
+    default = default_config(odd, target)
+    return min(legal, key=order, default=None) or fitted(odd, default, target, aligned=False)
 
 
-def needs_of(kernels: Sequence[Part]) -> tuple[str, ...]:
+def needs_of(texts: Sequence[Text]) -> tuple[str, ...]:
     """The lines that stop a compiler for an architecture older than these kernels need: one `#error` for all."""
-    strictest = max(kernels, key=_needed)
-    found = _NEEDS.search(strictest.source.code)
-    return tuple(found[0].splitlines()) if found else ()
-
-
-def _needed(kernel: Part) -> int:
-    """Capability that a kernel needs, such as 90; 0 where it needs none."""
-    found = _NEEDS.search(kernel.source.code)
-    return int(found[1]) // 10 if found else 0
+    needs = max(texts, key=lambda text: text.capability).needs
+    return tuple(needs[0].splitlines()) if needs else ()
 
 
 def _odd(problem: Problem) -> Problem:
@@ -332,22 +370,24 @@ def _odd(problem: Problem) -> Problem:
     return dataclasses.replace(problem, m=m, n=n, k=k)
 
 
-def _part(label: str, problem: Problem, config: Config, arch: Arch, stream_ctas: int) -> Part:
-    source = render(problem, config, arch)
+def _text(parts: Sequence[Part]) -> Text:
+    """The text of kernels of one config."""
+    fits = list(dict.fromkeys(part.fit for part in parts))
+    sources = dict(zip(fits, instances(parts[0].problem, fits)))
     # Without its banner, known to its file alone.
-    text = source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
-    code = _NEEDS.sub("", text)
-    launch, along = config.launch_config(problem, 1), (not problem.trans_a, problem.trans_b)
-    return Part(label, source, code, config, arch, launch, config.boxes(problem), stream_ctas, along)
+    text = sources[fits[0]].code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
+    kernels = tuple((part, sources[part.fit]) for part in parts)
+    return Text(parts[0].space, _NEEDS.sub("", text), parts[0].arch, kernels)
 
 
 def _without_figure(code: str) -> str:
     return code[code.index("namespace {") :]
 
 
-def _used(kernels: tuple[Part, ...], products: Sequence[Product]) -> tuple[Part, ...]:
-    """Those that some shape goes to; the general ones where any kernel leaves something to them."""
+def _used(texts: Sequence[tuple[Part, ...]], products: Sequence[Product]) -> Sequence[tuple[Part, ...]]:
+    """The kernels of each text that some shape goes to; the general ones where any kernel leaves something to them."""
     rows = {row.label for product in products for arch in product.arches for row in arch.shapes}
-    if all(each.universal for each in kernels if each.label in rows):
-        return tuple(each for each in kernels if each.label in rows)
-    return kernels
+    if not all(part.universal for parts in texts for part in parts if part.label in rows):
+        return texts
+    used = [tuple(part for part in parts if part.label in rows) for parts in texts]
+    return [parts for parts in used if parts]

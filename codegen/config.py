@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from .errors import ConfigError, meant
+from .fit import FOLLOWING, Fit, FitRule, fit_of, whole
 from .leaf import Edge, Leaf, Mode, Value
 from .legality import Rule
 from .mechanisms.split import Reduce, Split
@@ -25,7 +26,7 @@ MAX_STATIC_SMEM_BYTES = 49152
 class Config:
     """What the families' configs have in common: names, text, and what a launch needs to know.
 
-    A family is a frozen dataclass derived from this one. Its fields are groups (dataclasses of `option`s) and `edge`.
+    A family is a frozen dataclass derived from this one. Its fields are groups (dataclasses of `option`s) and options.
     """
 
     __slots__ = ()
@@ -40,21 +41,16 @@ class Config:
     """Place among the families: simple ones come first, and win ties."""
     tensor_cores: ClassVar[bool] = False
     """Whether its multiply-adds run on the tensor cores."""
-    vectors: ClassVar[tuple[str, ...]] = ()
-    """Parameters that are widths of vectors in the caller's matrices."""
+    fit_rules: ClassVar[tuple[FitRule, ...]] = ()
+    """Rules that vectors must keep, beside dividing the rows that they copy or store."""
     joined: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
     """Parameters that text writes together: a key (empty for the tile) and names; `thread=16x8`."""
     rules: ClassVar[tuple[Rule[Any], ...]] = ()
-    """What must hold for a config of the family, beside what all families share."""
-    gone: ClassVar[Mapping[str, Value]] = {}
-    """Parameters that the family had once, and the value at which they did nothing: stored configs have them."""
-    replaced: ClassVar[tuple[tuple[str, Value, tuple[Value, ...]], ...]] = ()
-    """Values that its parameters had once: the parameter, the value, and what may stand for it, the best first."""
+    """Rules that a config of the family must keep, beside those that all families share and `fit_rules`."""
     pdl: ClassVar[bool] = False
     """Whether the next kernel on the stream may come up while this one ends (programmatic dependent launch)."""
 
     split: Split = Split()
-    edge: Edge
 
     # --- names and text
 
@@ -78,6 +74,9 @@ class Config:
         for leaf in cls.leaves():
             if leaf.name == name:
                 return leaf
+        if name.partition("_")[0] in FOLLOWING:
+            reason = "vectors and edges follow from the problem; leave it out"
+            raise ConfigError(f"{cls.family} has no parameter {name!r}: {reason}")
         names = [leaf.name for leaf in cls.leaves()]
         raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{meant(name, names)}")
 
@@ -121,6 +120,12 @@ class Config:
         """Names and plain values of all parameters."""
         return tuple([(leaf.name, leaf.plain(self._typed(leaf))) for leaf in self.leaves()])
 
+    @property
+    def changes(self) -> tuple[tuple[str, Value], ...]:
+        """Names and plain values of the parameters that are not at their defaults: all that text and files have."""
+        typed = ((leaf, self._typed(leaf)) for leaf in self.leaves())
+        return tuple([(leaf.name, leaf.plain(value)) for leaf, value in typed if value != leaf.default])
+
     def changed(self, **values: Any) -> Self:
         """The config with other typed values of some parameters."""
         kind: Any = type(self)
@@ -145,8 +150,8 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits of the SHA-256 of all its values: names kernels."""
-        text = f"{self.family}:" + ",".join(f"{name}={value}" for name, value in self.values)
+        """8 hexadecimal digits of the SHA-256 of the values that are not at their defaults: names kernels."""
+        text = f"{self.family}:" + ",".join(f"{name}={value}" for name, value in self.changes)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
@@ -182,8 +187,33 @@ class Config:
 
     @property
     def multiples(self) -> tuple[int, int, int]:
-        """What m, n and k must be multiples of where the edge is exact, and are padded to where it is pad."""
+        """Numbers of which m, n and k are multiples where tiles divide the problem, and to which padding rounds up."""
         return self.cta_tile
+
+    # --- fit
+
+    def fit(self, problem: Problem, aligned: bool = True) -> Fit | None:
+        """The instance of the kernel for a problem, with vectors as wide as its rows allow; for operands that are not
+        `aligned`, with vectors of one element. None where the config cannot serve such operands."""
+        return fit_of(problem, self if aligned else self.unaligned, aligned)
+
+    @property
+    def unaligned(self) -> Self:
+        """The config that serves operands which are not aligned, of any shape: the same, or one that lacks what needs
+        aligned rows."""
+        return self
+
+    def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
+        """What differs between the texts of a config's fits: constants by name, or parameters of a template."""
+        return {"GUARDED": fit.guarded}
+
+    def edge_of(self, problem: Problem) -> Edge:
+        """Edge of the kernel for a problem's matrices."""
+        return Edge.EXACT if whole(problem, self) else Edge.BOUNDS
+
+    def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
+        """The widest vectors of A, B and C that stored rows allow: of one element where operands are not `aligned`."""
+        return 1, 1, 1
 
     @property
     def reuse(self) -> tuple[int, int]:
@@ -194,25 +224,9 @@ class Config:
         """Shared memory of a CTA in bytes."""
         return 0
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers of a thread, an estimate from above: 255 at most, and those of a CTA at most an SM's."""
         raise NotImplementedError
-
-    @property
-    def vectors_of(self) -> tuple[str, ...]:
-        """For each of `vectors` the operand whose stored rows it must divide, `a`, `b` or `c`; empty where that is
-        packed first."""
-        return ()
-
-    @property
-    def alignment(self) -> tuple[int, int, int]:
-        """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
-        widths = {operand: self.get(name) for name, operand in zip(self.vectors, self.vectors_of)}
-        return widths.get("a", 1), widths.get("b", 1), widths.get("c", 1)
-
-    def scalar(self) -> Self:
-        """The config with vectors of one element, which serves any alignment with the same tiles."""
-        return self.changed(**dict.fromkeys(self.vectors, 1))
 
     @property
     def packs(self) -> tuple[bool, bool]:

@@ -50,7 +50,7 @@ class Layout:
     main: bool = False
     """Add a program that tests and times every kernel."""
     split: bool = False
-    """A file for each kernel, not one for all."""
+    """A file for the kernels of each config, not one for all."""
     header_only: bool = False
     """One header with everything in it."""
     cmake: bool = False
@@ -97,7 +97,7 @@ def emit(
         check(len(bundle.kernels) <= 2, many)
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
-    taken = {each.source.name for each in bundle.kernels}
+    taken = {name for text in bundle.texts for name in text.names}
     check(name not in taken, f"name must differ from the kernel's, got {name!r}")
     texts = [_rendered(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
     words = {word for text in texts for word in _words(text)}
@@ -136,6 +136,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
     """What the templates are rendered from, the name left out."""
     return {
         "products": bundle.products,
+        "texts": bundle.texts,
         "kernels": bundle.kernels,
         "units": bundle.units,
         "uses": bundle.uses,
@@ -200,7 +201,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     given: dict[str, list[str]] = {"shape": [], "dtype": [], "trans": [], "arch": []}
     for each in served:
         problem = each.problem
-        values = (problem.shape, problem.dtype.value, problem.trans, each.arch.name)
+        values = (problem.shape, problem.dtype.value, problem.trans, each.target.arch.name)
         for option, value in zip(given, values):
             given[option].append(value)
     if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it

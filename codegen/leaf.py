@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,17 @@ class Edge(enum.StrEnum):
     """Operands lie in buffers of rounded-up sizes, zero beyond the matrix: nothing is guarded."""
 
 
+class EdgePolicy(enum.StrEnum):
+    """How a classic kernel deals with shapes that its tiles do not divide."""
+
+    FIT = "fit"
+    """Nothing is guarded where the tiles divide the matrix, loads and stores elsewhere."""
+    BOUNDS = "bounds"
+    """Loads and stores are guarded for any shape."""
+    PAD = "pad"
+    """Operands are copied to buffers of rounded-up sizes first."""
+
+
 class Mode(enum.StrEnum):
     """How CTAs share out a product."""
 
@@ -35,9 +47,10 @@ class Mode(enum.StrEnum):
     """Each computes several tiles of C, one after the other."""
 
 
-def option(default: Any, *others: Any, meaning: str) -> Any:
-    """A field of a group: its choices, the default first, and what it does. Switches and enumerations need none."""
-    choices = tuple(dict.fromkeys((default, *others)))
+def option(default: Any, *others: Any, within: range | None = None, meaning: str) -> Any:
+    """A field of a group: its choices, the default first, or the whole numbers `within` which it lies; and what it
+    does. Switches and enumerations need no choices."""
+    choices: Sequence[Any] = within or tuple(dict.fromkeys((default, *others)))
     if isinstance(default, bool):
         choices = (False, True)
     elif isinstance(default, enum.Enum) and not others:
@@ -53,8 +66,8 @@ class Leaf:
     """Name of its field, unique within the family."""
     group: str
     """Field of the config that holds it; empty for the edge."""
-    choices: tuple[Any, ...]
-    """Every value allowed."""
+    choices: Sequence[Any]
+    """Every value allowed; a range for a bounded whole number, of which searches try those that they propose."""
     default: Any
     """The value where none is given."""
     meaning: str
@@ -66,6 +79,11 @@ class Leaf:
 
     def typed(self, value: object) -> Any:
         """The choice that `value`, as `plain` gives it, means. Raises ConfigError listing the choices."""
+        if isinstance(self.choices, range):
+            if type(value) is int and value in self.choices:
+                return value
+            first, last = self.choices[0], self.choices[-1]
+            raise ConfigError(f"{self.name} must be a whole number from {first} to {last}, got {value!r}")
         for choice in self.choices:
             plain = self.plain(choice)
             if type(value) is type(plain) and value == plain:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .arch import Arch
 from .errors import ConfigError
-from .leaf import Edge
+from .fit import Fit, FitRule, keeps
 from .problem import Problem
+from .target import Target
 
 if TYPE_CHECKING:
     from .config import Config
@@ -25,7 +26,7 @@ class Rule(Generic[C]):
 
     reason: str
     """One sentence a person reads; `{c.tile.block_m}` is replaced by the config's value."""
-    holds: Callable[[Problem, C, Arch], bool]
+    holds: Callable[[Problem, C, Target], bool]
     """True where the config may be used."""
 
     @property
@@ -34,51 +35,63 @@ class Rule(Generic[C]):
         return _PLACED.sub("", self.reason)
 
 
-def whole(problem: Problem, config: "Config") -> bool:
-    """Whether m, n and k are multiples of what the config covers at a time."""
-    return all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
-
-
 COMMON: tuple[Rule["Config"], ...] = (
     Rule(
         "a CTA has at most as many threads as the device allows, not {c.threads}",
-        lambda problem, config, arch: config.threads <= arch.max_threads_per_block,
+        lambda problem, config, target: config.threads <= target.arch.max_threads_per_block,
     ),
     Rule(
         "shared memory of a CTA stays within the device's limit",
-        lambda problem, config, arch: config.smem_bytes(problem.dtype) <= arch.smem_per_block_bytes,
+        lambda problem, config, target: config.smem_bytes(problem.dtype) <= target.arch.smem_per_block_bytes,
     ),
     Rule(
         "the grid has fewer than 2^31 CTAs",
-        # A device of many SMs: stream-K adds at most some hundred CTAs.
-        lambda problem, config, arch: config.ctas(problem, 256) <= MAX_GRID,
-    ),
-    Rule(
-        "with exact edges m, n and k are multiples of {c.multiples}",
-        lambda problem, config, arch: config.edge is not Edge.EXACT or whole(problem, config),
+        lambda problem, config, target: config.ctas(problem, target.sm_count) <= MAX_GRID,
     ),
 )
 """Rules that every family keeps."""
 
 
 def rules_of(config: "Config | type[Config]") -> tuple[Rule[Any], ...]:
-    """All rules of a family: its own, then the common ones."""
-    return (*config.rules, *COMMON)
+    """All rules of a family: its own, the common ones, then those on vectors: some widths must keep each, and all."""
+    return (*config.rules, *COMMON, *_fitting(config.fit_rules))
 
 
-def rejections(problem: Problem, config: "Config", arch: Arch) -> Iterator[str]:
+@cache
+def _fitting(rules: tuple[FitRule, ...]) -> tuple[Rule["Config"], ...]:
+    def fitting(rule: FitRule) -> Rule["Config"]:
+        return Rule(rule.reason, lambda problem, config, target: keeps(problem, config, (rule,)))
+
+    def together(problem: Problem, config: "Config", target: Target) -> bool:
+        return keeps(problem, config, rules) or not all(keeps(problem, config, (rule,)) for rule in rules)
+
+    return (*map(fitting, rules), Rule("vectors of some widths keep all rules on them at a time", together))
+
+
+def rejections(problem: Problem, config: "Config", target: Target) -> Iterator[str]:
     """The reason of each rule that the config breaks."""
     for rule in rules_of(config):
-        if not rule.holds(problem, config, arch):
+        if not rule.holds(problem, config, target):
             yield rule.reason.format(c=config)
 
 
-def serves(config: "Config", problem: Problem, arch: Arch) -> bool:
+def serves(config: "Config", problem: Problem, target: Target) -> bool:
     """Whether the config breaks no rule."""
-    return all(rule.holds(problem, config, arch) for rule in rules_of(config))
+    rules = (*config.rules, *COMMON)
+    return all(rule.holds(problem, config, target) for rule in rules) and keeps(problem, config, config.fit_rules)
 
 
-def require(problem: Problem, config: "Config", arch: Arch) -> None:
+def require(problem: Problem, config: "Config", target: Target) -> None:
     """Raise ConfigError with the first thing that is required and missing where the config cannot serve the problem."""
-    for reason in rejections(problem, config, arch):
-        raise ConfigError(f"{config} cannot serve {problem} on {arch.name}; required: {reason}")
+    for reason in rejections(problem, config, target):
+        raise ConfigError(f"{config} cannot serve {problem} on {target.arch.name}; required: {reason}")
+
+
+def fitted(problem: Problem, config: "Config", target: Target, aligned: bool = True) -> Fit:
+    """The instance of a config that serves a problem, or its operands that are not `aligned`. Raises ConfigError where
+    it serves none."""
+    fit = config.fit(problem, aligned)
+    require(problem, fit.config if fit else config, target)
+    if fit is None:
+        raise ConfigError(f"{config} has no kernel for operands of {problem} that are not aligned; use another config")
+    return fit

@@ -15,7 +15,7 @@ NORMWISE_ROUNDINGS = 256
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 
 Trans = Literal["nn", "nt", "tn", "tt"]
-"""Which of A and B are stored transposed, A first."""
+"""Transposes of A and B as stored, A first."""
 TRANS: tuple[Trans, ...] = ("nn", "nt", "tn", "tt")
 
 

@@ -1,15 +1,17 @@
 """From problem, config and arch to CUDA text."""
 
 import hashlib
+from collections.abc import Sequence
 
-from .arch import Arch
 from .config import Config
 from .environment import environment, tidy
 from .errors import check
+from .fit import Fit
 from .leaf import Edge
-from .legality import require
+from .legality import fitted
 from .problem import DType, Problem
 from .source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS, PACK_THREADS, PACK_TILE, KernelSource
+from .target import Target
 
 _DIGEST = "@digest@"
 
@@ -21,14 +23,20 @@ def kernel_name(config: Config, dtype: DType, trans: str) -> str:
     return f"gemm_{config.family}_{dtype.code}_{trans}_{tile}_{config.digest}"
 
 
-def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
-    """The CUDA C++ of one variant.
+def render(problem: Problem, config: Config, target: Target, fit: Fit | None = None) -> KernelSource:
+    """The CUDA C++ of a config for a problem: of `fit`, else of the instance for aligned operands.
 
-    The text depends on dtype, transposes, config and arch, not on m, n and k. Raises ConfigError for a config that
+    The text depends on dtype, transposes, config and fit, not on m, n and k. Raises ConfigError for a config that
     breaks a rule; nothing is rendered then.
     """
-    require(problem, config, arch)
-    name = kernel_name(config, problem.dtype, problem.trans)
+    return instances(problem, [fit or fitted(problem, config, target)])[0]
+
+
+def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
+    """The kernels of one config for some fits, in one text: of one it is called by its name, of several each is an
+    instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own."""
+    config = fits[0].config
+    name, varied = kernel_name(config, problem.dtype, problem.trans), [config.varied(fit, problem) for fit in fits]
     text = tidy(
         environment()
         .get_template(config.template)
@@ -36,6 +44,8 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
             name=name,
             digest=_DIGEST,
             config=config,
+            fits=fits,
+            varied=varied,
             dtype=problem.dtype,
             trans=problem.trans,
             launch=config.launch_config(problem, 1),
@@ -48,6 +58,9 @@ def render(problem: Problem, config: Config, arch: Arch) -> KernelSource:
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
-    pad = f"{name}_pad" if config.edge is Edge.PAD else None
+    pad = f"{name}_pad" if fits[0].edge is Edge.PAD else None
     pack = f"{name}_pack" if any(config.packs) else None
-    return KernelSource(name, code, pad, pack, f"{name}_limbs" if config.limbs else None)
+    limbs = f"{name}_limbs" if config.limbs else None
+    values = [", ".join(str(value).lower() for value in each.values()) for each in varied]
+    names = [f"{name}<{each}>" for each in values] if len(fits) > 1 else [name]
+    return [KernelSource(each, code, pad, pack, limbs) for each in names]

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 
-from .arch import Arch
+from .target import Target
 
 PACKED_BYTES = 128
 """Rows of a packed operand begin at multiples of so many bytes."""
@@ -40,10 +40,10 @@ class LaunchConfig:
     static_smem_bytes: int = 0
     """Shared memory that the kernel declares."""
 
-    def limited(self, arch: Arch, sm_count: int) -> "LaunchConfig":
-        """This launch with so much shared memory that one of `sm_count` SMs holds no more CTAs than it has to: with PDL
-        those that come up while another kernel ends would crowd on the first SMs that are free."""
-        blocks = -(-self.grid[0] // sm_count)
+    def limited(self, target: Target) -> "LaunchConfig":
+        """This launch with so much shared memory that one of the target's SMs holds no more CTAs than it has to: with
+        PDL those that come up while another kernel ends would crowd on the first SMs that are free."""
+        arch, blocks = target.arch, -(-self.grid[0] // target.sm_count)
         if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
         # As little as lets one block more not fit.

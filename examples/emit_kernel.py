@@ -4,15 +4,15 @@ import sys
 from pathlib import Path
 
 import tilewright
-from tilewright.codegen.arch import arch_named
 from tilewright.codegen.families import parse
+from tilewright.runtime.device.known import target_named
 
 
 def main(folder: Path) -> None:
-    arch = arch_named("sm_80")
+    target = target_named("sm_80")
     served = [
-        tilewright.Served(tilewright.Problem(1024, 768, 512), parse("tiled:32,skew=1"), arch),
-        tilewright.Served(tilewright.Problem(4096, 16, 4096), parse("skinny:4x4x4"), arch),
+        tilewright.Served(tilewright.Problem(1024, 768, 512), parse("tiled:32,skew=1"), target),
+        tilewright.Served(tilewright.Problem(4096, 16, 4096), parse("skinny:4x4x4"), target),
     ]
     emitted = tilewright.emit(served, "my_gemm", tilewright.Layout(main=True))
     for path in emitted.write(folder):

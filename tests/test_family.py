@@ -25,8 +25,8 @@ kernel = tilewright.load(40, 24, 56, device="host", store=store)
 import numpy as np
 a, b = np.random.default_rng(1).random((40, 56), np.float32), np.random.default_rng(2).random((56, 24), np.float32)
 error = float(abs(kernel(a, b) - a @ b).max())
-arch = tilewright.codegen.arch.ARCHES["sm_80"]
-files = tilewright.emit(tilewright.Served(kernel.problem, kernel.config, arch), "squares").write(out)
+from tilewright.runtime.device.known import target_named
+files = tilewright.emit(tilewright.Served(kernel.problem, kernel.config, target_named("sm_80")), "squares").write(out)
 print(json.dumps({"best": str(found.best.config), "loaded": str(kernel.config), "origin": kernel.origin, "error": error,
                   "files": [file.name for file in files]}))
 """
@@ -95,19 +95,21 @@ print(*sorted({config.family for config in found.configs}))
 COLUMN = """
 import json
 from tilewright import Problem, Served, emit
-from tilewright.codegen.arch import arch_named
+from tilewright.runtime.device.known import target_named
 from tilewright.codegen.families import parse
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.product.kernel import prepare
 device = open_device(choose("host").info)
 told = []
-for shape, edge in (("65x33x17", "bounds"), ("64", "exact"), ("65x33x17", "pad")):
-    for trans in ("nn", "tt") if edge == "bounds" else ("nn",):
+config = parse("column:4x32")
+for shape, edge in (("65x33x17", "bounds"), ("64", "exact")):
+    for trans in ("nn", "tt"):
         problem = Problem.parse(shape, "float", trans)
-        config = parse(f"column:4x32,edge={edge}")
-        told.append(Verifier(device, problem).check(prepare(device, problem, config).launch).reason)
-emitted = emit(Served(Problem(1024, 768, 512), parse("column:4x32"), arch_named("sm_90a")), "strips")
+        kernel = prepare(device, problem, config)
+        assert kernel.fit.edge == edge
+        told.append(Verifier(device, problem).check(kernel.launch).reason)
+emitted = emit(Served(Problem(1024, 768, 512), parse("column:4x32"), target_named("sm_90a")), "strips")
 print(json.dumps([told, str(config), dict(emitted.files)["strips.cu"]]))
 """
 
@@ -122,7 +124,7 @@ def test_the_family_that_the_documents_add(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(COLUMN)
     reasons, config, emitted = json.loads(run(tmp_path, "program.py", folder=tmp_path))
     assert reasons == [""] * 4
-    assert config == "column:4x32,edge=pad"
+    assert config == "column:4x32"
     assert "constexpr int THREAD_M  = 4;" in emitted
     shutil.copytree(tmp_path / "tilewright" / "configs" / "spaces", tmp_path / "spaces")
     for file in (tmp_path / "spaces").glob("[!c]*.toml"):

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 import tilewright
+from stored import shipped
 from tilewright.cli.tables import table
 from tilewright.codegen.families import parse
 from tilewright.runtime.check.roofline import LAUNCH_US, rates_of
-from tilewright.runtime.store.codec import loads
 from tilewright.runtime.store.record import Record
 from tilewright.tuner.bench.report import bench_columns, bench_json, bench_markdown, figure
 from tilewright.tuner.bench.stored import read_bench
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.fast
 ROOT = Path(tilewright.__file__).resolve().parent
 RESULTS = ROOT / "benchmarks" / "results"
 H200 = RESULTS / "nvidia-h200"
-RECORDS = ROOT / "configs" / "tuned" / "nvidia-h200"
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]]*)\]\(([^)#]*)[^)]*\)")
@@ -62,7 +61,7 @@ def ratio(row: Row) -> float:
 
 def record(row: Row) -> Record:
     """The shipped record of a row's problem."""
-    return loads((RECORDS / f"{shape(row)}-{row['dtype']}-{row['trans']}.json").read_bytes())
+    return shipped()[f"nvidia-h200/{shape(row)} {row['dtype']} {row['trans']}"]
 
 
 def mean(name: str, of: str = "cublas") -> str:
@@ -109,7 +108,7 @@ def readme() -> Iterator[str]:
     yield f"{len(untuned['rows'])} random shapes that nobody tuned, mostly small (H100s, {untuned['date']})"
     yield f"{single:.2f} times cuBLAS in float, but {span(large, 2)} in the {len(large)} of more than 10^8"
     yield f"multiply-adds, {double:.2f} in double"
-    yield f"{len([*RECORDS.glob('*.json')])} records for an H200 ship"
+    yield f"{sum(each.device == 'nvidia-h200' for each in shipped().values())} records for an H200 ship"
 
 
 def index() -> Iterator[str]:

@@ -143,7 +143,7 @@ def test_the_examples_run(script: str, words: list[str], tmp_path: Path) -> None
 
 
 RECORDINGS = {
-    "variant": "float-1024x768x512-apart",
+    "variant": "float-1024x768x512",
     "variant at 16x4096x4096": "float-16x4096x4096",
     "variant in double": "double-1024x768x512",
 }
@@ -166,9 +166,11 @@ def test_times_of_the_classic_kernels_are_the_recorded_ones() -> None:
                 times[parse(f"{trial['family']}:{values}")] = trial["time"] * 1000
         for row in rows:
             for title, cell in zip(head[1:], row[1:]):
-                edge = {"exact, us": "exact", "bounds, us": "bounds", "pad, us": "pad", "us": ""}.get(title)
+                edge = {"exact, us": "", "bounds, us": ",edge=bounds", "pad, us": ",edge=pad", "us": ""}.get(title)
                 if edge is not None and row[0].startswith("`") and cell != "not legal":
-                    config = parse(row[0].strip("`") + (f",edge={edge}" if edge else ""))
-                    assert cell == f"{times[config]:.1f}", (row[0], title)
+                    text = row[0].strip("`")
+                    # Of tiles that do not divide the matrices all but padded ones are guarded.
+                    time = times.get(parse(text + edge)) or times[parse(text)]
+                    assert cell == f"{time:.1f}", (row[0], title)
                     compared += 1
     assert compared > 50

@@ -66,7 +66,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
     check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
     with MEASURING.alone():
         kept = store.best(info.key, problem)
-        if kept is not None and serves(kept.config, problem, info.arch):
+        if kept is not None and serves(kept.config, problem, info):
             return Found(kept.config, "exact", kept)
         configs = likely(problem, info, tuple(store.records()), found.config)
         with ThreadPoolExecutor(1) as aside:  # on a bare machine both have much to compile
@@ -109,7 +109,7 @@ def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> di
             compile_cached(device.compiler, source)
 
     # Rendered here: the first time templates are compiled, which threads would do side by side under one lock.
-    sources = {config: render(problem, config, device.info.arch) for config in configs}
+    sources = {config: render(problem, config, device.info) for config in configs}
     pool = ThreadPoolExecutor(min(len(configs), len(os.sched_getaffinity(0))))
     started = {pool.submit(build, source): config for config, source in sources.items()}
     pool.shutdown(wait=False)

@@ -47,7 +47,7 @@ class Holdings:
         names = {
             kernel_name(each, problem.dtype, problem.trans)
             for problem, config in (self._variants() if kernels else ())
-            for each in (config, config.scalar())
+            for each in (config, config.unaligned)
         }
         records = tuple(each for each in self.records if self.store.forget(each.device, each.problem))
         journals = tuple(each for each in self.journals if remove_journal(each[0]))

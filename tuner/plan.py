@@ -106,4 +106,4 @@ def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] 
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, f"{need}; name a smaller shape", DeviceError)
     for config in configs:
-        require(problem, config, info.arch)
+        require(problem, config, info)

@@ -68,7 +68,7 @@ def by_record(found: Found) -> Handover | None:
     """By the duel that a record comes from: beyond a tie and what the rounds leave open. A library that was wrong on
     that data serves nobody."""
     record = found.record
-    if found.origin != "exact" or record is None or record.ratio_vendor is None or record.removed:
+    if found.origin != "exact" or record is None or record.ratio_vendor is None:
         return None
     ratio, interval = record.ratio_vendor, record.ratio_interval
     if ratio * (1 + TIE) >= 1 or (interval is not None and interval[1] >= 1):

@@ -35,16 +35,16 @@ from tilewright.tuner.measure.ratios import paired
 
 VARIANTS = {
     Grade.NORMWISE: (
-        "wgmma:128x128x64,vec_c=4", "wgmma:128x128x64,vec_c=4,raster=8", "wgmma:128x128x64,ordered,vec_c=4",
-        "wgmma:128x192x32,stages=5,ordered,vec_c=4,raster=8", "wgmma:192x128x64,stages=2,vec_c=4,raster=8",
-        "wgmma:128x64x64,stages=4,vec_c=4",
+        "wgmma:128x128x64", "wgmma:128x128x64,raster=8", "wgmma:128x128x64,ordered",
+        "wgmma:128x192x32,stages=5,ordered,raster=8", "wgmma:192x128x64,stages=2,raster=8",
+        "wgmma:128x64x64,stages=4",
     ),
     Grade.ELEMENTWISE: (
-        "wgmma:128x128x64,scheme=bf16x6,stages=2,vec_c=4", "wgmma:128x128x32,scheme=bf16x6,stages=4,ordered,vec_c=4",
-        "wgmma:128x128x32,scheme=bf16x6,stages=4,vec_c=4,raster=8",
-        "wgmma:192x128x32,scheme=bf16x6,vec_c=4,raster=8",
-        "wgmma:128x192x32,scheme=bf16x6,stages=3,ordered,vec_c=4,raster=8",
-        "wgmma:128x64x64,scheme=bf16x6,stages=3,vec_c=4",
+        "wgmma:128x128x64,scheme=bf16x6,stages=2", "wgmma:128x128x32,scheme=bf16x6,stages=4,ordered",
+        "wgmma:128x128x32,scheme=bf16x6,stages=4,raster=8",
+        "wgmma:192x128x32,scheme=bf16x6,raster=8",
+        "wgmma:128x192x32,scheme=bf16x6,stages=3,ordered,raster=8",
+        "wgmma:128x64x64,scheme=bf16x6,stages=3",
     ),
 }  # fmt: skip
 """What ours is the fastest of, whole and alone each for itself."""

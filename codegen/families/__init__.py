@@ -4,11 +4,11 @@ import importlib
 import pkgutil
 from functools import cache
 
-from ..arch import Arch
 from ..config import Config
 from ..errors import ConfigError, meant
 from ..legality import require, serves
 from ..problem import Problem
+from ..target import Target
 from ..text import values_of
 
 
@@ -41,11 +41,11 @@ def parse(text: str) -> Config:
         raise ConfigError(f"config {text!r}: {error}") from None
 
 
-def default_config(problem: Problem, arch: Arch) -> Config:
-    """A config that serves any problem on any device of the arch: the first family with shared memory whose defaults
+def default_config(problem: Problem, target: Target) -> Config:
+    """A config that serves any problem on any device of the target: the first family with shared memory whose defaults
     do. What runs where nothing was tuned. Raises ConfigError if the grid limit stands in the way."""
     defaults = [family() for family in families().values()]
-    found = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, arch)), None)
+    found = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, target)), None)
     if found is None:
-        require(problem, defaults[0], arch)
+        require(problem, defaults[0], target)
     return found or defaults[0]

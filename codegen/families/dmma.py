@@ -1,13 +1,12 @@
 """The `dmma` family: double precision on the fp64 tensor cores."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..leaf import Edge, Value, option
+from ..fit import Fit
+from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
-from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
+from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.operands import Fragments
 from ..mechanisms.split import Split
 from ..problem import DType
@@ -46,17 +45,17 @@ class DmmaPipeline:
     """How tiles of A and B come to shared memory by cp.async, and from there to registers."""
 
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
-    vec_a: int = option(1, 2, meaning="elements of A that one copy moves")
-    vec_b: int = option(1, 2, meaning="elements of B that one copy moves")
     fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
 
 
 _RULES: tuple[Rule["DmmaConfig"], ...] = (
-    Rule("the tensor cores multiply double", lambda problem, config, arch: problem.dtype is DType.DOUBLE),
+    Rule("the tensor cores multiply double", lambda problem, config, target: problem.dtype is DType.DOUBLE),
     Rule(
         "the device has fp64 tensor cores that multiply {c.tile.mma_k} steps of k",
-        lambda problem, config, arch: ("dmma.m8n8k4" if config.tile.mma_k == 4 else "dmma.m16n8") in arch.instructions,
+        lambda problem, config, target: (
+            ("dmma.m8n8k4" if config.tile.mma_k == 4 else "dmma.m16n8") in target.arch.instructions
+        ),
     ),
     *FRAGMENT_RULES,
 )
@@ -71,21 +70,15 @@ class DmmaConfig(FragmentConfig):
     template = "dmma.cu.jinja"
     order = 4
     rules = _RULES
+    fit_rules = FRAGMENT_FIT_RULES
     tensor_cores = True
-    gone: ClassVar[Mapping[str, Value]] = {"min_ctas": 1}
-    replaced = (("fragments", "ahead", (Fragments.DOUBLE.value, Fragments.SINGLE.value)),)
-    joined = (
-        ("", ("block_m", "block_n", "block_k")),
-        ("warp", ("warp_m", "warp_n")),
-        ("vec", ("vec_a", "vec_b", "vec_c")),
-    )
+    joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
     tile: DmmaTile = DmmaTile()
     pipeline: DmmaPipeline = DmmaPipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
     launch: FragmentLaunch = FragmentLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
     def fitted(self) -> bool:
@@ -96,7 +89,7 @@ class DmmaConfig(FragmentConfig):
     def _operand_registers(self) -> int:
         return 2 * (self.tile.warp_m + self.tile.warp_n) * STEP // 32
 
-    def least_registers(self, dtype: DType) -> int:
+    def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""
         held = 2 * self.tile.accumulators + self._operand_registers()
         if self.persistent_tiles > 1:
@@ -105,12 +98,12 @@ class DmmaConfig(FragmentConfig):
             return held + self._operand_registers() + 28
         return held + 40
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
         held, bound = 2 * self.tile.accumulators, registers_held_to(self)
         if held >= 128:
             return bound  # it takes what there is
-        needed = 48 + held + 2 * self._operand_registers() + self.copied("a") + self.copied("b")
+        needed = 48 + held + 2 * self._operand_registers() + self.copied("a", fit.vec_a) + self.copied("b", fit.vec_b)
         if needed < bound and self.epilogue.shared:
             needed += 32
         if self.tile.fitted and self.pipeline.interleave > 1:

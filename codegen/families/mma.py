@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from ..leaf import Edge, option
+from ..fit import Fit
+from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
-from ..mechanisms.limbs import LIMB_RULES, MMA_K, UNPADDED_RULES, LimbConfig, Scheme
+from ..mechanisms.limbs import LIMB_RULES, MMA_K, LimbConfig, Scheme
 from ..problem import DType
 
 MOST_ACCUMULATORS = 64
@@ -39,7 +40,6 @@ class MmaEpilogue:
     """How sums come to C."""
 
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
-    vec_c: int = option(1, 2, meaning="elements of C that one store moves")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,15 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
     *LIMB_RULES,
     Rule(
         "the device multiplies halves and bfloat16s by mma.m16n8k16",
-        lambda problem, config, arch: "mma.m16n8k16" in arch.instructions,
+        lambda problem, config, target: "mma.m16n8k16" in target.arch.instructions,
     ),
     *WARP_RULES,
     Rule(
         f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
+        lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
     ),
-    Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, arch: _even(config)),
-    *UNPADDED_RULES,
+    Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, target: _even(config)),
     CTAS_FIT,
-    REGISTERS_FIT,
 )
 
 
@@ -84,6 +82,7 @@ class MmaConfig(LimbConfig):
     template = "mma.cu.jinja"
     order = 5
     rules = _RULES
+    fit_rules = (REGISTERS_FIT,)
     least_intervals = 4
     joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
@@ -91,7 +90,10 @@ class MmaConfig(LimbConfig):
     pipeline: MmaPipeline = MmaPipeline()
     epilogue: MmaEpilogue = MmaEpilogue()
     launch: MmaLaunch = MmaLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def most_stored(self) -> int:
+        return 2  # neighbours of a row of C that a lane holds
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -110,9 +112,9 @@ class MmaConfig(LimbConfig):
     def min_ctas(self) -> int:
         return self.launch.min_ctas
 
-    def least_registers(self, dtype: DType) -> int:
+    def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""
         return 2 * self.tile.accumulators + self._fragment_registers + 32
 
-    def registers(self, dtype: DType) -> int:
-        return min(registers_held_to(self), self.least_registers(dtype) + self._fragment_registers + 16)
+    def registers(self, fit: Fit, dtype: DType) -> int:
+        return min(registers_held_to(self), self.least_registers(fit, dtype) + self._fragment_registers + 16)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ..config import Config
-from ..leaf import Edge, option
-from ..problem import DType
+from ..fit import Fit, edge_of
+from ..leaf import Edge, EdgePolicy, option
+from ..problem import DType, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class NaiveConfig(Config):
     joined = (("", ("block_m", "block_n")),)
 
     tile: NaiveTile = NaiveTile()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+    edge: EdgePolicy = option(EdgePolicy.FIT, meaning="what to do with shapes that the tiles do not divide")
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -41,6 +42,9 @@ class NaiveConfig(Config):
     def reuse(self) -> tuple[int, int]:
         return 1, 1
 
-    def registers(self, dtype: DType) -> int:
+    def edge_of(self, problem: Problem) -> Edge:
+        return edge_of(self.edge, problem, self)
+
+    def registers(self, fit: Fit, dtype: DType) -> int:
         # Two operands a step; the launch bounds hold the compiler to the registers that the CTA's threads can share.
         return min(44 + 2 * self.tile.unroll * dtype.size_bytes // 4, 65536 // self.threads)

@@ -4,17 +4,26 @@ import enum
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from ..arch import Arch
-from ..leaf import Edge, Mode, option
+from ..fit import Fit, FitRule
+from ..leaf import Mode, option
 from ..legality import Rule
-from ..mechanisms.blocked import BLOCKED_RULES, CTAS_FIT, TILE_RULES, BlockedConfig, Epilogue, registers_held_to
-from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, runs_along_k
+from ..mechanisms.blocked import (
+    BLOCKED_RULES,
+    CTAS_FIT,
+    REGISTERS_FIT,
+    TILE_FIT_RULES,
+    TILE_RULES,
+    BlockedConfig,
+    Epilogue,
+    registers_held_to,
+)
+from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load
 from ..mechanisms.split import Split, split_rules
 from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
 from ..problem import DType, Problem
 from ..source import TensorBox
+from ..target import Target
 
 FITTED_M, FITTED_N = (20, 24, 28), (20, 24, 28, 56)
 """Sides of block tiles that fit a narrow C, made of thread tiles with 5, 6 or 7 rows or columns."""
@@ -88,8 +97,6 @@ class SimtPipeline:
     stages: int = option(3, 2, 4, 5, 6, 8, meaning="tiles that shared memory holds at a time")
     pack_a: bool = option(False, meaning="A is copied first, to aligned rows of k")
     pack_b: bool = option(False, meaning="B is copied first, to aligned rows of k")
-    vec_a: int = option(1, 2, 4, meaning="elements of A that one copy moves")
-    vec_b: int = option(1, 2, 4, meaning="elements of B that one copy moves")
     k_inner_a: bool = option(False, meaning="k stays innermost in the tiles of A")
     k_inner_b: bool = option(False, meaning="k stays innermost in the tiles of B")
     fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
@@ -105,85 +112,98 @@ class SimtLaunch:
     l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
 
 
-def _interleave_fits(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
+def _interleave_fits(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
     groups = config.pipeline.interleave
     if groups == 1:
         return True
     # Not the last step, where that waits for the next tile.
     places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
-    copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
+    copies = max(config.copied("a", fit.vec_a) // fit.vec_a, config.copied("b", fit.vec_b) // fit.vec_b)
     return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
 
 
-def _slice_barriers_fit(problem: Problem, config: "SimtConfig", arch: Arch) -> bool:
-    tile, pipeline = config.tile, config.pipeline
+def _slice_barriers_fit(problem: Problem, config: "SimtConfig", target: Target) -> bool:
+    tile = config.tile
     if not tile.slice_barriers:
         return True
+    return tile.slices > 1 and (tile.slices <= _MOST_BARRIERS or tile.warps == 1)  # a warp has its own
+
+
+def _slices_copy_whole_vectors(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
+    tile = config.tile
     depth = tile.block_k // tile.slices
-    whole = depth % pipeline.vec_a == 0 and depth % pipeline.vec_b == 0
-    return tile.slices > 1 and whole and (tile.slices <= _MOST_BARRIERS or tile.warps == 1)  # a warp has its own
+    return not tile.slice_barriers or (depth % fit.vec_a == 0 and depth % fit.vec_b == 0)
 
 
 _RULES: tuple[Rule["SimtConfig"], ...] = (
     *TILE_RULES,
     Rule(
         "the rows of a warp, {c.tile.warp_m}, and its columns, {c.tile.warp_n}, are whole vectors of 16 bytes",
-        lambda problem, config, arch: all(
+        lambda problem, config, target: all(
             side * problem.dtype.size_bytes % WIDE_BYTES == 0 for side in (config.tile.warp_m, config.tile.warp_n)
         ),
     ),
     Rule(
         "tiles that pass through registers use two stages, not {c.pipeline.stages}",
-        lambda problem, config, arch: config.pipeline.load is not Load.REGISTERS or config.pipeline.stages == 2,
+        lambda problem, config, target: config.pipeline.load is not Load.REGISTERS or config.pipeline.stages == 2,
     ),
     HAS_CP_ASYNC,
     Rule(
         "k is innermost in the tiles of an operand only if its stored rows run along k",
-        lambda problem, config, arch: all(
+        lambda problem, config, target: all(
             along or not inner
             for along, inner in zip(config.along_k(problem), (config.pipeline.k_inner_a, config.pipeline.k_inner_b))
         ),
     ),
     Rule(
-        "vec_c {c.epilogue.vec_c} is at most the neighbours in a row of C that a thread computes",
-        lambda problem, config, arch: config.epilogue.vec_c <= config.neighbours(problem.dtype),
-    ),
-    Rule(
-        "cp.async transposes an operand element by element, in vectors of 1",
-        lambda problem, config, arch: (
-            (config.pipeline.vec_a == 1 or not config.transposes_in_flight(problem, "a"))
-            and (config.pipeline.vec_b == 1 or not config.transposes_in_flight(problem, "b"))
-        ),
-    ),
-    Rule(
         "block_k {c.tile.block_k} is whole steps for each of {c.tile.slices} slices, an even number of them with "
         "double-buffered fragments",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.block_k % (config.tile.slices * config.step(problem.dtype) * config.buffers) == 0
         ),
     ),
     Rule(
         f"a thread has at most {_MOST_FMAS} multiply-adds in a tile: they are unrolled",
-        lambda problem, config, arch: config.tile.accumulators * config.tile.block_k <= _MOST_FMAS * config.tile.slices,
+        lambda problem, config, target: (
+            config.tile.accumulators * config.tile.block_k <= _MOST_FMAS * config.tile.slices
+        ),
     ),
+    *TMA_RULES,
     Rule(
+        f"barriers of their own are for several slices, at most {_MOST_BARRIERS} or of one warp each",
+        _slice_barriers_fit,
+    ),
+    *split_rules(Mode.SPLIT_K, Mode.STREAM_K),
+    *BLOCKED_RULES,
+    CTAS_FIT,
+)
+_FIT_RULES = (
+    *TILE_FIT_RULES,
+    FitRule(
+        "a thread stores at most the neighbours in a row of C that it computes",
+        lambda problem, config, fit: fit.vec_c <= config.neighbours(problem.dtype),
+    ),
+    FitRule(
+        "cp.async transposes an operand element by element",
+        lambda problem, config, fit: (
+            (fit.vec_a == 1 or not config.transposes_in_flight(problem, "a"))
+            and (fit.vec_b == 1 or not config.transposes_in_flight(problem, "b"))
+        ),
+    ),
+    FitRule(
         "interleave {c.pipeline.interleave} is for cp.async, at most the copies of a thread of A or B for a tile and "
         "the steps they go with",
         _interleave_fits,
     ),
-    *TMA_RULES,
-    Rule(
-        f"barriers of their own are for several slices, at most {_MOST_BARRIERS} or of one warp each, that copy whole "
-        "vectors",
-        _slice_barriers_fit,
+    FitRule("slices with barriers of their own copy whole vectors", _slices_copy_whole_vectors),
+    FitRule(
+        "TMA copies rows that are aligned to 16 bytes",
+        lambda problem, config, fit: (
+            config.pipeline.load is not Load.TMA
+            or min(fit.vec_a, fit.vec_b) * problem.dtype.size_bytes == WIDE_BYTES
+        ),
     ),
-    *split_rules(Mode.SPLIT_K, Mode.STREAM_K),
-    Rule(
-        "operands are padded or packed, not both",
-        lambda problem, config, arch: config.edge is not Edge.PAD or not any(config.packs),
-    ),
-    *BLOCKED_RULES,
-    CTAS_FIT,
+    REGISTERS_FIT,
 )
 
 
@@ -196,18 +216,14 @@ class SimtConfig(BlockedConfig):
     template = "simt.cu.jinja"
     order = 2
     rules = _RULES
-    joined = (
-        ("", ("block_m", "block_n", "block_k")),
-        ("thread", ("thread_m", "thread_n")),
-        ("vec", ("vec_a", "vec_b", "vec_c")),
-    )
+    fit_rules = _FIT_RULES
+    joined = (("", ("block_m", "block_n", "block_k")), ("thread", ("thread_m", "thread_n")))
 
     tile: SimtTile = SimtTile()
     pipeline: SimtPipeline = SimtPipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
     launch: SimtLaunch = SimtLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
     def min_ctas(self) -> int:
@@ -217,21 +233,16 @@ class SimtConfig(BlockedConfig):
     def producer_threads(self) -> int:
         return 32 if self.pipeline.load is Load.TMA else 0
 
-    def scalar(self) -> "SimtConfig":
-        packs = (*self.packs, False)
-        values: dict[str, Any] = {name: 1 for name, packed in zip(self.vectors, packs) if not packed}
-        if self.pipeline.load is Load.TMA:  # it copies rows that are aligned; cp.async has no such deep tiles
-            values.update(load=Load.CP_ASYNC, block_k=min(self.tile.block_k, DEEPEST // 2))
-        return self.changed(**values)
+    @property
+    def unaligned(self) -> "SimtConfig":
+        if self.pipeline.load is not Load.TMA:
+            return self
+        # TMA copies rows that are aligned; cp.async has no such deep tiles.
+        return self.changed(load=Load.CP_ASYNC, block_k=min(self.tile.block_k, DEEPEST // 2))
 
     @property
     def packs(self) -> tuple[bool, bool]:
         return self.pipeline.pack_a, self.pipeline.pack_b
-
-    def along_k(self, problem: Problem) -> tuple[bool, bool]:
-        """Whether a row of A, and of B, runs along k where tiles are copied from."""
-        a, b = (runs_along_k(problem, operand) and not pack for operand, pack in zip("ab", self.packs))
-        return a, b
 
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
         return tma_boxes(self, problem) if self.pipeline.load is Load.TMA else ()
@@ -255,14 +266,22 @@ class SimtConfig(BlockedConfig):
         passing = self.passing_elements(tile.lanes_m, written_rows, wide)
         return self.most_elements(elements, passing, wide) * dtype.size_bytes
 
-    def copied(self, operand: str, vec: int = 0) -> int:
-        """Most elements of an operand that a thread copies for a tile, whichever way its rows run: in the config's
-        vectors, or in those of `vec` elements."""
+    def copied(self, operand: str, vec: int) -> int:
+        """Most elements of an operand that a thread copies for a tile in vectors of `vec` elements, whichever way its
+        rows run."""
         extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        vec = vec or (self.pipeline.vec_a if operand == "a" else self.pipeline.vec_b)
         team, depth = self._team
         fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
         return vec * -(-extent * depth // (vec * fewest))
+
+    @property
+    def copying_threads(self) -> int:
+        return 0 if self.pipeline.load is Load.TMA else self._team[0]
+
+    def copiers(self, operand: str, vec: int, along_k: bool) -> int:
+        team, depth = self._team
+        extent = self.tile.block_m if operand == "a" else self.tile.block_n
+        return _copiers(max(1, (depth if along_k else extent) // vec), team)
 
     def transposes_in_flight(self, problem: Problem, operand: str) -> bool:
         """Whether cp.async has to transpose A or B."""
@@ -290,31 +309,31 @@ class SimtConfig(BlockedConfig):
     def _operand_registers(self, dtype: DType) -> int:
         return dtype.size_bytes // 4 * self.step(dtype) * (self.tile.thread_m + self.tile.thread_n)
 
-    def _passing_registers(self, dtype: DType, vec: int = 0) -> int:
+    def _passing_registers(self, dtype: DType, vec_a: int, vec_b: int) -> int:
         """Registers of the tiles that pass through registers."""
         if self.pipeline.load is not Load.REGISTERS:
             return 0
-        return dtype.size_bytes // 4 * (self.copied("a", vec) + self.copied("b", vec))
+        return dtype.size_bytes // 4 * (self.copied("a", vec_a) + self.copied("b", vec_b))
 
-    def least_registers(self, dtype: DType) -> int:
+    def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""
-        # Its scalar form, which copies element by element, has to fit as well.
-        passing = max(self._passing_registers(dtype), self._passing_registers(dtype, vec=1))
+        # The instance for operands that are not aligned, which copies element by element, has to fit as well.
+        passing = max(self._passing_registers(dtype, *each) for each in ((fit.vec_a, fit.vec_b), (1, 1)))
         held = self.accumulator_registers(dtype) + max(0, passing - 4)
         held += 12 if self.split_ctas > 1 else 0
         held += 12 if self.tile.non_power_of_two and self.pipeline.interleave > 1 else 0
         return 40 + held + (4 + self.buffers) * self._operand_registers(dtype) // 4
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
-        held = self.accumulator_registers(dtype) + self._passing_registers(dtype)
+        held = self.accumulator_registers(dtype) + self._passing_registers(dtype, fit.vec_a, fit.vec_b)
         bound = registers_held_to(self)
-        regular = not self.tile.non_power_of_two and self._copies_evenly()
+        regular = not self.tile.non_power_of_two and self._copies_evenly(fit)
         if held >= 128 or (self.pipeline.interleave > 1 and not regular):
             return bound  # it takes what there is
         addresses = 0
         if self.pipeline.load is not Load.REGISTERS:
-            addresses = self.copied("a") // self.pipeline.vec_a + self.copied("b") // self.pipeline.vec_b
+            addresses = sum(self.copied(x, vec) // vec for x, vec in (("a", fit.vec_a), ("b", fit.vec_b)))
         operands = (1 + self.buffers) * self._operand_registers(dtype)
         sharing = 8 if self.split_ctas > 1 or self.stream_ctas_per_sm else 0
         needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + sharing + addresses)
@@ -324,10 +343,10 @@ class SimtConfig(BlockedConfig):
             needed += 16
         return min(needed, bound)
 
-    def _copies_evenly(self) -> bool:
+    def _copies_evenly(self, fit: Fit) -> bool:
         """Whether all threads copy as many vectors of a tile."""
-        (team, depth), tile, pipeline = self._team, self.tile, self.pipeline
-        pairs = ((tile.block_m, pipeline.vec_a), (tile.block_n, pipeline.vec_b))
+        (team, depth), tile = self._team, self.tile
+        pairs = ((tile.block_m, fit.vec_a), (tile.block_n, fit.vec_b))
         return all(extent * depth % (vec * team) == 0 for extent, vec in pairs)
 
 

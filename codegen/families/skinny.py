@@ -5,16 +5,14 @@ that often. What counts is how many bytes are on their way from memory at a time
 """
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..arch import Arch
 from ..config import Config
-from ..leaf import Edge, Mode, Value, option
+from ..fit import Fit, FitRule
+from ..leaf import Mode, option
 from ..legality import Rule
 from ..mechanisms.blocked import REGISTERS_FIT, registers_held_to
-from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, stored_row
+from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, widest
 from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
 
@@ -70,7 +68,6 @@ class SkinnyPipeline:
 
     load: Load = option(Load.REGISTERS, Load.CP_ASYNC, meaning="how the large operand comes")
     stages: int = option(1, 2, 4, 6, 8, meaning="parts of the large operand on their way at a time")
-    vec_large: int = option(1, 2, 4, meaning="elements of the large operand that one load moves")
     resident_k: int = option(256, 128, 512, 1024, 2048, 4096, meaning="steps of k of the small operand held at a time")
 
 
@@ -81,44 +78,36 @@ class SkinnyLaunch:
     l2_prefetch: bool = option(False, meaning="a CTA prefetches its first parts to L2 while earlier kernels end")
 
 
-def _aligned(problem: Problem, config: "SkinnyConfig", arch: Arch) -> bool:
-    vec = config.pipeline.vec_large
-    fits = vec * problem.dtype.size_bytes <= WIDE_BYTES
-    return fits and (config.edge is Edge.PAD or stored_row(problem, config.large) % vec == 0)
-
-
-def _vectors_fit(problem: Problem, config: "SkinnyConfig", arch: Arch) -> bool:
+def _vectors_fit(problem: Problem, config: "SkinnyConfig", fit: Fit) -> bool:
     along = config.tile.thread_k if config.along_k(problem) else config.tile.thread_long
-    return along % config.pipeline.vec_large == 0
+    return along % max(fit.vec_a, fit.vec_b) == 0
 
 
 _RULES: tuple[Rule["SkinnyConfig"], ...] = (
     Rule(
-        "vec_large {c.pipeline.vec_large} is at most 16 bytes and divides the stored rows of the large operand",
-        _aligned,
-    ),
-    Rule(
-        "vec_large {c.pipeline.vec_large} divides thread_long {c.tile.thread_long}, or thread_k {c.tile.thread_k} "
-        "where stored rows of the large operand run along k",
-        _vectors_fit,
-    ),
-    Rule(
         "resident_k {c.pipeline.resident_k} is a multiple of the steps of k of the main loop, {c.round_k}",
-        lambda problem, config, arch: config.pipeline.resident_k % config.round_k == 0,
+        lambda problem, config, target: config.pipeline.resident_k % config.round_k == 0,
     ),
     Rule(
         f"a thread loads at most {_MOST_LOADED} elements at a time",
-        lambda problem, config, arch: config.tile.loaded <= _MOST_LOADED,
+        lambda problem, config, target: config.tile.loaded <= _MOST_LOADED,
     ),
     Rule(
         "cp.async has an even number of stages, registers have one: not {c.pipeline.stages}",
-        lambda problem, config, arch: (config.pipeline.stages == 1) == (config.pipeline.load is Load.REGISTERS),
+        lambda problem, config, target: (config.pipeline.stages == 1) == (config.pipeline.load is Load.REGISTERS),
     ),
     HAS_CP_ASYNC,
     *split_rules(Mode.SPLIT_K),
     Rule(
         "CTAs that share a tile of C add up in the workspace",
-        lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE,
+        lambda problem, config, target: config.split.reduce is Reduce.WORKSPACE,
+    ),
+)
+_FIT_RULES = (
+    FitRule(
+        "vectors divide thread_long {c.tile.thread_long}, or thread_k {c.tile.thread_k} where stored rows of the large "
+        "operand run along k",
+        _vectors_fit,
     ),
     REGISTERS_FIT,
 )
@@ -133,9 +122,8 @@ class SkinnyConfig(Config):
     template = "skinny.cu.jinja"
     order = 3
     rules = _RULES
-    vectors = ("vec_large",)
+    fit_rules = _FIT_RULES
     pdl = True
-    gone: ClassVar[Mapping[str, Value]] = {"min_ctas": 1}
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),
         ("warps", ("warps_long", "warps_k")),
@@ -145,7 +133,6 @@ class SkinnyConfig(Config):
     pipeline: SkinnyPipeline = SkinnyPipeline()
     split: Split = Split()
     launch: SkinnyLaunch = SkinnyLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -161,9 +148,12 @@ class SkinnyConfig(Config):
         """Which operand is the large one: `a` or `b`."""
         return "a" if self.tile.short is Side.N else "b"
 
-    @property
-    def vectors_of(self) -> tuple[str, ...]:
-        return (self.large,)
+    def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
+        wide = widest(problem, self.large) if aligned else 1
+        return (wide, 1, 1) if self.large == "a" else (1, wide, 1)
+
+    def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
+        return {"VEC": max(fit.vec_a, fit.vec_b), "GUARDED": fit.guarded}
 
     def along_k(self, problem: Problem) -> bool:
         """Whether stored rows of the large operand run along k; otherwise they run along C."""
@@ -200,11 +190,11 @@ class SkinnyConfig(Config):
         exchanged = self.tile.warps_k * self.tile.block_long * (rows + (self.tile.short is Side.N))
         return max(ring + max(along_c, along_k), exchanged) * dtype.size_bytes
 
-    def least_registers(self, dtype: DType) -> int:
+    def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with."""
         return 34 + dtype.size_bytes // 4 * (self.tile.accumulators + self.tile.loaded)
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that the compiler takes, from above: it reads ahead of what the text says, most where parts come by
         cp.async."""
         tile, words = self.tile, dtype.size_bytes // 4

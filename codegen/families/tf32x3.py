@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from ..leaf import Edge, option
+from ..fit import Fit, FitRule
+from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
-from ..mechanisms.fragments import FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
+from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.limbs import LEAST_K
 from ..mechanisms.operands import Fragments
 from ..mechanisms.split import Split
@@ -43,31 +44,32 @@ class Tf32x3Pipeline:
 
     promote: int = option(32, 16, 64, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
-    vec_a: int = option(1, 2, 4, meaning="elements of A that one copy moves")
-    vec_b: int = option(1, 2, 4, meaning="elements of B that one copy moves")
     fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")
     interleave: int = option(1, 2, 4, meaning="groups of a tile's cp.async copies, interleaved with its instructions")
 
 
 _RULES: tuple[Rule["Tf32x3Config"], ...] = (
-    Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
+    Rule("floats are split into limbs", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than elementwise",
-        lambda problem, config, arch: config.accuracy.keeps(problem.accuracy),
+        lambda problem, config, target: config.accuracy.keeps(problem.accuracy),
     ),
     LEAST_K,
     Rule(
         "the device multiplies TF32 by mma.m16n8k8",
-        lambda problem, config, arch: "mma.m16n8k8" in arch.instructions,
-    ),
-    Rule(
-        "a lane stores the two neighbours that it holds of a row of C at a time, not {c.epilogue.vec_c}, or as many of "
-        "its {c.tile.lane_n} as pass through shared memory",
-        lambda problem, config, arch: (
-            config.epilogue.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % config.epilogue.vec_c == 0)
-        ),
+        lambda problem, config, target: "mma.m16n8k8" in target.arch.instructions,
     ),
     *FRAGMENT_RULES,
+)
+_FIT_RULES = (
+    *FRAGMENT_FIT_RULES,
+    FitRule(
+        "a lane stores the two neighbours that it holds of a row of C at a time, or as many of its {c.tile.lane_n} as "
+        "pass through shared memory",
+        lambda problem, config, fit: (
+            fit.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % fit.vec_c == 0)
+        ),
+    ),
 )
 
 
@@ -80,19 +82,15 @@ class Tf32x3Config(FragmentConfig):
     template = "tf32x3.cu.jinja"
     order = 7
     rules = _RULES
+    fit_rules = _FIT_RULES
     tensor_cores = True
-    joined = (
-        ("", ("block_m", "block_n", "block_k")),
-        ("warp", ("warp_m", "warp_n")),
-        ("vec", ("vec_a", "vec_b", "vec_c")),
-    )
+    joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
     tile: Tf32x3Tile = Tf32x3Tile()
     pipeline: Tf32x3Pipeline = Tf32x3Pipeline()
     split: Split = Split()
     epilogue: Epilogue = Epilogue()
     launch: FragmentLaunch = FragmentLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
 
     @property
     def accuracy(self) -> Grade:
@@ -112,20 +110,20 @@ class Tf32x3Config(FragmentConfig):
     def _operand_registers(self) -> int:
         return (self.tile.warp_m + self.tile.warp_n) * STEP // 32
 
-    def least_registers(self, dtype: DType) -> int:
+    def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""
         return 2 * self.tile.accumulators + 2 * self._operand_registers() + 40
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile ahead."""
         if self.tile.accumulators >= 64:
             return registers_held_to(self)  # it takes what there is
         ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
-        copies = self.copied("a") // self.pipeline.vec_a + self.copied("b") // self.pipeline.vec_b
+        copies = self.copied("a", fit.vec_a) // fit.vec_a + self.copied("b", fit.vec_b) // fit.vec_b
         if copies > 8:
             ahead += copies + 8
         if self.stream_ctas_per_sm or self.persistent_tiles > 1:
             ahead += 48
         if self.clustered or self.epilogue.shared:
             ahead += 16
-        return min(registers_held_to(self), self.least_registers(dtype) + ahead)
+        return min(registers_held_to(self), self.least_registers(fit, dtype) + ahead)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ..config import Config
-from ..leaf import Edge, option
+from ..fit import Fit, edge_of
+from ..leaf import Edge, EdgePolicy, option
 from ..legality import Rule
-from ..problem import DType
+from ..problem import DType, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class TiledTile:
 _RULES: tuple[Rule["TiledConfig"], ...] = (
     Rule(
         "unroll {c.tile.unroll} is at most tile_width {c.tile.tile_width}",
-        lambda problem, config, arch: config.tile.unroll <= config.tile.tile_width,
+        lambda problem, config, target: config.tile.unroll <= config.tile.tile_width,
     ),
 )
 
@@ -37,7 +38,7 @@ class TiledConfig(Config):
     joined = (("", ("tile_width",)),)
 
     tile: TiledTile = TiledTile()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+    edge: EdgePolicy = option(EdgePolicy.FIT, meaning="what to do with shapes that the tiles do not divide")
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -50,6 +51,9 @@ class TiledConfig(Config):
     def smem_bytes(self, dtype: DType) -> int:
         return 2 * self.tile.tile_width * (self.tile.tile_width + self.tile.skew) * dtype.size_bytes
 
-    def registers(self, dtype: DType) -> int:
+    def edge_of(self, problem: Problem) -> Edge:
+        return edge_of(self.edge, problem, self)
+
+    def registers(self, fit: Fit, dtype: DType) -> int:
         # Phases of the smallest tile are short enough for the compiler to unroll several of them.
         return 72 if self.tile.tile_width == 4 else 48 + self.tile.unroll // 2

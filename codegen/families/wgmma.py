@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from ..leaf import Edge, option
+from ..fit import Fit
+from ..leaf import option
 from ..legality import Rule
-from ..mechanisms.limbs import LIMB_RULES, UNPADDED_RULES, LimbConfig, Scheme
+from ..mechanisms.limbs import LIMB_RULES, LimbConfig, Scheme
 from ..problem import DType
 
 WARPGROUP = 128
@@ -54,7 +55,7 @@ class WgmmaEpilogue:
     """How sums come to C, through shared memory."""
 
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
-    vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
+    vec_c: int = option(4, 2, meaning="elements of C that one store moves at most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +69,17 @@ _RULES: tuple[Rule["WgmmaConfig"], ...] = (
     *LIMB_RULES,
     Rule(
         "a stage is filled while an interval of {c.limb_k} steps of k is multiplied",
-        lambda problem, config, arch: config.limb_k < config.pipeline.stages * config.tile.block_k,
+        lambda problem, config, target: config.limb_k < config.pipeline.stages * config.tile.block_k,
     ),
     Rule(
         "two warpgroups or more take turns",
-        lambda problem, config, arch: config.tile.warpgroups > 1 or not config.pipeline.ordered,
+        lambda problem, config, target: config.tile.warpgroups > 1 or not config.pipeline.ordered,
     ),
-    Rule("the device has wgmma", lambda problem, config, arch: "wgmma.mma_async" in arch.instructions),
+    Rule("the device has wgmma", lambda problem, config, target: "wgmma.mma_async" in target.arch.instructions),
     Rule(
         "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
-        lambda problem, config, arch: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],
+        lambda problem, config, target: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],
     ),
-    *UNPADDED_RULES,
 )
 
 
@@ -99,7 +99,10 @@ class WgmmaConfig(LimbConfig):
     pipeline: WgmmaPipeline = WgmmaPipeline()
     epilogue: WgmmaEpilogue = WgmmaEpilogue()
     launch: WgmmaLaunch = WgmmaLaunch()
-    edge: Edge = option(Edge.BOUNDS, meaning="outside the matrix")
+
+    @property
+    def most_stored(self) -> int:
+        return self.epilogue.vec_c
 
     @property
     def limb_k(self) -> int:
@@ -128,6 +131,6 @@ class WgmmaConfig(LimbConfig):
         limbs = 2 * self.limbs * tile.block_k * (tile.block_m + tile.block_n)
         return self.pipeline.stages * (limbs + 16)
 
-    def registers(self, dtype: DType) -> int:
+    def registers(self, fit: Fit, dtype: DType) -> int:
         # What a thread has on average when it starts.
         return min(255, 65536 // self.threads // 8 * 8)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch import Arch
 from ..config import Config
+from ..fit import WIDTHS, Fit, FitRule
 from ..leaf import option
 from ..legality import Rule
 from ..problem import Problem
-from .operands import MOST_COPIES, aligned
+from ..target import Target
+from .operands import MOST_COPIES, WIDE_BYTES, runs_along_k, widest
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
 """CTAs, and elements of all of them, from which on several of those that share a tile add up, and how many at most."""
@@ -20,7 +21,6 @@ class Epilogue:
 
     shared: bool = option(False, meaning="accumulators pass through shared memory, so that lanes write neighbours in C")
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
-    vec_c: int = option(1, 2, 4, meaning="elements of C that one store moves")
 
 
 class WarpTile:
@@ -56,25 +56,26 @@ def registers_held_to(config: Config) -> int:
     return registers_for(config.threads, config.min_ctas)
 
 
-def _ctas_fit(problem: Problem, config: Any, arch: Arch) -> bool:
-    ctas, smem_bytes = config.min_ctas, config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
+def _ctas_fit(problem: Problem, config: Any, target: Target) -> bool:
+    arch, ctas = target.arch, config.min_ctas
+    smem_bytes = config.smem_bytes(problem.dtype) + arch.smem_reserved_bytes
     return bool(config.threads * ctas <= arch.max_threads_per_sm and smem_bytes * ctas <= arch.smem_per_sm_bytes)
 
 
 CTAS_FIT: Rule[Any] = Rule("threads and shared memory of {c.min_ctas} CTAs fit on an SM", _ctas_fit)
-REGISTERS_FIT: Rule[Any] = Rule(
+REGISTERS_FIT = FitRule(
     "registers of {c.min_ctas} CTAs fit on an SM",
-    lambda problem, config, arch: config.least_registers(problem.dtype) <= registers_held_to(config),
+    lambda problem, config, fit: config.least_registers(fit, problem.dtype) <= registers_held_to(config),
 )
 
 WARP_RULES: tuple[Rule[Any], ...] = (
     Rule(
         "block_m {c.tile.block_m} is a multiple of the rows of a warp, {c.tile.warp_m}",
-        lambda problem, config, arch: config.tile.block_m % config.tile.warp_m == 0,
+        lambda problem, config, target: config.tile.block_m % config.tile.warp_m == 0,
     ),
     Rule(
         "block_n {c.tile.block_n} is a multiple of the columns of a warp, {c.tile.warp_n}",
-        lambda problem, config, arch: config.tile.block_n % config.tile.warp_n == 0,
+        lambda problem, config, target: config.tile.block_n % config.tile.warp_n == 0,
     ),
 )
 """The rules on warp tiles."""
@@ -82,31 +83,35 @@ WARP_RULES: tuple[Rule[Any], ...] = (
 TILE_RULES: tuple[Rule[Any], ...] = (
     *WARP_RULES,
     Rule(
-        "the accumulators of a thread, {c.tile.accumulators}, are whole vectors for each of {c.tile.slices} slices",
-        lambda problem, config, arch: config.tile.accumulators % (config.tile.slices * config.epilogue.vec_c) == 0,
-    ),
-    aligned("a", lambda config: config.pipeline.vec_a),
-    aligned("b", lambda config: config.pipeline.vec_b),
-    aligned("c", lambda config: config.epilogue.vec_c),
-    Rule(
-        f"a thread copies at most {MOST_COPIES} elements of an operand for a tile",
-        lambda problem, config, arch: max(config.copied("a"), config.copied("b")) <= MOST_COPIES,
+        "the accumulators of a thread, {c.tile.accumulators}, are as many for each of {c.tile.slices} slices",
+        lambda problem, config, target: config.tile.accumulators % config.tile.slices == 0,
     ),
 )
 """The rules on block tiles of warp tiles."""
 
+TILE_FIT_RULES: tuple[FitRule, ...] = (
+    FitRule(
+        "the accumulators of a thread, {c.tile.accumulators}, are whole vectors for each of {c.tile.slices} slices",
+        lambda problem, config, fit: config.tile.accumulators % (config.tile.slices * fit.vec_c) == 0,
+    ),
+    FitRule(
+        f"a thread copies at most {MOST_COPIES} elements of an operand for a tile",
+        lambda problem, config, fit: max(config.copied("a", fit.vec_a), config.copied("b", fit.vec_b)) <= MOST_COPIES,
+    ),
+)
+"""The rules on vectors of block tiles of warp tiles."""
+
 BLOCKED_RULES: tuple[Rule[Any], ...] = (
     Rule(
         "CTAs of a cluster write their own accumulators, not through shared memory that others still read",
-        lambda problem, config, arch: not config.epilogue.shared or not config.clustered,
+        lambda problem, config, target: not config.epilogue.shared or not config.clustered,
     ),
     Rule(
         "tiles are prefetched to L2 where the kernel before does not write them and the CTA has one tile of C",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             not config.launch.l2_prefetch or not (any(config.packs) or config.stream_ctas_per_sm)
         ),
     ),
-    REGISTERS_FIT,
 )
 """The rules on epilogue and launch."""
 
@@ -116,7 +121,6 @@ class BlockedConfig(Config):
 
     __slots__ = ()
 
-    vectors = ("vec_a", "vec_b", "vec_c")
     pdl = True
 
     tile: Any
@@ -137,10 +141,43 @@ class BlockedConfig(Config):
     def cta_tile(self) -> tuple[int, int, int]:
         return self.tile.block_m, self.tile.block_n, self.tile.block_k
 
+    def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
+        wide = WIDE_BYTES // problem.dtype.size_bytes
+        rows = [widest(problem, operand) if aligned else 1 for operand in "abc"]
+        vec_a, vec_b = (wide if packs else row for packs, row in zip(self.packs, rows))
+        return vec_a, vec_b, rows[2]
+
+    def copied(self, operand: str, vec: int) -> int:
+        """Most elements of A or B that a thread copies for a tile in vectors of `vec` elements."""
+        raise NotImplementedError
+
     @property
-    def vectors_of(self) -> tuple[str, ...]:
-        pack_a, pack_b = self.packs
-        return "" if pack_a else "a", "" if pack_b else "b", "c"
+    def copying_threads(self) -> int:
+        """Threads that share out the copies of a tile, 0 where none copies."""
+        return self.multiplying_threads
+
+    def copiers(self, operand: str, vec: int, along_k: bool) -> int:
+        """How many of these copy A or B in vectors of `vec` elements, along k if its stored rows run along it."""
+        raise NotImplementedError
+
+    def along_k(self, problem: Problem) -> tuple[bool, bool]:
+        """Whether a row of A, and of B, runs along k where tiles are copied from."""
+        a, b = (runs_along_k(problem, operand) and not pack for operand, pack in zip("ab", self.packs))
+        return a, b
+
+    def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
+        stored: dict[str, int] = {"VEC_C": fit.vec_c, "GUARDED": fit.guarded}
+        if not self.copying_threads:
+            return stored
+        along_a, along_b = self.along_k(problem)
+        copiers = {
+            "COPIERS_A": self.copiers("a", fit.vec_a, along_a),
+            "COPIERS_B": self.copiers("b", fit.vec_b, along_b),
+        }
+        widths = [vec for vec in WIDTHS if vec * problem.dtype.size_bytes <= WIDE_BYTES]
+        fewest = min(self.copiers(x, vec, along) for x, along in (("a", along_a), ("b", along_b)) for vec in widths)
+        apart = copiers if fewest < self.copying_threads else {}  # whatever the fit, for the text to be one
+        return {"VEC_A": fit.vec_a, "VEC_B": fit.vec_b, **apart, **stored}
 
     @property
     def cooperative_ctas(self) -> int:

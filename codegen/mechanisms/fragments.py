@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..arch import Arch
+from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
 from ..problem import DType, Problem
-from .blocked import BLOCKED_RULES, TILE_RULES, BlockedConfig
+from .blocked import BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
 from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k
 from .split import split_rules
 
@@ -28,21 +28,21 @@ class FragmentLaunch:
     l2_prefetch: bool = option(False, meaning="a CTA prefetches its first tiles to L2 while earlier kernels end")
 
 
-def _interleave_fits(problem: Problem, config: "FragmentConfig", arch: Arch) -> bool:
+def _interleave_fits(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool:
     groups, tile = config.pipeline.interleave, config.tile
     if groups == 1:
         return True
     # Not the instructions of a tile's last step, which waits for the next tile.
     steps = tile.block_k // (tile.slices * STEP)
     places = (steps - 1) * (tile.warp_m // tile.mma_m) * (tile.warp_n // 8)
-    copies = max(config.copied("a") // config.pipeline.vec_a, config.copied("b") // config.pipeline.vec_b)
+    copies = max(config.copied("a", 1) // fit.vec_a, config.copied("b", 1) // fit.vec_b)
     return config.pipeline.fragments is Fragments.DOUBLE and bool(groups <= min(copies, places))
 
 
-def _copied_evenly(problem: Problem, config: "FragmentConfig", arch: Arch) -> bool:
+def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool:
     """Whether all threads copy, or in tiles that fit a narrow C half of them at least; with and without vectors."""
-    team, widest = config.threads, (config.pipeline.vec_a, config.pipeline.vec_b)
-    for operand, vec in zip("ab", widest):
+    team = config.threads
+    for operand, vec in (("a", fit.vec_a), ("b", fit.vec_b)):
         along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
         for each in (1, vec):
             copiers = config.copiers(operand, each, along)
@@ -55,38 +55,44 @@ FRAGMENT_RULES: tuple[Rule[Any], ...] = (
     *TILE_RULES,
     Rule(
         f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, arch: config.tile.accumulators <= MOST_ACCUMULATORS,
+        lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
     ),
     Rule(
         "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
         "double-buffered fragments",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.block_k
             % (config.tile.slices * STEP * (2 if config.pipeline.fragments is Fragments.DOUBLE else 1))
             == 0
         ),
     ),
+    *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
     Rule(
+        "a CTA of several tiles of C has no shared memory free for the accumulators of {c.tile.slices} slices",
+        lambda problem, config, target: config.tile.slices == 1 or config.split.mode is not Mode.PERSISTENT,
+    ),
+    Rule(
+        "CTAs of several tiles of C count fewer than 2^31 of them",
+        lambda problem, config, target: config.split.mode is not Mode.PERSISTENT or config.tiles(problem) < 2**31,
+    ),
+    *BLOCKED_RULES,
+)
+"""The rules on tiles, work and epilogue, beside dtype, device and accuracy."""
+
+FRAGMENT_FIT_RULES: tuple[FitRule, ...] = (
+    *TILE_FIT_RULES,
+    FitRule(
         "interleave {c.pipeline.interleave} is for double-buffered fragments, at most the copies of a thread of A or B "
         "for a tile and the instructions they go with",
         _interleave_fits,
     ),
-    Rule(
+    FitRule(
         "threads share out the rows of the tiles of A and B evenly, half of them at least where tiles fit a narrow C",
         _copied_evenly,
     ),
-    *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
-    Rule(
-        "a CTA of several tiles of C has no shared memory free for the accumulators of {c.tile.slices} slices",
-        lambda problem, config, arch: config.tile.slices == 1 or config.split.mode is not Mode.PERSISTENT,
-    ),
-    Rule(
-        "CTAs of several tiles of C count fewer than 2^31 of them",
-        lambda problem, config, arch: config.split.mode is not Mode.PERSISTENT or config.tiles(problem) < 2**31,
-    ),
-    *BLOCKED_RULES,
+    REGISTERS_FIT,
 )
-"""The rules on tiles, copies, work and epilogue, beside dtype, device and accuracy."""
+"""The rules on copies and vectors."""
 
 
 class FragmentConfig(BlockedConfig):
@@ -117,8 +123,8 @@ class FragmentConfig(BlockedConfig):
         """Rows of A or columns of B in a tile."""
         return int(self.tile.block_m if operand == "a" else self.tile.block_n)
 
-    def copied(self, operand: str) -> int:
-        """Elements of an operand that a thread copies for a tile where all threads do."""
+    def copied(self, operand: str, vec: int) -> int:
+        """Elements of an operand that a thread copies for a tile where all threads do, whatever its vectors."""
         return int(-(-self.extent(operand) * self.tile.block_k // self.threads))
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:

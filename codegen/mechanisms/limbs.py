@@ -4,11 +4,11 @@ import enum
 from typing import Any, ClassVar
 
 from ..config import Config
-from ..leaf import Edge
+from ..fit import Fit
 from ..legality import Rule
 from ..problem import DType, Grade, Problem
 from ..source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS
-from .operands import aligned
+from .operands import widest
 
 MMA_K = 16
 """Steps of k of one instruction."""
@@ -74,31 +74,23 @@ def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
 
 LEAST_K: Rule[Any] = Rule(
     "where each element is promised, k is at least {c.least_k}",
-    lambda problem, config, arch: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
+    lambda problem, config, target: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
 )
 LIMB_RULES: tuple[Rule[Any], ...] = (
-    Rule("floats are split into limbs", lambda problem, config, arch: problem.dtype is DType.FLOAT),
+    Rule("floats are split into limbs", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than {c.pipeline.scheme} is",
-        lambda problem, config, arch: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
+        lambda problem, config, target: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
     ),
     LEAST_K,
     Rule(
         "of block_k {c.tile.block_k} and the promotion interval {c.pipeline.promote} one divides the other",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             max(config.tile.block_k, config.pipeline.promote) % min(config.tile.block_k, config.pipeline.promote) == 0
         ),
     ),
 )
 """The rules for a family of products of limbs."""
-UNPADDED_RULES: tuple[Rule[Any], ...] = (
-    Rule(
-        "operands are padded as they are split, not before",
-        lambda problem, config, arch: config.edge is not Edge.PAD,
-    ),
-    aligned("c", lambda config: config.epilogue.vec_c),
-)
-"""The rules on how limbs come and C goes."""
 
 
 class LimbConfig(Config):
@@ -107,7 +99,6 @@ class LimbConfig(Config):
     __slots__ = ()
 
     tensor_cores = True
-    vectors = ("vec_c",)
     pdl = True
     least_intervals: ClassVar[int]
     """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
@@ -115,6 +106,9 @@ class LimbConfig(Config):
     tile: Any
     pipeline: Any
     epilogue: Any
+
+    def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
+        return {"VEC_C": fit.vec_c, "GUARDED": fit.guarded}
 
     @property
     def accuracy(self) -> Grade:
@@ -139,5 +133,9 @@ class LimbConfig(Config):
         return self.tile.block_m, self.tile.block_n, self.tile.block_k
 
     @property
-    def vectors_of(self) -> tuple[str, ...]:
-        return ("c",)
+    def most_stored(self) -> int:
+        """Elements of C that one store moves at most."""
+        raise NotImplementedError
+
+    def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
+        return 1, 1, min(self.most_stored, widest(problem, "c")) if aligned else 1

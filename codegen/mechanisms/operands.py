@@ -2,11 +2,8 @@
 
 import enum
 import math
-from collections.abc import Callable
 from typing import Any
 
-from ..arch import Arch
-from ..leaf import Edge
 from ..legality import Rule
 from ..problem import Problem
 
@@ -55,20 +52,7 @@ def widest(problem: Problem, operand: str) -> int:
     return math.gcd(stored_row(problem, operand), WIDE_BYTES // problem.dtype.size_bytes)
 
 
-def aligned(operand: str, vec_of: Callable[[Any], int]) -> Rule[Any]:
-    """The rule for the width of the vectors in which A, B or C (`a`, `b`, `c`) is copied or stored."""
-
-    def holds(problem: Problem, config: Any, arch: Arch) -> bool:
-        vec = vec_of(config)
-        if vec * problem.dtype.size_bytes > WIDE_BYTES:
-            return False
-        free = config.edge is Edge.PAD or (operand != "c" and config.packs["ab".index(operand)])
-        return bool(free or stored_row(problem, operand) % vec == 0)
-
-    return Rule(f"vec_{operand} is at most 16 bytes and divides the stored rows of {operand.upper()}", holds)
-
-
 HAS_CP_ASYNC: Rule[Any] = Rule(
     "the device has cp.async, which load {c.pipeline.load} needs",
-    lambda problem, config, arch: config.pipeline.load is Load.REGISTERS or "cp.async" in arch.instructions,
+    lambda problem, config, target: config.pipeline.load is Load.REGISTERS or "cp.async" in target.arch.instructions,
 )

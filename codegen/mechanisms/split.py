@@ -2,17 +2,28 @@
 
 import enum
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..leaf import Mode, option
 from ..legality import Rule
 
-LONG_SPLITS = (11, 13, 22, 26, 29, 33, 44, 52, 66, 88, 132)
-"""How many CTAs may share a tile of C where k is so long that each SM counts: those of devices with 132 SMs."""
-SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, *LONG_SPLITS)
-"""How many CTAs may share a tile of C."""
-MODES = {Mode.NONE: (1,), Mode.SPLIT_K: SPLITS, Mode.STREAM_K: (1, 2, 3, 4), Mode.PERSISTENT: (2, 3, 4, 6, 8, 16)}
-"""What `parts` may be for each mode."""
+PARTS = {
+    Mode.NONE: range(1, 2),
+    Mode.SPLIT_K: range(2, 1025),
+    Mode.STREAM_K: range(1, 5),
+    Mode.PERSISTENT: range(2, 17),
+}
+"""Values of `parts` that each mode allows."""
+USUAL_PARTS = {
+    Mode.NONE: (1,),
+    Mode.SPLIT_K: (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128),
+    Mode.STREAM_K: (1, 2, 3, 4),
+    Mode.PERSISTENT: (2, 3, 4, 6, 8, 16),
+}
+"""Values of `parts` that are tried for each mode on every device."""
+_FEW_TILES = range(1, 13)
+"""Tiles of C that are so few that the SMs which split-K leaves idle count."""
 MOST_CLUSTERED = 8
 """CTAs of a cluster that every device with clusters can run."""
 
@@ -32,10 +43,28 @@ class Split:
 
     mode: Mode = option(Mode.NONE, meaning="how CTAs share out the work")
     parts: int = option(
-        1, *sorted({each for parts in MODES.values() for each in parts} - {1}),
+        1, within=range(1, max(max(parts) for parts in PARTS.values()) + 1),
         meaning="split_k: CTAs that share a tile of C; stream_k: CTAs of an SM; persistent: tiles of C a CTA computes",
     )  # fmt: skip
     reduce: Reduce = option(Reduce.WORKSPACE, meaning="where CTAs that share a tile of C add up")
+
+
+FILLING = "filling"
+"""Word that stands for `filling_parts` of the device in a list of values of `parts`."""
+
+
+@cache
+def filling_parts(sm_count: int) -> tuple[int, ...]:
+    """The CTAs of a tile with which split-K fills `sm_count` SMs once or twice where C has few tiles, but for the usual
+    ones."""
+    filling = {waves * sm_count // tiles for waves in (1, 2) for tiles in _FEW_TILES}
+    return tuple(sorted(filling & set(PARTS[Mode.SPLIT_K]) - set(USUAL_PARTS[Mode.SPLIT_K])))
+
+
+@cache
+def proposed_parts(sm_count: int) -> tuple[int, ...]:
+    """Every value of `parts` that is tried on a device of `sm_count` SMs for some mode, in rising order."""
+    return tuple(sorted({*filling_parts(sm_count), *(each for parts in USUAL_PARTS.values() for each in parts)}))
 
 
 def split_rules(*modes: Mode) -> tuple[Rule[Any], ...]:
@@ -44,29 +73,33 @@ def split_rules(*modes: Mode) -> tuple[Rule[Any], ...]:
     return (
         Rule(
             f"the work is shared out by {', '.join(known)}",
-            lambda problem, config, arch: config.split.mode in known,
+            lambda problem, config, target: config.split.mode in known,
         ),
         Rule(
             "parts {c.split.parts} suits {c.split.mode}",
-            lambda problem, config, arch: config.split.parts in MODES[config.split.mode],
+            lambda problem, config, target: config.split.parts in PARTS[config.split.mode],
         ),
         Rule(
             "CTAs add up in a cluster where they share out k by split_k",
-            lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE or config.split.mode is Mode.SPLIT_K,
+            lambda problem, config, target: (
+                config.split.reduce is Reduce.WORKSPACE or config.split.mode is Mode.SPLIT_K
+            ),
         ),
         Rule(
             "the device has clusters",
-            lambda problem, config, arch: config.split.reduce is Reduce.WORKSPACE or "cluster" in arch.instructions,
+            lambda problem, config, target: (
+                config.split.reduce is Reduce.WORKSPACE or "cluster" in target.arch.instructions
+            ),
         ),
         Rule(
             f"a cluster has at most {MOST_CLUSTERED} CTAs, not {{c.split.parts}}",
-            lambda problem, config, arch: (
+            lambda problem, config, target: (
                 config.split.reduce is Reduce.WORKSPACE or config.split.parts <= MOST_CLUSTERED
             ),
         ),
         Rule(
             "CTAs that share out k count fewer than 2^32 tiles of k, of all tiles of C",
-            lambda problem, config, arch: (
+            lambda problem, config, target: (
                 config.split.mode is not Mode.STREAM_K
                 or config.tiles(problem) * -(-problem.k // config.cta_tile[2]) < 2**32
             ),

@@ -6,12 +6,12 @@ no barrier in its main loop.
 
 from typing import Any
 
-from ..arch import Arch
-from ..leaf import Edge, Mode
+from ..leaf import Mode
 from ..legality import Rule
 from ..problem import Problem
 from ..source import TensorBox
-from .operands import WIDE_BYTES, Load
+from ..target import Target
+from .operands import Load
 
 DEEPEST = 256
 """Steps of k of tiles that no other copies fill."""
@@ -32,7 +32,7 @@ def tma_boxes(config: Any, problem: Problem) -> tuple[TensorBox, ...]:
     return tuple(made)
 
 
-def _boxes_fit(problem: Problem, config: Any, arch: Arch) -> bool:
+def _boxes_fit(problem: Problem, config: Any, target: Target) -> bool:
     size, inner = problem.dtype.size_bytes, (config.pipeline.k_inner_a, config.pipeline.k_inner_b)
     if inner != config.along_k(problem) or (any(inner) and config.tile.block_k * size % _ROW_BYTES):
         return False
@@ -42,35 +42,30 @@ def _boxes_fit(problem: Problem, config: Any, arch: Arch) -> bool:
     )
 
 
-def _shape_fits(problem: Problem, config: Any, arch: Arch) -> bool:
-    pipeline, tile = config.pipeline, config.tile
-    wide = WIDE_BYTES // problem.dtype.size_bytes
+def _shape_fits(problem: Problem, config: Any, target: Target) -> bool:
     return bool(
-        "tma" in arch.instructions
-        and pipeline.vec_a == wide
-        and pipeline.vec_b == wide
-        and not tile.slice_barriers
+        "tma" in target.arch.instructions
+        and not config.tile.slice_barriers
         and not config.clustered
         and config.split.mode is not Mode.STREAM_K
-        and not tile.non_power_of_two
-        and config.edge is not Edge.PAD
+        and not config.tile.non_power_of_two
     )
 
 
 TMA_RULES: tuple[Rule[Any], ...] = (
     Rule(
-        "the device has TMA, rows are aligned to 16 bytes, and a CTA in no cluster copies for all its slices one "
-        "tile of C of thread tiles with powers of two, without padding",
-        lambda problem, config, arch: config.pipeline.load is not Load.TMA or _shape_fits(problem, config, arch),
+        "the device has TMA, and a CTA in no cluster copies for all its slices one tile of C of thread tiles with "
+        "powers of two",
+        lambda problem, config, target: config.pipeline.load is not Load.TMA or _shape_fits(problem, config, target),
     ),
     Rule(
         f"a TMA box has at most {_MOST_BOX} by {_MOST_BOX} elements, a multiple of {_ALIGNED} bytes, and leaves k "
         f"innermost where it is innermost in memory, {_ROW_BYTES} bytes of it at a time",
-        lambda problem, config, arch: config.pipeline.load is not Load.TMA or _boxes_fit(problem, config, arch),
+        lambda problem, config, target: config.pipeline.load is not Load.TMA or _boxes_fit(problem, config, target),
     ),
     Rule(
         f"tiles of {DEEPEST} steps of k are for TMA",
-        lambda problem, config, arch: config.pipeline.load is Load.TMA or config.tile.block_k < DEEPEST,
+        lambda problem, config, target: config.pipeline.load is Load.TMA or config.tile.block_k < DEEPEST,
     ),
 )
 """The rules for a family that knows TMA."""

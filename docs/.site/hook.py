@@ -1,4 +1,5 @@
-"""What the site needs beyond the pages of docs/: files of the checkout that they link to, and the package's source.
+"""What the site needs beyond the pages of docs/: files of the checkout that they link to, the package's source, and two
+reports.
 
 A page links to other files of the checkout as a reader of the checkout wants it, `../examples/library.py`. On the site
 such a file is a page too: Markdown as it is, source in a block of code, a folder as its README.md.
@@ -7,6 +8,8 @@ such a file is a page too: Markdown as it is, source in a block of code, a folde
 import os
 import posixpath
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +22,12 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda", ".h": "cpp", ".toml": "toml", ".txt": "cmake"}
 _CODE_IN_CELL = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<]+(?=</code></td>)")
 _AS_THEY_ARE = {".svg", ".png", ".gz"}
+_REPORTS = {
+    "report/tuning.html": ("--recording", "recordings/float-1024x768x512.json.gz"),
+    "report/bench.html": ("--bench", "float32.json", "--bench", "float64.json"),
+}
+"""Pages that `tilewright report` makes for the site, and the files that they are made from."""
+_MEASURED = "benchmarks/results/nvidia-h200"
 _source: tempfile.TemporaryDirectory[str] | None = None
 
 
@@ -40,7 +49,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in [each for each in files if each.is_documentation_page()]:
         _add_linked(_in_checkout(file.src_uri, config), files, config)
     _add("CHANGELOG.md", files, config)
+    for uri, page in _reports(config).items():
+        files.append(File.generated(config, uri, abs_src_path=str(page)))
     return files
+
+
+def _reports(config: MkDocsConfig) -> dict[str, Path]:
+    """Reports of what was measured, in a folder where the files have the names that a reader may give."""
+    assert _source is not None
+    folder = Path(_source.name, "reports")
+    folder.mkdir()
+    for entry in (_root(config) / _MEASURED).iterdir():
+        os.symlink(entry, folder / entry.name)
+    environment = {**os.environ, "PYTHONPATH": _source.name}
+    for uri, arguments in _REPORTS.items():
+        command = [sys.executable, "-m", "tilewright", "report", *arguments, "-o", Path(uri).name]
+        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return {uri: folder / Path(uri).name for uri in _REPORTS}
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -55,6 +80,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         link = posixpath.relpath(_on_site(target, config), posixpath.dirname(here) or ".")
         return f"{match[1]}{link}{match[3] or ''}"
 
+    for uri in _REPORTS if here == "report.md" else ():
+        markdown = markdown.replace(f"`{uri}`", f"[{uri}]({uri})")
     return _LINK.sub(linked, markdown)
 
 

@@ -176,7 +176,7 @@ def _run(
 
 
 def compiler_output(*command: str) -> str:
-    """What a compiler prints. Raises DeviceError where it cannot be run."""
+    """Output of a compiler. Raises DeviceError where it cannot be run."""
     try:
         return _run(command, "", _VERSION_TIMEOUT_S).stdout.strip()
     except subprocess.TimeoutExpired as error:

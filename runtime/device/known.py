@@ -2,14 +2,25 @@
 
 from collections.abc import Mapping
 
-from ...codegen.arch import ARCHES, Arch
+from ...codegen.arch import ARCHES, Arch, arch_named
+from ...codegen.errors import check
 from .protocol import DeviceInfo
 
 _GB, _MB = 10**9, 1 << 20
 
 
 def _known(name: str, arch: str, sms: int, mhz: float, gb: int, l2_mb: int, gbs: float) -> DeviceInfo:
-    return DeviceInfo(name, "cuda", ARCHES[arch], sms, mhz, gb * _GB, l2_mb * _MB, gbs, "unknown")
+    return DeviceInfo(
+        name=name,
+        selector="cuda",
+        arch=ARCHES[arch],
+        sm_count=sms,
+        clock_mhz=mhz,
+        memory_bytes=gb * _GB,
+        l2_bytes=l2_mb * _MB,
+        bandwidth_gbs=gbs,
+        driver="unknown",
+    )
 
 
 # Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. Those that this project has
@@ -31,6 +42,12 @@ _DEVICES = (
     _known("NVIDIA GeForce RTX 5090", "sm_120", 170, 2407, 32, 96, 1792),
 )
 
+CLUSTER_SHARE = {3: 117 / 132, 4: 120 / 132, 5: 110 / 132, 6: 102 / 132, 8: 120 / 132}
+"""Fraction of the SMs that clusters of so many CTAs can have one CTA each on, at a time; 1 for other sizes.
+
+A cluster stays within a group of SMs (a GPC), of which some remain over; with one cluster more some SMs have two CTAs.
+Source: measured on an H200; other devices with clusters are taken to have the same fractions."""
+
 KNOWN: dict[str, DeviceInfo] = {info.key: info for info in _DEVICES}
 """Every such device by key."""
 
@@ -38,6 +55,19 @@ KNOWN: dict[str, DeviceInfo] = {info.key: info for info in _DEVICES}
 def typical(arch: Arch) -> DeviceInfo:
     """The device that stands for an architecture; there is one for each but the host's."""
     return next(info for info in _DEVICES if info.arch == arch)
+
+
+def target_named(name: str) -> DeviceInfo:
+    """The target that `name` names: a device by its key, such as `nvidia-a100-sxm4-80gb`, or an architecture, such as
+    `sm_80`, for which its typical device stands. The device need not be here.
+
+    Raises ConfigError listing the names.
+    """
+    if name in KNOWN:
+        return KNOWN[name]
+    known = ", ".join([*(arch for arch in ARCHES if arch != "host"), *KNOWN])
+    check(name != "host" and (name in ARCHES or f"{name}a" in ARCHES), f"target must be one of {known}, got {name!r}")
+    return typical(arch_named(name))
 
 
 def of_arch(arch: Arch, recorded: Mapping[str, int]) -> list[DeviceInfo]:

@@ -9,37 +9,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ...codegen.arch import Arch
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
+from ...codegen.target import Target
 
 if TYPE_CHECKING:  # NumPy takes long to import, and what devices there are needs none of it
     from numpy.typing import NDArray
 
 DeviceName = Literal["auto", "host", "cuda"] | str
-"""What selects a device: auto, host, cuda, or cuda:N for one of several GPUs."""
+"""Selector of a device: auto, host, cuda, or cuda:N for one of several GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """Facts about a device; can be had without touching it and sent to another process."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo(Target):
+    """A target with a name: one device of this machine or of another. Another process can have it."""
 
     name: str
     """As its driver spells it, `NVIDIA H200`; the processor's begins with `host`."""
     selector: str
     """What selects it: `cuda:0` or `host`."""
-    arch: Arch
-    """Limits and instructions of its generation."""
-    sm_count: int
-    """SMs; cores in use, for the processor."""
-    clock_mhz: float
-    """Highest clock."""
-    memory_bytes: int
-    """Device memory."""
-    l2_bytes: int
-    """Last-level cache."""
-    bandwidth_gbs: float
-    """Peak rate of device memory, 10^9 bytes a second."""
     driver: str
     """Version of the driver, or of the operating system for the processor."""
     uuid: str = ""
@@ -58,10 +46,9 @@ class DeviceInfo:
 
     def packed(self) -> dict[str, Any]:
         """The facts as JSON; the arch by name, and no UUID where it is not known."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if not self.uuid:
-            del fields["uuid"]
-        return {**fields, "arch": self.arch.name}
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(Target)}
+        last = {"driver": self.driver} | ({"uuid": self.uuid} if self.uuid else {})
+        return {"name": self.name, "selector": self.selector, **facts, "arch": self.arch.name} | last
 
     def peak_gflops(self, dtype: DType) -> float:
         """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations

@@ -35,7 +35,7 @@ _INSTEAD = {
     "trans_a": _TRANSPOSE,
     "trans_b": _TRANSPOSE,
 }
-"""What serves instead of an argument that a product does not take."""
+"""Hints: what serves instead of an argument that a product does not take."""
 
 
 def asked(a: View, b: View, accuracy: object) -> Problem:

@@ -21,7 +21,6 @@ from ...codegen.errors import (
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
-from ..check.timing import Timer
 from ..check.verify import Verifier
 from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo, Launch
@@ -88,7 +87,7 @@ class Gemm:
     @property
     def source(self) -> str:
         """The CUDA text of our kernel."""
-        return render(self.problem, self.config, self.device.arch).code
+        return render(self.problem, self.config, self.device).code
 
     def prepare(self, graphs: int = 1) -> None:
         """Have memory ready for so many CUDA graphs, so that capturing the kernel allocates nothing.
@@ -235,7 +234,7 @@ def _current(device: Device, record: Record) -> bool:
     if not record.digest or {**then, "generator": today["generator"]} != today:
         return False
     try:
-        return render(record.problem, record.config, device.info.arch).digest == record.digest
+        return render(record.problem, record.config, device.info).digest == record.digest
     except TilewrightError:
         return False
 
@@ -248,27 +247,21 @@ def _checked(device: Device, store: Store, found: Found) -> Found:
 
 
 def _rechecked(device: Device, found: Found, store: Store) -> Found:
-    """The record if it still verifies, marked with today's versions; else the default config, with a warning. One whose
-    times are of a kernel that is gone is timed again."""
+    """The record if it still verifies, marked with today's versions; else the default config, with a warning."""
     record = found.record
     assert record is not None
     try:
         with device.entered():  # another GPU may be the current one
             kernel = prepare(device, record.problem, record.config)
-            verdict = Verifier(device, record.problem).check(kernel.launch)
-        reason = verdict.reason
+            reason = Verifier(device, record.problem).check(kernel.launch).reason
     except TilewrightError as error:
         reason = str(error)
     if reason:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
         warnings.warn(text, stacklevel=7)
-        return Found(default_config(record.problem, device.info.arch), "default")
+        return Found(default_config(record.problem, device.info), "default")
     fresh = replace(record, versions=versions_of(device.info, device.compiler), digest=kernel.source.digest)
     try:
-        if record.removed:
-            with device.entered():
-                timed = Timer(device, record.problem).measure(kernel.launch)
-            fresh = replace(fresh, measurement=timed, accuracy=verdict.accuracy, ratio_vendor=None, ratio_interval=None)
         if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
             store.keep(fresh, replace=True)
     except TilewrightError as error:

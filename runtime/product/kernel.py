@@ -5,6 +5,8 @@ from functools import partial
 
 from ...codegen.config import Config
 from ...codegen.errors import CaptureError
+from ...codegen.fit import Fit
+from ...codegen.legality import fitted
 from ...codegen.problem import DType, Problem
 from ...codegen.render import render
 from ...codegen.source import KernelSource
@@ -53,18 +55,19 @@ class Product:
 class Kernel(Product):
     """One variant, compiled and loaded."""
 
-    def __init__(self, device: Device, problem: Problem, config: Config, source: KernelSource, binary: Binary) -> None:
+    def __init__(self, device: Device, problem: Problem, fit: Fit, source: KernelSource, binary: Binary) -> None:
         super().__init__(device, problem)
-        self.config = config
+        config = fit.config
+        self.fit, self.config = fit, config
         self.source = source
         self.binary = binary
         # The launches of a product go together; what a forked child finds of one that was half-way goes.
         self._lock = Lock(self.release if device.info.arch.is_host else None)
-        self._twin: Kernel | None = None
+        self._unaligned: Kernel | None = None
         self._scratch: Scratch | None = None
         self._empty = not (problem.m and problem.n)
         sm_count = device.info.sm_count
-        self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in config.alignment)
+        self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in fit.alignment)
         if self._empty:
             return
         self._padding = Padding(problem, config, device.load(binary, source.pad)) if source.pad else None
@@ -92,7 +95,7 @@ class Kernel(Product):
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
         more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes) + "Q" * bool(self._splitting)
         self._main = device.load(binary, source.name).bound(
-            launch.limited(device.info.arch, sm_count) if config.pdl else launch, "QiQiQiiii" + scalars + more
+            launch.limited(device.info) if config.pdl else launch, "QiQiQiiii" + scalars + more
         )
 
     def laid(self, lda: int, ldb: int, ldc: int) -> Run:
@@ -111,25 +114,25 @@ class Kernel(Product):
         if self._scratch:
             with self._lock.alone():
                 self._scratch.release()
-        if self._twin:
-            self._twin.release()
+        if self._unaligned:
+            self._unaligned.release()
 
     @property
     def nbytes(self) -> int:
         """Device memory held: the machine code and what launches work in."""
-        twin = self._twin.nbytes if self._twin else 0
+        unaligned = self._unaligned.nbytes if self._unaligned else 0
         scratch = self._scratch.nbytes if self._scratch else 0
-        return len(self.binary.image) + scratch + twin
+        return len(self.binary.image) + scratch + unaligned
 
-    def scalar(self, capturing: bool) -> "Kernel":
-        """The kernel for operands that do not lie aligned, compiled when first needed: most callers' do."""
-        if self._twin is None:
+    def unaligned(self, capturing: bool) -> "Kernel":
+        """The instance for operands that do not lie aligned, compiled when first needed: most callers' do."""
+        if self._unaligned is None:
             if capturing:
                 most = max(self._multiples)
                 text = f"operands of {self.problem} do not lie at multiples of {most} bytes, and the kernel"
                 raise CaptureError(f"{text} for such is not compiled yet: call it once with them before capturing")
-            self._twin = prepare(self.device, self.problem, self.config.scalar())
-        return self._twin
+            self._unaligned = prepare(self.device, self.problem, self.config, aligned=False)
+        return self._unaligned
 
     def masks(self, *lds: int) -> tuple[int, ...]:
         """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors lie as they must."""
@@ -194,16 +197,18 @@ class Laid:
         mask_a, mask_b, mask_c = self.masks
         if a & mask_a or b & mask_b or c & mask_c:
             if self._askew is None:
-                self._askew = self._kernel.scalar(capturing).laid(*self._lds)
+                self._askew = self._kernel.unaligned(capturing).laid(*self._lds)
             self._askew(stream, capturing, a, b, c, alpha, beta)
         else:
             (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
 
 
-def prepare(device: Device, problem: Problem, config: Config) -> Kernel:
-    """Render, compile (or find in the cache) and load one variant.
+def prepare(device: Device, problem: Problem, config: Config, aligned: bool = True) -> Kernel:
+    """Render, compile (or find in the cache) and load one variant: its instance for operands that are `aligned`, as the
+    rows of the problem allow, or for any others.
 
     Raises ConfigError, CompileError, DeviceError or LaunchError.
     """
-    source = render(problem, config, device.info.arch)
-    return Kernel(device, problem, config, source, compile_cached(device.compiler, source))
+    fit = fitted(problem, config, device.info, aligned)
+    source = render(problem, config, device.info, fit)
+    return Kernel(device, problem, fit, source, compile_cached(device.compiler, source))

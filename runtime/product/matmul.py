@@ -366,7 +366,8 @@ class Library:
         alone = all(isinstance(each, Served) for each in shapes)
         for each, problem in zip(shapes, problems):
             if isinstance(each, Served):
-                for word, value, own in (("config", variant, each.config), ("arch", row, each.arch)) if alone else ():
+                words = ("config", variant, each.config), ("arch", row, each.target.arch)
+                for word, value, own in words if alone else ():
                     text = f"{word} is {_name(value)}, and the Served {problem} beside it has {_name(own)}"
                     check(value is None or value == own, f"{text}: leave {word} out")
                 products.append(each)
@@ -375,7 +376,7 @@ class Library:
             if variant is None:
                 products.append(records.lookup(target, problem, self._ranking).served(problem, target))
             else:
-                products.append(Served(problem, variant, target.arch, target.sm_count))
+                products.append(Served(problem, variant, target))
         return emit(products, name, Layout() if layout is None else layout, options)
 
     def _tracked(

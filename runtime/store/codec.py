@@ -10,25 +10,18 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
-from ...codegen.legality import serves
-from ...codegen.problem import Grade, Problem
-from ...codegen.removed import same_today, without_removed
-from ...codegen.schema1 import from_schema_1
-from .record import REMOVED, Record
+from ...codegen.problem import Problem
+from .record import Record
 
-SCHEMA = 3
-"""Version of the document, from 1; one more for every change that an older tilewright cannot read, such as a
-new field. A field or parameter that is missing takes its default; configs of schema 1 are translated, and what families
-lost since is replaced. A record is written in the first schema that has all of it: 3 is for those that name their GPU
-or need not be `ieee`, 2 for all others."""
-
-Versions = tuple[tuple[str, str], ...]
+SCHEMA = 4
+"""Number of the record format, the only one that is read. It rises by one with every change that an older tilewright
+cannot read. A new field or parameter is none: at its default it is not written."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _PLAIN = frozenset((types.NoneType, bool, int, str))
 """What JSON has as it is."""
 _require = partial(check, error=StoreError)
@@ -43,17 +36,15 @@ def key_digest(device: str, problem: Problem) -> str:
 
 def dumps(record: Record) -> bytes:
     """The document of a record: schema, key, record and a checksum over all three. Raises StoreError."""
-    schema = SCHEMA if record.gpu or record.problem.accuracy is not Grade.IEEE else SCHEMA - 1
-    document = {"schema": schema, "key": _key(record.device, record.problem), "record": encode(record)}
+    document = {"schema": SCHEMA, "key": _key(record.device, record.problem), "record": encode(record, whole=False)}
     return (json.dumps({**document, "checksum": _sha256(document)}, indent=1) + "\n").encode()
 
 
 def loads(data: bytes) -> Record:
-    """The record of a document; every parameter of its config is one that this version knows. Where the config names
-    what families lost since, something else stands for that, and `removed` of the record tells it.
+    """The record of a document; a field or parameter that is missing takes its default.
 
-    Raises StoreVersionError for a newer schema, ConfigError for a valid document whose family, parameter or
-    value this version does not know, and StoreError for anything damaged or foreign.
+    Raises StoreVersionError for a newer schema, ConfigError for an older one and for a valid document whose family,
+    parameter or value this version does not know, and StoreError for anything damaged or foreign.
     """
     document = _parse(data)
     _require(isinstance(document, dict), "not an object")
@@ -62,35 +53,47 @@ def loads(data: bytes) -> Record:
     newer = f"written by a newer tilewright (schema {schema}, this version reads up to {SCHEMA})"
     if schema > SCHEMA:
         raise StoreVersionError(newer)
+    remedy = "tune the shape again, or use it with the version that wrote it"
+    check(schema == SCHEMA, f"a record of format {schema}, which this version does not read: {remedy}")
     _require(checksum == _sha256(document), "its checksum does not match")
     _require(document.keys() == {"schema", "key", "record"}, "missing or unknown fields")
-    found = _translated(document["record"]) if schema == 1 else document["record"]
-    record = cast(Record, decode(Record, _without_removed(found), "record"))
+    record = cast(Record, decode(Record, document["record"], "record"))
     _require(document["key"] == _key(record.device, record.problem), "key and record disagree")
     return record
 
 
-def encode(value: object) -> object:
+def line_of(record: Record) -> bytes:
+    """A record as a line of a file of records that ship. Raises StoreError."""
+    return (_COMPACT.encode(encode(record, whole=False)) + "\n").encode()
+
+
+def beginning_of(problem: Problem) -> bytes:
+    """How the lines of a problem's records begin, whatever their device."""
+    return f'{{"problem":{_COMPACT.encode(encode(problem, whole=False))},'.encode()
+
+
+def of_line(line: bytes) -> Record:
+    """The record of a line. Raises ConfigError for a config that this version does not know, StoreError for damage."""
+    return cast(Record, decode(Record, _parse(line), "record"))
+
+
+def encode(value: object, whole: bool = True) -> object:
     """A value as JSON has it: a dataclass as an object, a tuple as a list, an enum as its value, a config as an object
-    of its family and all parameters.
+    of its family and parameters. Without `whole` fields and parameters at their defaults are left out.
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
     if type(value) in _PLAIN:  # as most are
         return value
     if isinstance(value, Config):
-        return {"family": value.family, **dict(value.values)}
+        return {"family": value.family, **dict(value.values if whole else value.changes)}
     if isinstance(value, enum.Enum):
-        return encode(value.value)
+        return encode(value.value, whole)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if isinstance(value, Record) and not value.gpu:
-            del found["gpu"]
-        if isinstance(value, Problem) and value.accuracy is Grade.IEEE:
-            del found["accuracy"]  # as before there was another, so that records of that time keep their keys
-        return found
+        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
     if isinstance(value, tuple):
-        return [encode(item) for item in value]
+        return [encode(item, whole) for item in value]
     if isinstance(value, str):
         return value
     if isinstance(value, int):
@@ -160,50 +163,13 @@ def _decode_dataclass(cls: Any, value: object, where: str) -> object:
 
 
 def _decode_config(value: object, where: str) -> Config:
-    """Raises StoreError for what is no config, ConfigError for one that this version does not know or has no more."""
-    return same_today(*_kind_and_values(value, where))
-
-
-def _kind_and_values(value: object, where: str) -> tuple[type[Config], dict[str, Any]]:
+    """Raises StoreError for what is no config, ConfigError for one that this version does not know."""
     if not isinstance(value, dict) or not isinstance(value.get("family"), str):
         raise StoreError(f"{where} must name a family")
     family = families().get(value["family"])
     if family is None:
         raise ConfigError(f"{where} is of no known family: {value['family']!r:.60}")
-    return family, {name: item for name, item in value.items() if name != "family"}
-
-
-def _without_removed(record: object) -> object:
-    """A record with what stands for its config where that names what families lost since. Raises StoreError,
-    ConfigError."""
-    if not isinstance(record, dict):
-        return record
-    kind, values = _kind_and_values(record.get("config"), "record.config")
-    found, removed = without_removed(kind, values)
-    if not removed:
-        return record
-    problem = cast(Problem, decode(Problem, record.get("problem"), "record.problem"))
-    versions = cast(Versions, decode(Versions, record.get("versions", []), "record.versions"))
-    # It worked on its device, so that only what was replaced can be in the way: any device of many limits will do.
-    configs = list(map(kind.of, found))
-    config = next((each for each in configs if serves(each, problem, ARCHES["sm_90a"])), configs[-1])
-    told = encode(tuple(sorted((*versions, (REMOVED, removed)))))
-    return {**record, "config": encode(config), "versions": told, "digest": ""}
-
-
-def _translated(record: object) -> object:
-    """A record of schema 1 with its config as an object of today's parameters. Raises StoreError, ConfigError."""
-    config: Any = record.get("config") if isinstance(record, dict) else None
-    if not isinstance(record, dict) or not isinstance(config, dict):
-        raise StoreError("record.config must be an object")
-    named: Any = config.get("family")
-    values: Any = config.get("values")
-    good = isinstance(named, str) and isinstance(values, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | str)
-        for pair in values
-    )  # fmt: skip
-    _require(good, "record.config has no family and values")
-    return {**record, "config": {"family": named, **from_schema_1(named, [tuple(pair) for pair in values])}}
+    return family.of({name: item for name, item in value.items() if name != "family"})
 
 
 @cache
@@ -213,7 +179,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _key(device: str, problem: Problem) -> dict[str, object]:
-    return {"device": device, "problem": encode(problem)}
+    return {"device": device, "problem": encode(problem, whole=False)}
 
 
 def _sha256(document: Mapping[str, object]) -> str:

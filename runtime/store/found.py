@@ -52,9 +52,9 @@ class Found:
             "exact": f"tuned on {info.key}",
             "predicted": f"as tuned for {self._tuned_on(info)}" if self.taken_from else predicted,
         }.get(self.origin, "a default: nothing tuned helps")
-        time_us, accuracy = (exact.median_us, exact.accuracy) if exact and not exact.removed else (0.0, None)
+        time_us, accuracy = (exact.median_us, exact.accuracy) if exact else (0.0, None)
         worst = accuracy.worst if accuracy else 0.0
-        return Served(problem, self.config, info.arch, info.sm_count, origin, time_us, worst)
+        return Served(problem, self.config, info, origin, time_us, worst)
 
 
 Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], Found | None]

@@ -8,9 +8,6 @@ from ...codegen.config import Config
 from ...codegen.errors import check
 from ...codegen.problem import Problem
 
-REMOVED = "removed"
-"""Among the versions of a record: what its config named that is gone since."""
-
 
 class Status(enum.Enum):
     """How trying a variant ended."""
@@ -119,16 +116,6 @@ class Record:
     def median_us(self) -> float:
         """Median time in microseconds, infinity where it was not timed."""
         return self.measurement.median_us if self.measurement else math.inf
-
-    @property
-    def removed(self) -> str:
-        """What the config named that is gone since. Its times are those of the kernel that had it, not the config's."""
-        return dict(self.versions).get(REMOVED, "")
-
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Sort key: what was measured, the fastest first, then what stands for a kernel that is gone."""
-        return bool(self.removed), self.median_us
 
     @property
     def gflops(self) -> float:

@@ -25,12 +25,14 @@ from .. import settings
 from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
 from ..locks import CachedProperty
-from .codec import dumps, key_digest, loads
+from .codec import beginning_of, dumps, key_digest, loads, of_line
 from .found import Found, Ranking
 from .record import FIRST_USE, Record, Status
 
 _MAX_BYTES = 1 << 20
 _LOCK_SECONDS = 30.0
+SHIPPED = ".jsonl"
+"""Ending of a file of records that ship, one of a device."""
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
 _SETTLED_NS = 1_000_000_000
 """A file that was changed within this of being read may change again with the same time."""
@@ -146,17 +148,18 @@ class Store:
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
         exact = self.best(info.key, problem)
-        if exact is not None and serves(exact.config, problem, info.arch):
+        if exact is not None and serves(exact.config, problem, info):
             return Found(exact.config, "exact", exact)
         ranked = ranking(problem, info, self._all())
-        return ranked or Found(default_config(problem, info.arch), "default")
+        return ranked or Found(default_config(problem, info), "default")
 
     def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
 
-        A lower median beats, and so does a newer record of the same config, and any measured one what stands for a
-        kernel that is gone, which is set aside. `beaten` are configs that were compared with this one, or cannot run:
-        they give way whatever their times. `replace` lets any record win. A record that is not ok is never stored.
+        A lower median beats, and so does a newer record of the same config. `beaten` are configs that were compared
+        with this one, or cannot run: they give way whatever their times. `replace` lets any record win. A record that
+        is not ok is never stored. A file of an older format, or of a config that this version does not know, is set
+        aside as `*.unknown`, with a StoreWarning.
         Raises StoreError in one line where the folder cannot be written, StoreVersionError for a newer tilewright's
         file and ConfigError for an unknown config; what was stored before is then still there.
         """
@@ -168,17 +171,15 @@ class Store:
             raise StoreError(f"a record of {len(data)} bytes is too large to be kept")
         path = self._path(record.device, record.problem)
         with self._locked(path):
-            old, suffix = None, ""
+            old, unknown = None, False
             try:
                 old = self._reread(path)
             except ConfigError:
-                suffix = "unknown"
-            gives_way = old is None or old.config in (record.config, *beaten) or record.order < old.order
+                unknown = True
+            gives_way = old is None or old.config in (record.config, *beaten) or record.median_us < old.median_us
             if not (replace or gives_way):
                 return False
-            if old is not None and old.removed:
-                suffix = "removed"  # the config and the times of a kernel that this version cannot make
-            aside = set_aside(path, suffix) if suffix else ""
+            aside = set_aside(path, "unknown") if unknown else ""
             _sweep(path)
             try:
                 write_whole(path, data)
@@ -186,6 +187,8 @@ class Store:
                 if aside:
                     os.rename(path.with_name(aside), path)
                 raise
+            if aside:
+                _warn(f"{path} held a record that this version does not read; set aside as {aside}")
         return True
 
     def forget(self, device_key: str, problem: Shape) -> bool:
@@ -286,29 +289,32 @@ class _Shipped:
     def __init__(self, tuned: Traversable) -> None:
         self._tuned = tuned
         self._by_device: dict[str, dict[Problem, Record]] = {}
+        self._alone: dict[tuple[str, Problem], Record | None] = {}
 
     def of(self, device_key: str) -> Mapping[Problem, Record]:
         """The best record of each problem on a device."""
         if device_key not in self._by_device:
             found: dict[Problem, Record] = {}
-            for record in sorted(_read_shipped(self._tuned, device_key), key=lambda record: record.order):
+            for record in sorted(_read_shipped(self._tuned, device_key), key=lambda record: record.median_us):
                 found.setdefault(record.problem, record)
             self._by_device[device_key] = found
         return self._by_device[device_key]
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The best record of a problem on a device. Where not all were read yet the file that has its name will do."""
-        if device_key not in self._by_device:
-            named = _read_shipped(self._tuned, device_key, shipped_name(problem))
-            found = next((record for record in named if record.problem == problem), None)
-            if found is not None:
-                return found
-        return self.of(device_key).get(problem)
+        """The best record of a problem on a device. Where not all were read yet its own lines are."""
+        if device_key in self._by_device:
+            return self.of(device_key).get(problem)
+        key = device_key, problem
+        if key not in self._alone:
+            own = _read_shipped(self._tuned, device_key, beginning_of(problem))
+            self._alone[key] = min(own, key=lambda record: record.median_us, default=None)
+        return self._alone[key]
 
     @CachedProperty
     def records(self) -> tuple[Record, ...]:
-        """Those of all devices."""
-        return tuple(record for each in _children(self._tuned) for record in self.of(each.name).values())
+        """Records of all devices."""
+        keys = [each.name.removesuffix(SHIPPED) for each in _children(self._tuned) if each.name.endswith(SHIPPED)]
+        return tuple(record for key in keys for record in self.of(key).values())
 
 
 def _read(path: Path) -> Record | None:
@@ -357,27 +363,25 @@ def _read_anew(path: Path) -> Record | None:
     return record
 
 
-def shipped_name(problem: Problem) -> str:
-    """The name of the file in which the record of a problem ships: `1024x768x512-float-nn.json`, with the accuracy
-    behind the transposes where it is not `ieee`."""
-    return f"{problem.shape}-{problem.kind.replace(' ', '-')}.json"
-
-
-def _read_shipped(tuned: Traversable, device_key: str, name: str = "") -> Iterator[Record]:
-    """Those of a device, or of the file of that name."""
-    # Compared, not joined: a key is no path.
-    folders = [folder for folder in _children(tuned) if folder.name == device_key]
-    files: Iterable[Traversable] = (file for folder in folders for file in _children(folder))
-    if name:
-        files = (file for folder in folders if (file := folder / name).is_file())
-    for file in sorted((file for file in files if file.name.endswith(".json")), key=lambda file: file.name):
+def _read_shipped(tuned: Traversable, device_key: str, beginning: bytes = b"") -> Iterator[Record]:
+    """The records that ship for a device, a line each of its file; of lines that begin so."""
+    # Names are compared, not joined: a key is no path.
+    for file in (child for child in _children(tuned) if child.name == f"{device_key}{SHIPPED}"):
         try:
-            record = loads(file.read_bytes())
-            check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
-        except (ConfigError, StoreError, OSError) as error:
-            _warn(f"{file}: {error}; passed over")
+            lines = file.read_bytes().splitlines()
+        except OSError as error:
+            _warn(f"{file}: {error.strerror or error}; passed over")
             continue
-        yield record
+        for number, line in enumerate(lines, 1):
+            if not line.startswith(beginning):
+                continue
+            try:
+                record = of_line(line)
+                check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
+            except (ConfigError, StoreError) as error:
+                _warn(f"{file}, line {number}: {error}; passed over")
+                continue
+            yield record
 
 
 def _children(folder: Traversable) -> list[Traversable]:
@@ -406,10 +410,9 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
 def _counts(own: Record, shipped: Record) -> Record:
     """Which of both counts: the user's own, which met the other one in its duel, unless what ships is so much faster
     that it came with a later version. A little faster it may be by the GPU that it was measured on."""
-    tuned = not own.removed and own.effort != FIRST_USE
-    if tuned and own.median_us <= _GPUS_DIFFER * shipped.median_us:
+    if own.effort != FIRST_USE and own.median_us <= _GPUS_DIFFER * shipped.median_us:
         return own
-    return min(own, shipped, key=lambda record: record.order)
+    return min(own, shipped, key=lambda record: record.median_us)
 
 
 def _best_of(own: Iterable[Record], shipped: Iterable[Record]) -> tuple[Record, ...]:

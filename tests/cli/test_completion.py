@@ -13,7 +13,7 @@ from tilewright.cli import values
 from tilewright.cli.commands import commands, tune
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.leaf import Leaf
-from tilewright.codegen.mechanisms.split import MODES
+from tilewright.codegen.mechanisms.split import USUAL_PARTS
 from tilewright.runtime.device import nvml
 from tilewright.tuner.bench.suites import suite_names
 
@@ -80,7 +80,7 @@ def test_every_family_with_all_its_parameters() -> None:
         names = {each.removesuffix("=").rpartition(",")[2] for each in offered(f"tune --config {name}:1,")}
         joined = {part: key for key, parts in kind.joined for part in parts}
         own: list[Leaf] = [leaf for leaf in kind.leaves() if leaf.name not in ("mode", "parts")]
-        modes = {mode.value for mode in MODES if mode.value != "none"} if len(own) < len(kind.leaves()) else set()
+        modes = {mode.value for mode in USUAL_PARTS if mode.value != "none"} if len(own) < len(kind.leaves()) else set()
         assert names == {joined.get(leaf.name, leaf.name) for leaf in own} - {""} | modes
 
 

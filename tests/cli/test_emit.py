@@ -122,11 +122,11 @@ def test_a_suite_of_several_types_is_written_again_by_its_command(run: Run, tmp_
 
 
 def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
-    config = "tiled:8,edge=exact"
+    config = "tiled:8"
     options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))
     ran = run("emit", "--config", config, *options)
     assert (ran.status, ran.err) == (0, "")  # no word on whose records choose
-    assert "8x8x8 double nn for sm_80: tiled:8,edge=exact (as given)" in ran.out
+    assert "8x8x8 double nn for sm_80: tiled:8 (as given)" in ran.out
     names = ["my_gemm.cu", "my_gemm.h", "my_gemm_main.cu"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert "double alpha, double beta, cudaStream_t stream);" in (tmp_path / "my_gemm.h").read_text()

@@ -20,6 +20,8 @@ from tilewright.tuner.ending import why_nothing
 from tilewright.tuner.measure import child
 from tilewright.tuner.settings import Budget
 
+NARROW = 'family = "skinny"\n[parameters]\nblock_short = [8, 16]\nlanes_k = [8]\n'
+"""A space that serves products with few rows alone."""
 BAD = [
     (("tune",), "--shape"),
     (("tune", "--shape", "3x3"), "'3x3'"),
@@ -63,7 +65,9 @@ BAD = [
     (("emit", "--config", "cubic:x=1"), "'cubic'"),
     (("emit", "--config", "tiled:width=7"), "'width'"),
     (("emit", "--config", "tiled:7"), "got 7"),
-    (("emit", "--config", "tiled:16,edge=exact", "--shape", "5", "--arch", "sm_80"), "multiples of (16, 16, 16)"),
+    (("emit", "--config", "tiled:16,edge=exact"), "edge must be one of fit, bounds, pad, got 'exact'"),
+    (("emit", "--config", "simt:vec_a=4"), "'vec_a'"),
+    (("emit", "--config", "dmma", "--shape", "5", "--arch", "sm_80"), "the tensor cores multiply double"),
     (("show", "--json", "--csv"), "--csv"),
     (("show", "--shape", "3x3"), "'3x3'"),
     (("show", "--shape", ""), "got ''"),
@@ -172,11 +176,11 @@ class TestTooLittleTime:
         assert "2 of 3 shapes" in ran.out
 
     def test_as_does_one_that_nothing_in_the_spaces_serves(self, run: Run, tmp_path: Path) -> None:
-        (tmp_path / "tiled.toml").write_text('family = "tiled"\n[parameters]\nedge = ["exact"]\n')
-        shapes = ("--shape", "5", "--shape", "16", "--device", "host", "--spaces", str(tmp_path))
+        (tmp_path / "skinny.toml").write_text(NARROW)
+        shapes = ("--shape", "64", "--shape", "16x64x256", "--device", "host", "--spaces", str(tmp_path))
         ran = run("tune", *shapes, "--effort", "quick")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
-        assert "no config serves 5x5x5 float nn on host; required: with exact edges" in ran.err
+        assert "no config serves 64x64x64 float nn on host; required: the short side of C has at most 32" in ran.err
         assert "1 of 2 shapes" in ran.out
 
     def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
@@ -259,12 +263,12 @@ class TestFailures:
         assert len(json.loads(file.read_text())) == 1
 
     def test_a_shape_that_cannot_be_tuned_costs_itself_alone(self, run: Run, tmp_path: Path) -> None:
-        """Exact tiles of 8 do not serve 7, and the last one is too large for the processor."""
-        (tmp_path / "only.toml").write_text('family = "tiled"\n[parameters]\ntile_width = [8]\nedge = ["exact"]\n')
-        shapes = (each for shape in ("7", "8", "8192", "16") for each in ("--shape", shape))
+        """The space has nothing for 64 rows, and one shape is too large for the processor."""
+        (tmp_path / "only.toml").write_text(NARROW)
+        shapes = (each for shape in ("64", "16x64x256", "8192", "8x64x256") for each in ("--shape", shape))
         ran = run("tune", *shapes, "--trials", "1", "--device", "host", "--spaces", str(tmp_path))
         assert (ran.status, ran.err.count("\n")) == (1, 2)
-        assert "no config serves 7x7x7" in ran.err
+        assert "no config serves 64x64x64" in ran.err
         assert "8192x8192x8192 float nn takes at least" in ran.err
         assert "2 of 4 shapes" in ran.out
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from commands import Run
 from rich.console import Console
-from stored import CONFIGS, make
+from stored import make
 from tilewright.cli.explain import show_explained
+from tilewright.codegen.families import parse
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.roofline import bounds_of, floor_us
 from tilewright.runtime.device.detect import choose
@@ -117,11 +118,10 @@ class TestLookUp:
         assert lookup["why"].endswith("and none of another that would help")
 
     def test_where_the_record_of_the_shape_does_not_serve_it(self, run: Run, own_folders: Path) -> None:
-        config = CONFIGS[3].changed(edge=type(CONFIGS[3].edge)("exact"))
-        Store().keep(make(1.0, Problem(33, 33, 33), config, "nvidia-a10"))
+        Store().keep(make(1.0, Problem(33, 33, 33), parse("dmma"), "nvidia-a10"))
         lookup = self.told(run, "--shape", "33", "--device-key", "nvidia-a10")
         assert lookup["why"].startswith("the record of this product does not serve it (")
-        assert "multiples of (32, 32, 32)) on nvidia-a10; of the 1 of float nn there" in lookup["why"]
+        assert "the tensor cores multiply double) on nvidia-a10, and none of another that would help" in lookup["why"]
 
 
 def test_the_bound_is_the_roofline() -> None:

@@ -24,6 +24,8 @@ from tilewright.tuner.measure.evaluate import Phases, Tried
 
 QUICK = ("--device", "host", "--trials", "1", "--seconds", "20", "--keep", "1")
 HOST = choose("host").info.key
+ALIGNED = "simt:32x32x32,thread=4,load=tma,stages=2,k_inner_a"
+"""A config that serves rows of whole vectors alone."""
 BAD = [
     (("--m", "256:4096"), "'256:4096' is not START:STOP:STEP"),
     (("--m", "0"), "'0' is not START:STOP:STEP"),
@@ -73,11 +75,11 @@ class TestProblems:
         assert words in ran.err
 
     def test_a_variant_that_cannot_serve_is_refused_before_anything_is_tried(self, run: Run) -> None:
-        command = ("--device", "host", "--shape", "16", "--shape", "5", "--config", "tiled:16,edge=exact")
+        command = ("--device", "host", "--shape", "16", "--shape", "5", "--config", ALIGNED)
         ran = run("tune", *command)
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert "tiled:16,edge=exact cannot serve 5x5x5 float nn on host" in ran.err
-        assert "multiples of (16, 16, 16)" in ran.err
+        assert f"{ALIGNED} cannot serve 5x5x5 float nn on host" in ran.err
+        assert "TMA copies rows that are aligned to 16 bytes" in ran.err
         ran = run("tune", *command[:4], "--config", "tiled:16", "--trials", "5")
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         ran = run("bench", "--config", "tiled:16", "--tune", "--shape", "5")
@@ -219,13 +221,13 @@ class TestNamedVariants:
 
     def test_bench_times_it_in_place_of_the_record(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "b.json"
-        shapes = ("--shape", "16", "--shape", "5x6x7", "--config", "tiled:8,edge=exact")
+        shapes = ("--shape", "16", "--shape", "5x6x7", "--config", ALIGNED)
         ran = run("bench", "--device", "host", "--seconds", "0.01", *shapes, "--json", str(file))
         assert ran.status == 0, ran.err
         good, bad = json.loads(file.read_text())["rows"]
-        assert (good["status"], good["config"], good["origin"]) == ("ok", "tiled:8,edge=exact", "as given")
-        assert (bad["status"], bad["config"]) == ("pruned", "tiled:8,edge=exact")
-        assert "multiples of (8, 8, 8)" in bad["reason"]
+        assert (good["status"], good["config"], good["origin"]) == ("ok", ALIGNED, "as given")
+        assert (bad["status"], bad["config"]) == ("pruned", ALIGNED)
+        assert "TMA copies rows that are aligned to 16 bytes" in bad["reason"]
 
 
 class TestSeed:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("distributed")
 
-from stored import CONFIGS, PROBLEM, make
+from stored import CONFIGS, PROBLEM, make, ship
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.codec import dumps
 from tilewright.runtime.store.store import Store
@@ -75,7 +75,7 @@ def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> No
 def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(store: Store, tmp_path: Path) -> None:
     own = make(20.0, PROBLEM, CONFIGS[1], INFO.key)
     store.keep(own)
-    (tmp_path / "shipped" / INFO.key / "some.json").write_bytes(dumps(make(10.0, PROBLEM, CONFIGS[2], INFO.key)))
+    ship(store, make(10.0, PROBLEM, CONFIGS[2], INFO.key), INFO.key)
     assert [each.config for each in store.layers()[1]] == [CONFIGS[2]]
     sent = Known(store, INFO.key).of(PROBLEM, ())
     assert [text.encode() for text in sent["records"].values()] == [dumps(own)]

@@ -1,7 +1,7 @@
 """What families of block tiles share."""
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.mechanisms.blocked import registers_for
 from tilewright.codegen.mechanisms.operands import widest
@@ -22,7 +22,7 @@ def test_registers_go_to_warps_of_four_schedulers(threads: int, ctas: int, regis
 
 def test_ctas_of_three_warps_are_refused_where_they_would_spill() -> None:
     config = variant("simt:96x128x8,thread=16x8,lanes_m=2,min_ctas=3")
-    reasons = list(rejections(Problem.parse("1024"), config, ARCHES["sm_90a"]))
+    reasons = list(rejections(Problem.parse("1024"), config, TYPICAL["sm_90a"]))
     assert reasons == ["registers of 3 CTAs fit on an SM"]
 
 
@@ -31,10 +31,3 @@ def test_ctas_of_three_warps_are_refused_where_they_would_spill() -> None:
 )
 def test_the_widest_vector(n: int, dtype: str, width: int) -> None:
     assert widest(Problem.parse(f"64x{n}x64", dtype), "b") == width
-
-
-@pytest.mark.parametrize("text", ["simt:vec_a=4,vec_b=2,vec_c=4", "dmma:vec_a=2,vec_b=2", "skinny:vec_large=4"])
-def test_a_scalar_form_differs_in_vectors_alone(text: str) -> None:
-    config = variant(text)
-    changed = {name for (name, value), (_, other) in zip(config.values, config.scalar().values) if value != other}
-    assert changed == {part.partition("=")[0] for part in text.partition(":")[2].split(",")}

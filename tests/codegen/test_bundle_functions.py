@@ -9,7 +9,7 @@ import pytest
 from bundles import SHARED_K, TESTED, Row, passes, program, run, served
 from emit_texts import TMA
 from emitted_on_host import COMPILER, Program, built, built_once
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
@@ -161,33 +161,33 @@ HEADER = """
 def tuned() -> list[Served]:
     """Shapes with their times."""
     return [
-        Served(Problem.parse(shape), parse(text), ARCHES["sm_90a"], recorded_us=us, origin="tuned")
+        Served(Problem.parse(shape), parse(text), TYPICAL["sm_90a"], recorded_us=us, origin="tuned")
         for shape, text, us in (
             ("100", "tiled:16", 1.5),
-            ("1024", "simt:64x64x16,vec=1x4x4", 46.0),
+            ("1020", "simt:64x64x16", 46.0),
             ("4096x16x4096", "skinny:4x4x4", 20.0),
-            ("2048", "simt:64x64x16,edge=exact,vec=1x4x4", 325.0),
+            ("2048", "simt:64x64x16", 325.0),
         )
     ]
 
 
 def near() -> list[Served]:
     """Shapes far from each other; one's kernel leaves most others to the general one."""
-    texts = {"40": "tiled:8,edge=exact", "40000": "tiled:16"}
-    return [Served(Problem.parse(shape), parse(text), ARCHES["sm_90a"]) for shape, text in texts.items()]
+    texts = {"40": "tiled:8", "40001": "tiled:16"}
+    return [Served(Problem.parse(shape), parse(text), TYPICAL["sm_90a"]) for shape, text in texts.items()]
 
 
 def timed(recorded_us: float) -> Served:
-    return Served(Problem(24, 16, 32), parse("tiled:16"), ARCHES["sm_90a"], recorded_us=recorded_us, origin='"tuned"')
+    return Served(Problem(24, 16, 32), parse("tiled:16"), TYPICAL["sm_90a"], recorded_us=recorded_us, origin='"tuned"')
 
 
 RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
 
 
 PREPARED = {
-    "packed": "simt:pack_a,pack_b,vec=2",
+    "packed": "simt:pack_a,pack_b",
     "padded": "tiled:16,edge=pad",
-    "limbs": "mma:64x64x32,warp=32x32,vec_c=2",
+    "limbs": "mma:64x64x32,warp=32x32",
 }
 """Kernels that others go before."""
 
@@ -199,7 +199,7 @@ def all_programs() -> dict[str, Program]:
         return re.sub(r"\bGEMM", name.upper(), re.sub(r"\bgemm", name, main))
 
     problem = Problem.parse("64x40x100")
-    two = [Served(problem, parse("tiled:16"), ARCHES["sm_80"]), Served(problem, parse(SHARED_K), ARCHES["sm_90a"])]
+    two = [Served(problem, parse("tiled:16"), TYPICAL["sm_80"]), Served(problem, parse(SHARED_K), TYPICAL["sm_90a"])]
     mains = {"simple calls": SIMPLE_CALLS, "more tiles": MORE_TILES, "too old": TOO_OLD}
     mains |= {"too many tiles": TOO_MANY_TILES, "workspaces": WORKSPACES}
     capability = '    fake::capability = atoi(getenv("CAPABILITY"));\n'
@@ -307,24 +307,24 @@ def test_a_device_that_is_too_old_is_told(functions: Path) -> None:
 
 def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions: Path) -> None:
     asked = (
-        "100 100 100 128 90 100 1024 1024 1024 1024 1024 960 1025 1023 1024 4000 12 4096 2048 2048 2048 2049 2048 2048"
+        "100 100 100 128 90 100 1020 1020 1020 1024 1024 960 1025 1023 1024 4000 12 4096 2048 2048 2048 2049 2048 2048"
     )
     told = passes(functions, "tuned", *asked.split()).splitlines()
     assert told == [
         "0 tiled:16 100x100x100 1.5",
         "0 tiled:16 100x100x100 0",
-        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 46",
-        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 0",
+        "0 simt:64x64x16 1020x1020x1020 46",
+        "0 simt:64x64x16 1020x1020x1020 0",
         "0 simt:64x64x16 0x0x0 0",  # rows of 1023 elements suit no vector of 4, and no other shape is near
         "0 skinny:4x4x4 4096x16x4096 0",
-        "0 simt:64x64x16,vec=1x4x4,edge=exact 2048x2048x2048 325",
-        "0 simt:64x64x16,vec=1x4x4 1024x1024x1024 0",  # 2049 is no multiple of 64
+        "0 simt:64x64x16 2048x2048x2048 325",
+        "0 simt:64x64x16 1020x1020x1020 0",  # 2049 is no multiple of 64
     ]
 
 
 def test_a_shape_is_near_within_a_factor_of_8(functions: Path) -> None:
     told = passes(functions, "near", *"320 320 320 328 320 320 5 320 40 4000 40 40 0 40 40".split()).splitlines()
-    assert told == ["0 tiled:8,edge=exact 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
+    assert told == ["0 tiled:8 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
 
 
 @pytest.mark.parametrize(

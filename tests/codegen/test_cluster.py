@@ -1,7 +1,7 @@
 """Clusters of CTAs that add up a tile of C in shared memory, in both families that have them."""
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
@@ -13,7 +13,7 @@ CLUSTERED = (("simt:", "float"), ("dmma:mma_k=4,", "double"))
 
 
 def reasons(text: str, dtype: str, arch: str = "sm_90a") -> list[str]:
-    return list(rejections(Problem.parse("1024", dtype), variant(text), ARCHES[arch]))
+    return list(rejections(Problem.parse("1024", dtype), variant(text), TYPICAL[arch]))
 
 
 @pytest.mark.parametrize(("family", "dtype"), CLUSTERED)
@@ -37,7 +37,7 @@ def test_new_devices_have_clusters(family: str, dtype: str, arch: str, allowed: 
 def test_a_cluster_takes_no_workspace(family: str, dtype: str) -> None:
     config = variant(f"{family}block_m=64,block_n=64,block_k=16,split_k=3,slices=2,reduce=cluster")
     problem = Problem.parse("256x128x512", dtype)
-    source = render(problem, config, ARCHES["sm_90a"])
+    source = render(problem, config, TYPICAL["sm_90a"])
     launch = config.launch_config(problem, 132)
     assert config.workspace_bytes(problem, 132) == 0
     assert launch.grid == (4 * 2 * 3, 1, 1)

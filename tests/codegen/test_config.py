@@ -8,7 +8,8 @@ import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import families, parse
-from tilewright.codegen.leaf import Edge, Mode
+from tilewright.codegen.leaf import Mode
+from tilewright.codegen.mechanisms.operands import Fragments
 from tilewright.codegen.problem import DType
 from tilewright.codegen.render import kernel_name
 
@@ -45,7 +46,7 @@ def test_the_default_is_the_tile_alone(family: type[Config]) -> None:
     ("text", "values"),
     [
         ("simt:128x256x8,thread=16x8,order=rows,stream_k=1", {"block_n": 256, "thread_m": 16, "order": "rows"}),
-        ("simt:64x64x16,l2_prefetch,vec=1x4x4", {"l2_prefetch": 1, "vec_a": 1, "vec_c": 4}),
+        ("simt:64x64x16,l2_prefetch,min_ctas=2", {"l2_prefetch": 1, "min_ctas": 2}),
         ("dmma:64x64x16,split_k=4,reduce=cluster", {"mode": "split_k", "parts": 4, "reduce": "cluster"}),
         ("tiled:32,edge=pad", {"tile_width": 32, "edge": "pad"}),
         ("naive:8x32,unroll=2", {"block_m": 8, "unroll": 2}),
@@ -62,11 +63,16 @@ def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
         ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, tf32x3, got 'fast'"),
         ("simt:64x64", "the tile must read block_mxblock_nxblock_k, got '64x64'"),
         ("simt:speed=3", "simt has the parameters block_m, .*, got 'speed'"),
+        ("simt:vec=4", "simt has no parameter 'vec': vectors and edges follow from the problem; leave it out"),
+        ("skinny:vec_large=4", "skinny has no parameter 'vec_large': vectors and edges follow from the problem"),
+        ("dmma:64x64x16,edge=exact", "dmma has no parameter 'edge': vectors and edges follow from the problem"),
+        ("wgmma:vec_a=1", "wgmma has no parameter 'vec_a': vectors and edges follow from the problem"),
+        ("tiled:16,edge=exact", "edge must be one of fit, bounds, pad, got 'exact'"),
         ("simt:stages=7", "stages must be one of 3, 2, 4, 5, 6, 8, got 7"),
         ("simt:load=magic", "load must be one of cp_async, registers, tma, got 'magic'"),
         ("simt:stages=3,stages=4", "stages is given twice"),
         ("simt:split_k=2,stream_k=1", "mode is given twice"),
-        ("simt:split_k=7", "parts must be one of 1, .*, got 7"),
+        ("simt:split_k=2000", "parts must be a whole number from 1 to 1024, got 2000"),
         ("tiled:16,skew=1e9", "skew must be one of 0, 1, got '1e9'"),
     ],
 )
@@ -78,10 +84,10 @@ def test_a_mistake_is_one_line_that_tells_the_choices(text: str, message: str) -
 
 
 def test_groups_are_typed_and_changed_makes_another() -> None:
-    config = parse("dmma:64x64x16,persistent=4,edge=exact")
-    assert config.edge is Edge.EXACT
+    config = parse("dmma:64x64x16,persistent=4,fragments=single")
+    assert config.pipeline.fragments is Fragments.SINGLE
     assert config.persistent_tiles == 4
-    assert config.changed(mode=Mode.NONE, parts=1) == parse("dmma:64x64x16,edge=exact")
+    assert config.changed(mode=Mode.NONE, parts=1) == parse("dmma:64x64x16,fragments=single")
 
 
 def test_names_of_kernels_are_short_and_differ() -> None:

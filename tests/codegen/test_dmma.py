@@ -9,18 +9,18 @@ import pytest
 from numpy.typing import NDArray
 from nvrtc import TARGETS, Row, assert_as_predicted
 from search_spaces import tried
-from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.legality import rejections, serves
+from targets import TYPICAL
+from tilewright.codegen.legality import fitted, rejections, serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
-from variants import variant
+from variants import one_each, variant
 
-SM_90 = ARCHES["sm_90a"]
+SM_90 = TYPICAL["sm_90a"]
 LARGEST = "128x128x16,warp=64x32"
 
 
 def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str = "sm_90a") -> list[str]:
-    return list(rejections(Problem.parse(problem, dtype), variant(f"dmma:{text}"), ARCHES[arch]))
+    return list(rejections(Problem.parse(problem, dtype), variant(f"dmma:{text}"), TYPICAL[arch]))
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,11 @@ def reasons(text: str, problem: str = "1024", dtype: str = "double", arch: str =
         ("block_m=16,warp_m=32", "1024", "block_m 16 is a multiple of the rows of a warp, 32"),
         ("block_n=8,warp_n=16", "1024", "block_n 8 is a multiple of the columns of a warp, 16"),
         ("warp=64x64", "1024", "a thread holds at most 64 elements of C"),
-        ("vec_a=2", "64x64x31", "vec_a is at most 16 bytes and divides the stored rows of A"),
-        ("vec_b=2", "64x63x64", "vec_b is at most 16 bytes and divides the stored rows of B"),
-        ("vec_c=2", "64x63x64", "vec_c is at most 16 bytes and divides the stored rows of C"),
         ("block_k=8,slices=2", "1024", "block_k 8 is whole steps of 8 for each of 2 slices"),
         ("block_k=8,fragments=double", "1024", "an even number of them with double-buffered fragments"),
         ("256x8x32,warp=64x8", "1024", "copies at most 32 elements"),
         ("interleave=2,fragments=single", "1024", "interleave 2 is for double-buffered fragments"),
-        ("interleave=4,fragments=double,warp=16x16,vec_a=2,vec_b=2", "1024", "at most the copies of a thread"),
+        ("interleave=4,fragments=double,64x128x16,warp=16x16", "1024", "at most the copies of a thread"),
         ("persistent=3,slices=2", "1024", "no shared memory free for the accumulators of 2 slices"),
         ("persistent=16,block_n=8,warp_n=8", "2147483584x4096x8", "count fewer than 2^31"),
         ("128x192x16,warp=32x64,fragments=double", "1024", "registers of 1 CTAs fit on an SM"),
@@ -79,9 +76,9 @@ def test_a_persistent_cta_takes_tiles_a_grid_apart(shape: str, ctas: int) -> Non
 
 
 def test_alignment_workspace_and_large_shared_memory() -> None:
-    problem, config = Problem.parse("256x128x512", "double"), variant(f"dmma:{LARGEST},stages=4,vec=2x2x1,split_k=4")
+    problem, config = Problem.parse("256x127x512", "double"), variant(f"dmma:{LARGEST},stages=4,split_k=4")
     launch = config.launch_config(problem, 132)
-    assert config.alignment == (2, 2, 1)
+    assert fitted(problem, config, SM_90).alignment == (2, 1, 1)
     assert config.workspace_bytes(problem, 132) == 2 * 4 * 128 * 128 * 8 + 2 * 4
     assert launch.grid == (8, 1, 1)
     assert launch.static_smem_bytes == 0
@@ -109,9 +106,9 @@ def of(shape: str, target: str = "sm_90a", trans: str = "nn", **values: Any) -> 
 
 
 def sample() -> list[Row]:
-    """Config, dtype, transposes and target."""
+    """Instances and targets."""
     generator = random.Random(3)
-    rows: list[Row] = []
+    rows: list[tuple[str, str, str, str]] = []
     for target in TARGETS:
         for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
             configs = of("1024", target, trans)
@@ -125,13 +122,13 @@ def sample() -> list[Row]:
         rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(fitted, 6)]
     lasting = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]
     for config, target in product(generator.sample(lasting, 6), TARGETS[1:]):
-        if serves(config, Problem.parse("1024", "double"), ARCHES[target]):
+        if serves(config, Problem.parse("1024", "double"), TYPICAL[target]):
             rows.append((str(config), "double", "nn", target))
     for trans in ("nn", "tn"):
         stream = [each for each in of("2048", trans=trans) if each.stream_ctas_per_sm]
         rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(stream, 6)]
     rows += [(str(variant(f"dmma:{text}")), "double", "nn", "sm_90a") for text in BEST]
-    return rows
+    return [(text, target) for text, target in one_each(rows)]
 
 
 @pytest.mark.nvrtc
@@ -172,8 +169,10 @@ def test_copies_go_where_they_are_read() -> None:
     ways = set()
     shapes = ("1024", "1023x769x511", "64x64x65536", "16x4096x4096", "145x142x43141", "100x150x90000", "9733x67x1687")
     for shape, trans in product(shapes, ("nn", "tt")):
+        problem = Problem.parse(shape, "double", trans)
         for config in of(shape, trans=trans):
-            for side, along, vec in zip("ab", (trans == "nn", trans == "tt"), config.alignment):
+            alignment = fitted(problem, config, SM_90).alignment
+            for side, along, vec in zip("ab", (trans == "nn", trans == "tt"), alignment):
                 extent = config.tile.block_m if side == "a" else config.tile.block_n
                 ways |= {
                     (along, config.tile.block_k, extent, each, config.copiers(side, each, along)) for each in (1, vec)

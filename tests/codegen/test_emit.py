@@ -10,26 +10,32 @@ from pathlib import Path
 import pytest
 from bundles import SHARED_K
 from emit_texts import KERNELS, TMA
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import family_named, parse
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from variants import dtypes
+from variants import WHOLE, dtypes
 
 pytestmark = pytest.mark.fast
 
 
 @cache
 def emitted(
-    text: str = "tiled:16", name: str = "gemm", main: bool = True, dtype: str = "", trans: str = "nn"
+    text: str = "tiled:16",
+    name: str = "gemm",
+    main: bool = True,
+    dtype: str = "",
+    trans: str = "nn",
+    shape: str = WHOLE,
 ) -> Emitted:
     dtype = dtype or dtypes(family_named(text.partition(":")[0]))[0].value
     config = parse(text)
-    row = Served(Problem.parse("1024x768x512", dtype, trans, config.accuracy), config, ARCHES["sm_90a"])
+    row = Served(Problem.parse(shape, dtype, trans, config.accuracy), config, TYPICAL["sm_90a"])
     return emit(row, name, Layout(main=main))
 
 
@@ -45,14 +51,17 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
     assert emitted(main=True).files[:2] == emitted(main=False).files
 
 
-@pytest.mark.parametrize("text", KERNELS)
-def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str) -> None:
+@pytest.mark.parametrize(("text", "shape"), KERNELS)
+def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str, shape: str) -> None:
+    """As the library has it, but that two instances make it a template over what the library has as constants."""
     config = parse(text)
-    problem = Problem.parse("1024x768x512", dtypes(type(config))[0], accuracy=config.accuracy)
-    kernel = render(problem, config, ARCHES["sm_90a"])
-    code = dict(emitted(text).files)["gemm.cu"]
-    body = kernel.code.replace('extern "C" __global__', "static __global__")
-    assert body[body.index("namespace {") :] in code
+    problem = Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy)
+    kernel = render(problem, config, TYPICAL["sm_90a"])
+    code = dict(emitted(text, shape=shape).files)["gemm.cu"]
+    fitted = r"(?:^constexpr .*\n)*^constexpr bool GUARDED .*\n\n^\}  // namespace\n\nextern \"C\" "
+    functions, body = re.split(fitted, kernel.code[kernel.code.index("namespace {") :], flags=re.MULTILINE)
+    assert functions in code
+    assert "static " + body.replace('extern "C"', "static") in code
     assert 'extern "C" __global__' not in code
 
 
@@ -84,17 +93,19 @@ def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch
     assert (check in dict(emitted(text).files)["gemm.cu"]) == bool(arch)
 
 
-@pytest.mark.parametrize("text", [*KERNELS, TMA["nn"]])
-def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> None:
-    config = parse(text)
-    for name, code in emitted(text).files:
+@pytest.mark.parametrize(("text", "shape"), [*KERNELS, (TMA["nn"], WHOLE)])
+def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape: str) -> None:
+    config, files = parse(text), emitted(text, shape=shape).files
+    fit = config.fit(Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy))
+    assert fit is not None
+    for name, code in files:
         assert code.count("SPDX-License-Identifier: MIT") == 1
         assert len(re.findall(r"Written by tilewright|To write it again", code)) == 2
         (written,) = re.findall(r'--config\s+(?://\s+)?"([^"]*)"', code)
         assert parse(written) == config
         # What the preprocessor defines, other files would see.
         assert re.findall(r"#define (\w+)", code) == (["TILEWRIGHT_GEMM_H"] if name.endswith(".h") else [])
-    kernel = re.sub(r"//.*", "", dict(emitted(text).files)["gemm.cu"])
+    kernel = re.sub(r"//.*", "", dict(files)["gemm.cu"])
     features = {
         "slice": config.family == "simt" and config.get("slices") > 1,
         "SPLIT_K": config.split_ctas > 1,
@@ -105,9 +116,9 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str) -> Non
         "tensor_map": bool(config.producer_threads),
         "need.sums": config.has_workspace,
         "pack_a": any(config.packs),
-        "Owned": config.has_workspace or any(config.packs) or config.edge == "pad" or config.limbs > 0,
+        "Owned": fit.has_memory,
         "limb_rows": config.limbs > 0,
-        "multiple_m": config.edge == "exact",
+        "multiple_m": fit.edge is Edge.EXACT,
         "is_near": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
@@ -156,7 +167,7 @@ def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
 
 
 def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
-    row = Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"])
+    row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     ((_, text),) = emit(row, layout=Layout(header_only=True)).files
     assert "each that includes this has kernels of its own" in text
     assert "each that includes this" not in dict(emitted().files)["gemm.h"]
@@ -172,12 +183,12 @@ def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: 
     [(("sm_75",), "11.8"), (("sm_89",), "11.8"), (("sm_90a",), "12.0"), (("sm_80", "sm_120"), "12.8")],
 )
 def test_header_names_a_cuda_whose_compiler_knows_the_architectures(arches: tuple[str, ...], since: str) -> None:
-    rows = [Served(Problem.parse("64"), parse("tiled:16"), ARCHES[arch]) for arch in arches]
+    rows = [Served(Problem.parse("64"), parse("tiled:16"), TYPICAL[arch]) for arch in arches]
     assert f"Compile, with CUDA {since} or newer" in dict(emit(rows).files)["gemm.h"]
 
 
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
-    arch = ARCHES["sm_90a"]
+    arch = TYPICAL["sm_90a"]
     rows = [
         Served(Problem.parse("64", dtype, trans), parse("tiled:16"), arch)
         for dtype, trans in (("float", "nn"), ("float", "nt"), ("double", "nn"))
@@ -190,35 +201,37 @@ def test_types_and_transposes_name_functions_where_there_are_several() -> None:
 
 
 def test_what_cannot_be_one_bundle_is_told() -> None:
-    row = Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"])
+    row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
         emit([row, row])
     with pytest.raises(ConfigError, match="float nt has no shape for sm_80"):
         emit(
             [
                 row,
-                Served(row.problem, row.config, ARCHES["sm_80"]),
-                Served(Problem.parse("64", "float", "nt"), row.config, row.arch),
+                Served(row.problem, row.config, TYPICAL["sm_80"]),
+                Served(Problem.parse("64", "float", "nt"), row.config, row.target),
             ]
         )
     with pytest.raises(ConfigError, match="at least one shape"):
         emit([])
     with pytest.raises(ConfigError, match="for one architecture"):
-        emit([row, dataclasses.replace(row, arch=ARCHES["sm_80"])], layout=Layout(header_only=True))
+        emit([row, dataclasses.replace(row, target=TYPICAL["sm_80"])], layout=Layout(header_only=True))
 
 
 def test_each_kernel_is_in_a_bundle_once() -> None:
-    arch = ARCHES["sm_90a"]
-    rows = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("64", "128", "65x3x7")]
+    arch = TYPICAL["sm_90a"]
+    rows = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("65", "129", "65x3x7")]
     code = dict(emit(rows).files)["gemm.cu"]
     assert len(re.findall("__global__ void", code)) == 1
-    vectors = [Served(each.problem, parse("simt:64x64x16,vec_b=4"), arch) for each in rows[:2]]
-    code = dict(emit([*vectors, rows[2]]).files)["gemm.cu"]
-    assert len(re.findall("__global__ void", code)) == 2  # the one without vectors is the general one
+    wide = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("68", "132")]
+    code = dict(emit([*wide, *rows]).files)["gemm.cu"]
+    assert len(re.findall("__global__ void", code)) == 1
+    instances = re.findall(r"const void\*>\((gemm_\w+<.*>)\)", code)
+    assert len(instances) == len(set(instances)) == 2  # the one without vectors is the general one
 
 
 def test_an_architecture_has_a_file_of_its_own() -> None:
-    rows = [Served(Problem.parse("64"), parse("simt:64x64x16"), ARCHES[arch]) for arch in ("sm_90a", "sm_80")]
+    rows = [Served(Problem.parse("65"), parse("simt:64x64x16"), TYPICAL[arch]) for arch in ("sm_90a", "sm_80")]
     emitted = emit(rows, layout=Layout(cmake=True))
     names = ["gemm.cu", "gemm.h", "gemm_impl.h", "gemm_sm_80.cu", "gemm_sm_90a.cu", "CMakeLists.txt", "gemm.pc.in"]
     assert [name for name, _ in emitted.files] == names
@@ -228,8 +241,8 @@ def test_an_architecture_has_a_file_of_its_own() -> None:
     split = emit(
         [
             *rows,
-            Served(Problem.parse("63"), parse("tiled:16"), ARCHES["sm_80"]),
-            Served(Problem.parse("63"), parse("tiled:16"), ARCHES["sm_90a"]),
+            Served(Problem.parse("63"), parse("tiled:16"), TYPICAL["sm_80"]),
+            Served(Problem.parse("63"), parse("tiled:16"), TYPICAL["sm_90a"]),
         ],
         layout=Layout(split=True),
     )
@@ -245,7 +258,9 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
 ) -> None:
     texts = ("naive:8x32", "tiled:8", "tiled:16", "tiled:32")[:count]
     rows = [
-        Served(Problem.parse(str(64 + i)), parse(text), ARCHES[arch]) for arch in arches for i, text in enumerate(texts)
+        Served(Problem.parse(str(64 + i)), parse(text), TYPICAL[arch])
+        for arch in arches
+        for i, text in enumerate(texts)
     ]
     files = dict(emit(rows, layout=Layout(main=True, split=split)).files)
     compiled = {
@@ -263,7 +278,7 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
 
 
 def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_again() -> None:
-    rows = [Served(Problem.parse(shape), parse("tiled:16"), ARCHES["sm_90a"]) for shape in ("64", "65")]
+    rows = [Served(Problem.parse(shape), parse("tiled:16"), TYPICAL["sm_90a"]) for shape in ("64", "65")]
     tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
     for served, again in ((rows, False), (rows[:1], True), (tuned, True), ([rows[0], tuned[1]], False)):
         header = dict(emit(served).files)["gemm.h"]
@@ -275,7 +290,7 @@ def test_same_input_gives_the_same_bytes() -> None:
 
 
 def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
-    files = dict(emit(Served(Problem(0, 5, 0), parse("tiled:16"), ARCHES["sm_80"]), layout=Layout(main=True)).files)
+    files = dict(emit(Served(Problem(0, 5, 0), parse("tiled:16"), TYPICAL["sm_80"]), layout=Layout(main=True)).files)
     assert "{16, 5, 16}," in files["gemm_main.cu"]
 
 
@@ -300,19 +315,19 @@ def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemm", "sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_"])
 def test_usual_names_are_free(name: str) -> None:
-    for text in (KERNELS[-1], "tiled:16,edge=pad", "simt:pack_a,pack_b,vec=2", TMA["nn"]):
+    for text in (KERNELS[-1][0], "tiled:16,edge=pad", "simt:pack_a,pack_b", TMA["nn"]):
         emitted(text, name, main=False)
 
 
 def test_the_name_of_the_kernel_is_taken() -> None:
-    kernel = render(Problem.parse("1024x768x512"), parse("tiled:16"), ARCHES["sm_90a"]).name
+    kernel = render(Problem.parse("1024x768x512"), parse("tiled:16"), TYPICAL["sm_90a"]).name
     with pytest.raises(ConfigError, match=rf"name must differ from the kernel's, got '{kernel}'"):
         emitted(name=kernel)
 
 
 def test_config_that_cannot_serve_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"multiples of \(16, 16, 16\)"):
-        emit(Served(Problem.parse("100"), parse("tiled:16,edge=exact"), ARCHES["sm_90a"]))
+    with pytest.raises(ConfigError, match=r"dmma.* cannot serve .*the tensor cores multiply double"):
+        emit(Served(Problem.parse("100"), parse("dmma:"), TYPICAL["sm_90a"]))
 
 
 # Files
@@ -334,7 +349,7 @@ def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> N
 
 def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:
     one, two = (
-        emit(Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"]), name, Layout(cmake=True))
+        emit(Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"]), name, Layout(cmake=True))
         for name in ("one", "two")
     )
     one.write(tmp_path)

@@ -8,18 +8,19 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from bundles import SHARED_K, run
 from bundles import passes as compiled
-from bundles import run
 from emit_texts import KERNELS, SERVED, TMA
 from emitted_on_host import FAKE
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.device.detect import choose
-from variants import dtypes, edges
+from variants import ODD, RAGGED, WHOLE, dtypes, edges
 
 NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -30,22 +31,26 @@ STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 UNTUNED = ("-O0", "-Xcicc", "-O0", "-Xptxas", "-O0")
 """Code for the GPU that is not optimized either: warnings are the same, in half the time."""
 CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"
-WITH_WORKSPACE = "simt:32x32x8,thread=4x4,split_k=3,vec=1x4x4"
 
 
 @cache
 def bundle(
-    texts: tuple[tuple[str, str], ...], transes: tuple[str, ...] = ("nn",), arch: str = "sm_90a", name: str = "gemm"
+    kernels: tuple[tuple[str, str, str], ...],
+    transes: tuple[str, ...] = ("nn",),
+    arch: str = "sm_90a",
+    name: str = "gemm",
 ) -> Emitted:
-    """Kernels, each with its type, in one bundle with its self-test: each serves a shape of its own."""
+    """Kernels, each with a shape for the edge and its type, in one bundle with its self-test: each serves a smaller
+    shape of its own."""
     rows = []
     for trans in transes:
-        for number, (text, dtype) in zip(count(1), texts):
+        for number, (text, shape, dtype) in zip(count(1), kernels):
             config = parse(text)
-            m, n, k = config.multiples if config.edge == "exact" else (65, 36, 24)
+            exact = config.edge_of(Problem.parse(shape)) is Edge.EXACT
+            m, n, k = config.multiples if exact else (65, 36, 24) if shape == ODD else (68, 36, 24)
             deep = 2 if config.accuracy is Grade.IEEE else 16  # k is at least so long where each element is promised
-            shape = f"{number * m}x{n}x{deep * k}"
-            rows.append(Served(Problem.parse(shape, dtype, trans, config.accuracy), config, ARCHES[arch]))
+            small = f"{number * m}x{n}x{deep * k}"
+            rows.append(Served(Problem.parse(small, dtype, trans, config.accuracy), config, TYPICAL[arch]))
     return emit(rows, name, Layout(main=True))
 
 
@@ -60,11 +65,11 @@ def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Pa
 
 
 @pytest.mark.parametrize("compiler", [("gcc", "-std=c11"), ("g++", "-x", "c++", "-std=c++17")], ids=lambda c: c[0])
-@pytest.mark.parametrize("text", ["tiled:16,edge=pad", "naive:edge=exact", WITH_WORKSPACE])
+@pytest.mark.parametrize("text", ["tiled:16,edge=pad", "naive:", SHARED_K])
 def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
     if shutil.which(compiler[0]) is None:
         pytest.skip(f"{compiler[0]} is not installed")
-    emit(Served(Problem.parse("1024x768x512"), parse(text), ARCHES["sm_90a"])).write(tmp_path)
+    emit(Served(Problem.parse("1024x768x512"), parse(text), TYPICAL["sm_90a"])).write(tmp_path)
     (tmp_path / "user.c").write_text(
         '#include "gemm.h"\n#include "gemm.h"\n'
         "int use(float* x, cudaStream_t stream)\n{\n    gemm_description d;\n"
@@ -88,9 +93,9 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
     files = []
     for family in families():
         dtype = dtypes(family_named(family))[-1].value
-        texts = tuple((text, dtype) for text in KERNELS if text.startswith(f"{family}:"))
-        assert len(texts) >= len(edges(family))
-        files.append(bundle(texts, ("tt",), name=f"gemm_{family}").write(tmp_path)[0])
+        kernels = tuple((*kernel, dtype) for kernel in KERNELS if kernel[0].startswith(f"{family}:"))
+        assert len(kernels) >= len(edges(family))
+        files.append(bundle(kernels, ("tt",), name=f"gemm_{family}").write(tmp_path)[0])
     unit = one_unit(tmp_path, files)
     compiled("nvcc", "-arch=sm_90a", *UNTUNED, *STRICT, "-c", "-o", tmp_path / "all.o", unit)
 
@@ -100,10 +105,10 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
 def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
     """What one kernel does not need is left out of its launcher: nothing is missing then, and nothing is unused."""
     files = []
-    for number, text in enumerate([*KERNELS, TMA["nn"]]):
+    for number, (text, shape) in enumerate([*KERNELS, (TMA["nn"], WHOLE)]):
         dtype = "double" if text.startswith("dmma") else "float"
-        problem = Problem.parse("1024x768x512", dtype, accuracy=parse(text).accuracy)
-        files.append(emit(Served(problem, parse(text), ARCHES["sm_90a"]), f"gemm_{number}").write(tmp_path)[0])
+        problem = Problem.parse(shape, dtype, accuracy=parse(text).accuracy)
+        files.append(emit(Served(problem, parse(text), TYPICAL["sm_90a"]), f"gemm_{number}").write(tmp_path)[0])
     unit = one_unit(tmp_path, files)
     done = run("nvcc", "-arch=sm_90a", "-O3", *STRICT, "-c", "-o", tmp_path / "all.o", unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,17 +118,17 @@ def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_nvcc
 def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
-    rows = [Served(Problem.parse("1024x768x512", "float", t), parse(TMA[t]), ARCHES["sm_90a"]) for t in TMA]
+    rows = [Served(Problem.parse("1024x768x512", "float", t), parse(TMA[t]), TYPICAL["sm_90a"]) for t in TMA]
     paths = emit(rows, layout=Layout(main=True)).write(tmp_path)
     compiled("nvcc", "-arch=sm_90a", *UNTUNED, "-std=c++17", "-t2", *STRICT, "-c", "-odir", tmp_path, *sources(paths))
 
 
 @needs_nvcc
 def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
-    texts = {"gemm_one": WITH_WORKSPACE, "gemm_two": WITH_WORKSPACE, "gemm_three": "tiled:16,edge=pad"}
+    texts = {"gemm_one": SHARED_K, "gemm_two": SHARED_K, "gemm_three": "tiled:16,edge=pad"}
     problem = Problem.parse("1024x768x512")
     one, *_ = [
-        emit(Served(problem, parse(text), ARCHES["sm_90a"]), name).write(tmp_path)[0] for name, text in texts.items()
+        emit(Served(problem, parse(text), TYPICAL["sm_90a"]), name).write(tmp_path)[0] for name, text in texts.items()
     ]
     user = tmp_path / "user.cu"
     calls = " + ".join(f"{name}(0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0)" for name in texts)
@@ -135,8 +140,8 @@ def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_an_older_target_stops_at_one_error(tmp_path: Path) -> None:
-    texts = tuple((text, "float") for text in ("simt:64x64x16", WITH_WORKSPACE, "simt:split_k=2,reduce=cluster"))
-    path = bundle(texts).write(tmp_path)[0]
+    texts = ("simt:64x64x16", SHARED_K, "simt:split_k=2,reduce=cluster")
+    path = bundle(tuple((text, RAGGED, "float") for text in texts)).write(tmp_path)[0]
     done = run("nvcc", "-arch=sm_75", "-c", "-o", tmp_path / "gemm.o", path)
     assert done.returncode != 0
     assert re.findall(r"error: *#error .*", done.stderr) == ['error: #error "a cluster needs sm_90 or newer"']
@@ -144,7 +149,7 @@ def test_an_older_target_stops_at_one_error(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
-    program = build(tmp_path, bundle((("tiled:16,edge=pad", "float"),)), *UNTUNED, *STRICT)
+    program = build(tmp_path, bundle((("tiled:16,edge=pad", RAGGED, "float"),)), *UNTUNED, *STRICT)
     done = run(program, "1", "2")
     usage = f"usage: {program} [--tolerance 0.1] [--no-checks] [--no-times] [M N K]\n"
     assert (done.returncode, done.stderr) == (2, usage)
@@ -170,8 +175,8 @@ def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path:
 @pytest.mark.skipif(CMAKE is None, reason="CMake is not installed")
 def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
     rows = [
-        Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_80"]),
-        Served(Problem.parse("64"), parse("tiled:16"), ARCHES["sm_90a"]),
+        Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_80"]),
+        Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"]),
     ]
     emit(rows, "mul", Layout(main=True, cmake=True)).write(tmp_path / "mul")
     warnings = "-DCMAKE_CUDA_FLAGS=-Werror all-warnings -Xcompiler -Wall,-Wextra"
@@ -235,7 +240,7 @@ def sanitized(*command: str | Path) -> None:
 @pytest.mark.gpu
 @needs_nvcc
 def test_tma_copies_and_the_general_kernel_pass_the_self_test(tmp_path: Path) -> None:
-    rows = [Served(Problem.parse("128x64x256", "float", t), parse(TMA[t]), ARCHES["sm_90a"]) for t in TMA]
+    rows = [Served(Problem.parse("128x64x256", "float", t), parse(TMA[t]), TYPICAL["sm_90a"]) for t in TMA]
     program = build(tmp_path, emit(rows, layout=Layout(main=True)), "-O3", "-lineinfo", arch=own_arch())
     compiled(program)
     for shape in ("132x68x260", "129x65x33", "4x4x4", "36x16x1000"):
@@ -246,11 +251,9 @@ def test_tma_copies_and_the_general_kernel_pass_the_self_test(tmp_path: Path) ->
 
 @pytest.mark.gpu
 @needs_nvcc
-@pytest.mark.parametrize(
-    "text", [WITH_WORKSPACE, "simt:32x32x8,thread=4x4,stream_k=1", "simt:pack_a,vec=4x1x1,split_k=2"]
-)
+@pytest.mark.parametrize("text", [SHARED_K, "simt:32x32x8,thread=4x4,stream_k=1", "simt:pack_a,split_k=2"])
 def test_threads_devices_and_graphs(tmp_path: Path, text: str) -> None:
-    files = emit(Served(Problem.parse("64x40x100"), parse(text), ARCHES["sm_90a"]))
+    files = emit(Served(Problem.parse("64x40x100"), parse(text), TYPICAL["sm_90a"]))
     files.write(tmp_path)
     program = tmp_path / "program"
     flags = ("-O3", "-std=c++17", "-lineinfo", f"-arch={own_arch()}", f"-I{tmp_path}")

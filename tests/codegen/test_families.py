@@ -1,40 +1,43 @@
 """Families and their rules: what is refused, and what the reason says."""
 
 import pytest
+from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import default_config, families, parse
+from tilewright.codegen.fit import narrowest
 from tilewright.codegen.legality import rejections, require, rules_of, serves
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.target import Target
 from variants import coarse, combinations, dtypes
 
 pytestmark = pytest.mark.fast
 
-SM_90 = ARCHES["sm_90a"]
+SM_90 = TYPICAL["sm_90a"]
 CUBE = Problem.parse("1024")
 
 
 def reasons(text: str, problem: Problem = CUBE, arch: str = "sm_90a") -> list[str]:
-    return list(rejections(problem, parse(text), ARCHES[arch]))
+    return list(rejections(problem, parse(text), TYPICAL[arch]))
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
-@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
-def test_defaults_serve_every_device_that_has_the_instructions(family: type[Config], arch: str) -> None:
+@pytest.mark.parametrize("target", TYPICAL.values(), ids=TYPICAL)
+def test_defaults_serve_every_device_that_has_the_instructions(family: type[Config], target: Target) -> None:
     needed = {
         "simt": "cp.async", "dmma": "dmma.m16n8", "mma": "mma.m16n8k16", "wgmma": "wgmma.mma_async",
         "tf32x3": "mma.m16n8k8",
     }.get(family.family)  # fmt: skip
-    has = needed is None or needed in arch.instructions
-    has &= family().smem_bytes(DType.FLOAT) <= arch.smem_per_block_bytes
-    assert serves(family(), coarse(Problem.parse("1x2x3", dtypes(family)[-1])), arch) == has
+    has = needed is None or needed in target.arch.instructions
+    has &= family().smem_bytes(DType.FLOAT) <= target.arch.smem_per_block_bytes
+    assert serves(family(), coarse(Problem.parse("1x2x3", dtypes(family)[-1])), target) == has
 
 
-@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
-def test_what_runs_where_nothing_was_tuned_has_tiles_and_serves_any_problem(arch: str) -> None:
+@pytest.mark.parametrize("target", TYPICAL.values(), ids=TYPICAL)
+def test_what_runs_where_nothing_was_tuned_has_tiles_and_serves_any_problem(target: Target) -> None:
     for problem in (Problem.parse("1x2x3"), Problem.parse("1023x769x511", "double", "tt")):
-        assert str(default_config(problem, arch)) == "tiled:16"
+        assert str(default_config(problem, target)) == "tiled:16"
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
@@ -42,38 +45,24 @@ def test_what_is_allowed_stays_within_the_device(family: type[Config]) -> None:
     for config in combinations(family):
         for dtype in DType:
             if serves(config, coarse(Problem.parse("1024", dtype)), SM_90):
-                assert 1 <= config.threads <= SM_90.max_threads_per_block
-                assert config.smem_bytes(dtype) <= SM_90.smem_per_block_bytes
+                assert 1 <= config.threads <= SM_90.arch.max_threads_per_block
+                assert config.smem_bytes(dtype) <= SM_90.arch.smem_per_block_bytes
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_registers_are_no_more_than_a_thread_and_a_cta_can_have(family: type[Config]) -> None:
     """Whatever else forbids the config: the launch bounds hold the compiler to them."""
+    least = min(arch.registers_per_sm for arch in ARCHES.values())
     for config in combinations(family):
         for dtype in DType:
-            assert config.registers(dtype) <= 255
-            assert config.registers(dtype) * config.threads <= min(arch.registers_per_sm for arch in ARCHES.values())
+            registers = config.registers(narrowest(Problem.parse("1024", dtype), config), dtype)
+            assert registers <= 255
+            assert registers * config.threads <= least
 
 
-@pytest.mark.parametrize("shape", ["33x32x32", "32x33x32", "32x32x33"])
-def test_exact_edge_names_the_multiple(shape: str) -> None:
-    (reason,) = reasons("tiled:32,edge=exact", Problem.parse(shape))
-    assert reason == "with exact edges m, n and k are multiples of (32, 32, 32)"
-
-
-def test_exact_edge_of_the_naive_family_allows_any_depth() -> None:
-    assert reasons("naive:4x8,edge=exact", Problem.parse("12x16x7")) == []
-    (reason,) = reasons("naive:4x8,edge=exact", Problem.parse("12x15x7"))
-    assert reason.endswith("multiples of (4, 8, 1)")
-
-
-@pytest.mark.parametrize("edge", ["bounds", "pad"])
-def test_other_edges_serve_any_shape(edge: str) -> None:
+@pytest.mark.parametrize("edge", ["fit", "bounds", "pad"])
+def test_every_edge_serves_any_shape(edge: str) -> None:
     assert reasons(f"tiled:16,edge={edge}", Problem.parse("33x1x77")) == []
-
-
-def test_exact_edge_serves_empty_problems() -> None:
-    assert reasons("tiled:16,edge=exact", Problem(0, 0, 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -85,7 +74,7 @@ def test_exact_edge_serves_empty_problems() -> None:
         ("simt:64x64x16,persistent=2", "1024", "the work is shared out by none, split_k, stream_k"),
         ("simt:64x64x16,stream_k=8", "1024", "parts 8 suits stream_k"),
         ("skinny:4x4x4,split_k=2,reduce=cluster", "1024", "CTAs that share a tile of C add up in the workspace"),
-        ("simt:16x16x8,thread=2,lanes_m=4,vec=1,stream_k=1", "2147483647x64x16384",
+        ("simt:16x16x8,thread=2,lanes_m=4,stream_k=1", "2147483647x64x16384",
          "CTAs that share out k count fewer than 2^32 tiles of k, of all tiles of C"),
     ],
 )  # fmt: skip
@@ -95,9 +84,9 @@ def test_a_reason_says_what_is_wrong(text: str, shape: str, reason: str) -> None
 
 def test_require_names_config_problem_device_and_reason() -> None:
     with pytest.raises(
-        ConfigError, match=r"tiled:16,edge=exact cannot serve 1x1x1 float nn on sm_90a; required: with exact .* \(16"
+        ConfigError, match=r"dmma:64x64x16 cannot serve 1x1x1 float nn on sm_90a; required: the tensor cores multiply"
     ):
-        require(Problem(1, 1, 1), parse("tiled:16,edge=exact"), SM_90)
+        require(Problem(1, 1, 1), parse("dmma:64x64x16"), SM_90)
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())

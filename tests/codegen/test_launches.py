@@ -9,11 +9,11 @@ import pytest
 from emitted_on_host import COMPILER
 from recorded_launches import GPU, Answer, Question, by_bundles, by_library
 from stored import shipped
-from tilewright.codegen.bundle import Served, general_config
+from tilewright.codegen.bundle import Served, general_fit
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.leaf import Edge
-from tilewright.codegen.legality import serves
+from tilewright.codegen.fit import Fit, whole
+from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.source import MOST_LIMITED
 
@@ -21,10 +21,7 @@ SM_COUNTS = (84, 108, 132, 148, 170)
 """SMs of the devices."""
 PADDED = [
     ("naive:8x32,edge=pad", "1001x333x77", "float", "tn"),
-    ("simt:64x64x16,edge=pad,split_k=3", "129x1x1025", "float", "nn"),
-    ("simt:64x64x16,edge=pad,stream_k=2", "4099x2051x33", "float", "nn"),
     ("tiled:16,edge=pad", "65x70001x3", "double", "nt"),
-    ("dmma:64x64x16,edge=pad,persistent=4", "70001x65x5", "double", "tt"),
 ]
 """Kernels with padded operands: no record has one."""
 COARSEST = {DType.FLOAT: Grade.NORMWISE, DType.DOUBLE: Grade.IEEE}
@@ -33,13 +30,8 @@ LEAST_SHAPES = 6
 """Shapes of every record at least: a shape that its config cannot serve is left out."""
 
 
-def general_form(config: Config) -> Config:
-    """The config without vectors and with guarded edges."""
-    return config.scalar().changed(edge=Edge.BOUNDS)
-
-
 def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Problem, Config]]:
-    """The shape of a record, a larger one for its config, and other ones for the general form of that: odd, tiny, with
+    """The shape of a record, a larger one with the same instance, and other ones with guarded edges: odd, tiny, with
     more tiles than a workspace has counters, with k = 0, and two that are long and narrow. Their tiles are as many as
     the CTAs up to which shared memory limits those of an SM, and as those that share the remainder by stream-K.
 
@@ -48,8 +40,8 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, _ = config.cta_tile
     limited, streaming = GPU.sm_count * MOST_LIMITED, GPU.sm_count * max(1, config.stream_ctas_per_sm)
-    step_m, step_n, step_k = (max(4, each) if config.edge is Edge.EXACT else 4 for each in config.multiples)
-    general = general_form(config)
+    step_m, step_n, step_k = (max(4, each) if whole(problem, config) else 4 for each in config.multiples)
+    general = config.unaligned
     every = (
         (config, m, n, k),
         (config, m + step_m, n + 3 * step_n, k + 5 * step_k),
@@ -62,7 +54,7 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
     )
     for each, *sizes in every:
         other = replace(problem, **dict(zip("mnk", sizes)))
-        if serves(each, other, GPU.arch):
+        if serves(each, other, GPU):
             yield other, each
 
 
@@ -80,17 +72,17 @@ def bundles() -> dict[str, list[Served]]:
         sm_counts = SM_COUNTS if config.stream_ctas_per_sm else (GPU.sm_count,)
         for other, each in shapes(problem, config, numbers[problem.kind]):
             for sm_count in sm_counts:
-                found[f"{way}_{sm_count}"].setdefault(other, Served(other, each, GPU.arch, sm_count))
+                found[f"{way}_{sm_count}"].setdefault(other, Served(other, each, replace(GPU, sm_count=sm_count)))
         numbers[problem.kind] += 1
         # A bundle has one accuracy, and every kernel of a type keeps this one.
         coarse = replace(problem, accuracy=COARSEST[problem.dtype])
         kind, rows = (way, config.family, config.packs), found[f"mixed_{problem.dtype.value}"]
         if kind not in kinds and coarse not in rows:
             kinds.add(kind)
-            rows[coarse] = Served(coarse, config, GPU.arch, GPU.sm_count)
+            rows[coarse] = Served(coarse, config, GPU)
     for text, shape, dtype, trans in PADDED:
         problem = Problem.parse(shape, dtype, trans, COARSEST[DType.parse(dtype)])
-        found[f"mixed_{dtype}"][problem] = Served(problem, parse(text), GPU.arch, GPU.sm_count)
+        found[f"mixed_{dtype}"][problem] = Served(problem, parse(text), GPU)
     return {name: list(rows.values()) for name, rows in found.items()}
 
 
@@ -98,16 +90,16 @@ def compared(name: str, rows: Sequence[Served]) -> Iterator[tuple[Question, int]
     """The questions to a bundle, each with the bytes that its functions should tell: those that the kernel of the shape
     needs, or the general kernel, which serves matrices that are not aligned, where it needs more."""
     counters_first = any(row.config.has_workspace for row in rows)
-    general = dict[str, Config]()
+    general = dict[str, Fit]()
     for kind in {row.problem.kind: row.problem for row in rows}.values():
         configs = [row.config for row in rows if row.problem.kind == kind.kind]
-        general[kind.kind] = general_config(configs, kind, GPU.arch)
+        general[kind.kind] = general_fit(configs, kind, GPU)
     for row in rows:
-        other = general[row.problem.kind]
-        for sm_count in (row.sm_count,) if row.config.stream_ctas_per_sm else SM_COUNTS:
-            work = by_library(row.problem, row.config, sm_count, counters_first)
+        other, fit = general[row.problem.kind], fitted(row.problem, row.config, row.target)
+        for sm_count in (row.target.sm_count,) if row.config.stream_ctas_per_sm else SM_COUNTS:
+            work = by_library(row.problem, fit, sm_count, counters_first)
             needed = work.workspace_bytes
-            if other.has_workspace or other.limbs or any(other.packs):
+            if other.has_memory:
                 needed = max(needed, by_library(row.problem, other, sm_count, counters_first).workspace_bytes)
             yield Question(name, row.problem, sm_count, work), needed
 
@@ -131,4 +123,4 @@ def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path) -> No
     rows = Counter((row.problem.kind, row.config) for served in every.values() for row in served)
     for record in shipped().values():
         kind, config = record.problem.kind, record.config
-        assert sum(rows[kind, each] for each in {config, general_form(config)}) >= LEAST_SHAPES, record.problem
+        assert sum(rows[kind, each] for each in {config, config.unaligned}) >= LEAST_SHAPES, record.problem

@@ -4,21 +4,27 @@ from dataclasses import replace
 
 import machine_code
 import pytest
-from machine_code import GOLDEN, TARGET, Entry, Golden, current, difference, text_digest
+from machine_code import GOLDEN, TARGET, Entry, Golden, current, difference, is_legal, text_digest
 from nvrtc import MachineCode, assert_facts_as_predicted
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.config import Config
+from tilewright.codegen.families import families
+from tilewright.codegen.mechanisms.blocked import registers_held_to
+from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.store.store import Store
+from variants import instance_of, instance_text
 
 TEXT = GOLDEN.read_text()
 FILE = Golden.parse(TEXT)
 CODE = '// gemm_a: "quoted"\n__global__ void gemm_a(int n) {\n  asm("bar.sync 1; // here");\n}\n'
 MACHINE = MachineCode("0123456789abcdef", 32, 1024, 0, "13.5.37")
-ENTRY = Entry("float nn tiled:16", "01234567", MACHINE)
+MOST_SPILLED_BYTES = 96
+"""Local memory of a thread of a kernel in the file: instances that are not aligned spill most."""
+ENTRY = Entry("float nn exact 1x1x1 tiled:16", "01234567", MACHINE)
 
 
 def test_a_file_is_read_as_it_was_written() -> None:
-    entries = {label: replace(ENTRY, kernel=label) for label in ("float nn tiled:8", "float nn tiled:16")}
+    entries = {label: replace(ENTRY, kernel=label) for label in ("float nn exact 1x1x1 tiled:8", ENTRY.kernel)}
     shipped, drawn = entries.values()
     text = str(Golden("13.5.37", (shipped,), (drawn,)))
     texts = dict.fromkeys(entries, ENTRY.text)
@@ -26,27 +32,44 @@ def test_a_file_is_read_as_it_was_written() -> None:
     # Where the text is another one, or the line was edited, the seal does not fit.
     for broken in (
         Golden.parse(text).entries(texts | {drawn.kernel: "89abcdef"}),
-        Golden.parse(text.replace("\t0\tfloat nn tiled:16", "\t8\tfloat nn tiled:16")).entries(texts),
+        Golden.parse(text.replace(f"\t0\t{ENTRY.kernel}", f"\t8\t{ENTRY.kernel}")).entries(texts),
     ):
         assert broken[shipped.kernel] == shipped
         assert broken[drawn.kernel].text == ""
 
 
-def test_it_holds_the_kernel_of_every_record_that_ships_and_drawn_ones_of_every_family() -> None:
+def label(problem: Problem, config: Config, aligned: bool = True) -> str:
+    fit = config.fit(problem, aligned)
+    assert fit
+    return instance_text(problem, fit)
+
+
+def test_it_holds_both_kernels_of_every_record_that_ships_and_drawn_ones_of_every_family() -> None:
     records = Store().both()[1]
-    shipped = {f"{each.problem.dtype.value} {each.problem.trans} {each.config}" for each in records}
+    shipped = {label(each.problem, each.config, aligned) for each in records for aligned in (True, False)}
     assert shipped == {entry.kernel for entry in FILE.shipped}
     assert len(FILE.drawn) == machine_code.DRAWN
-    drawn = [entry.kernel.split(" ", 2) for entry in FILE.drawn]
-    assert {parse(config).family for _, _, config in drawn} == set(families())
-    assert {dtype for dtype, _, _ in drawn} == {"float", "double"}
-    assert {trans for _, trans, _ in drawn} == {"nn", "nt", "tn", "tt"}
+    drawn = [instance_of(entry.kernel) for entry in FILE.drawn]
+    assert {fit.config.family for _, fit in drawn} == set(families())
+    assert {problem.dtype for problem, _ in drawn} == set(DType)
+    assert {problem.trans for problem, _ in drawn} == {"nn", "nt", "tn", "tt"}
+    assert all(is_legal(*each) for each in drawn)
 
 
-def test_its_kernels_take_what_their_configs_predict() -> None:
-    entries = (*FILE.shipped, *FILE.drawn)
-    rows = [(config, dtype, trans, TARGET) for dtype, trans, config in (each.kernel.split(" ", 2) for each in entries)]
+def test_kernels_that_searches_try_take_what_their_configs_predict() -> None:
+    tuned = {label(each.problem, each.config) for each in Store().both()[1]}
+    entries = [each for each in (*FILE.shipped, *FILE.drawn) if each in FILE.drawn or each.kernel in tuned]
+    rows = [(each.kernel, TARGET) for each in entries]
     assert_facts_as_predicted(rows, [each.machine for each in entries if each.machine])
+
+
+def test_every_kernel_stays_within_its_launch_bounds_and_spills_little() -> None:
+    for entry in (*FILE.shipped, *FILE.drawn):
+        (problem, fit), machine = instance_of(entry.kernel), entry.machine
+        assert machine
+        assert machine.registers <= registers_held_to(fit.config), entry.kernel
+        assert machine.smem_bytes == fit.config.launch_config(problem, 132).static_smem_bytes, entry.kernel
+        assert machine.local_bytes <= MOST_SPILLED_BYTES, entry.kernel
 
 
 @pytest.mark.parametrize(("old", "new", "same"), [
@@ -73,7 +96,8 @@ def test_options_of_the_compiler_count() -> None:
     (ENTRY, ("", "")),
     (None, ("gone", "")),
     (replace(ENTRY, text="89abcdef"), ("text alone", "")),
-    (replace(ENTRY, kernel="float nn tiled:8"), ("config alone", "float nn tiled:16 -> float nn tiled:8")),
+    (replace(ENTRY, kernel="float nn exact 1x1x1 tiled:8"),
+     ("config alone", "float nn exact 1x1x1 tiled:16 -> float nn exact 1x1x1 tiled:8")),
     (replace(ENTRY, machine=replace(MACHINE, code="0" * 16, registers=40), text="89abcdef"),
      ("machine code", "registers 32 -> 40")),
     (replace(ENTRY, machine=replace(MACHINE, local_bytes=8), text="89abcdef"), ("resources", "local_bytes 0 -> 8")),

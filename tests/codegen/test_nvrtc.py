@@ -4,8 +4,8 @@ import random
 
 import pytest
 from nvrtc import TARGETS, Row, assert_as_predicted, variants
-from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.families import families, parse
+from targets import TYPICAL
+from tilewright.codegen.families import families
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
@@ -13,7 +13,7 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.elf import code_digest
 from tilewright.tuner.search.legal import may_hold
 from tilewright.tuner.search.policies import policy_of
-from variants import coarse, variant
+from variants import instance_of, variant
 
 VARIANTS = 50
 """Variants that are compiled for each target."""
@@ -26,13 +26,14 @@ def sample() -> list[Row]:
     for i, family in enumerate(families().values()):
         count = VARIANTS // len(families()) + (i < VARIANTS % len(families()))
         chosen += generator.sample(list(variants(family)), count)
-    rows = [(*variant, target) for variant in chosen for target in TARGETS]
+    rows = [(text, target) for text in chosen for target in TARGETS]
     return [row for row in rows if is_offered(*row)]
 
 
-def is_offered(text: str, dtype: str, trans: str, target: str) -> bool:
-    """Whether the target can hold the variant, and its family is for this type there."""
-    config, problem, arch = parse(text), coarse(Problem.parse("1024", dtype, trans)), ARCHES[target]
+def is_offered(text: str, target: str) -> bool:
+    """Whether the target can hold the instance, and its family is for this type there."""
+    problem, fit = instance_of(text)
+    config, arch = fit.config, TYPICAL[target]
     advice = policy_of(config.family).advice
     return serves(config, problem, arch) and may_hold(problem, arch, type(config), advice, {})
 
@@ -42,7 +43,7 @@ def is_offered(text: str, dtype: str, trans: str, target: str) -> bool:
 def test_compiled_variants_are_what_was_predicted() -> None:
     rows = sample()
     assert len(rows) > VARIANTS * (len(TARGETS) - 2)
-    assert {parse(text).family for text, *_ in rows} == set(families())
+    assert {instance_of(text)[1].config.family for text, _ in rows} == set(families())
     assert_as_predicted(rows)
 
 
@@ -51,10 +52,10 @@ def test_the_same_code_under_two_names_is_one() -> None:
     from tilewright.runtime.device.cuda import NvrtcCompiler
 
     def digest(text: str) -> str:
-        source = render(Problem(32, 32, 32), variant(text), ARCHES["sm_90a"])
+        source = render(Problem(32, 32, 32), variant(text), TYPICAL["sm_90a"])
         return code_digest(compile_cached(NvrtcCompiler("sm_90a"), source).image, source)
 
-    # With edges exact the guard is gone, and pad differs by the kernel that copies alone.
-    assert digest("tiled:16,edge=exact,unroll=16") == digest("tiled:16,edge=exact,unroll=16")
-    assert digest("tiled:16,edge=exact,unroll=16") != digest("tiled:16,edge=exact,unroll=1")
-    assert digest("tiled:16,edge=exact") != digest("tiled:16,edge=pad")
+    # Where tiles divide the shape the guard is gone, and pad differs by the kernel that copies alone.
+    assert digest("tiled:16,unroll=16") == digest("tiled:16,unroll=16")
+    assert digest("tiled:16,unroll=16") != digest("tiled:16,unroll=1")
+    assert digest("tiled:16") != digest("tiled:16,edge=pad")

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.legality import rejections
+from targets import TYPICAL
+from tilewright.codegen.legality import fitted, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import packed_ld
@@ -12,45 +12,44 @@ from variants import variant
 
 pytestmark = pytest.mark.fast
 
-SIMT = "simt:load=cp_async,stages=3,vec_a=4,vec_b=4,pack_a=1,pack_b=1"
+SIMT = "simt:load=cp_async,stages=3,pack_a=1,pack_b=1"
 
 
 def reasons(text: str, shape: str = "65x67x35", dtype: str = "float", trans: str = "nn") -> list[str]:
-    return list(rejections(Problem.parse(shape, dtype, trans), variant(text), ARCHES["sm_90a"]))
+    return list(rejections(Problem.parse(shape, dtype, trans), variant(text), TYPICAL["sm_90a"]))
 
 
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 def test_packed_operands_take_wide_vectors_whatever_their_rows(trans: str) -> None:
-    assert reasons(SIMT, trans=trans) == []
-    assert reasons(SIMT.replace("pack_b=1", "pack_b=0"), trans=trans) != []
-
-
-def test_packed_and_padded_exclude_each_other() -> None:
-    assert reasons(f"{SIMT},edge=pad") == ["operands are padded or packed, not both"]
+    problem = Problem.parse("65x67x35", trans=trans)
+    for text, widths in ((SIMT, (4, 4, 1)), (SIMT.replace("pack_b=1", "pack_b=0"), (4, 1, 1))):
+        fit = fitted(problem, variant(text), TYPICAL["sm_90a"])
+        assert (fit.vec_a, fit.vec_b, fit.vec_c) == widths
 
 
 def test_k_is_not_innermost_in_tiles_of_a_packed_operand() -> None:
-    (reason,) = reasons("simt:load=cp_async,vec_a=4,pack_a=1,k_inner_a=1,block_k=16")
+    (reason,) = reasons("simt:load=cp_async,pack_a=1,k_inner_a=1,block_k=16")
     assert reason == "k is innermost in the tiles of an operand only if its stored rows run along k"
 
 
 def test_packed_operands_ask_for_no_alignment() -> None:
-    config = variant(f"{SIMT},vec_c=2")
-    assert config.alignment == (1, 1, 2)
-    assert [config.scalar().get(name) for name in ("vec_a", "vec_b", "vec_c")] == [4, 4, 1]
-    half = variant("simt:vec_a=4,vec_b=4,pack_a=1").scalar()
-    assert (half.get("vec_a"), half.get("vec_b")) == (4, 1)
+    problem = Problem.parse("65x66x35")
+    assert fitted(problem, variant(SIMT), TYPICAL["sm_90a"]).alignment == (1, 1, 2)
+    for text, widths in ((SIMT, (4, 4, 1)), ("simt:load=cp_async,stages=3,pack_a=1", (4, 1, 1))):
+        unaligned = fitted(problem, variant(text), TYPICAL["sm_90a"], aligned=False)
+        assert (unaligned.vec_a, unaligned.vec_b, unaligned.vec_c) == widths
+        assert unaligned.alignment == (1, 1, 1)
 
 
 def test_the_kernel_reads_copies_as_they_are_packed() -> None:
     texts = set()
     for trans in ("nn", "tt"):
-        source = render(Problem.parse("65x67x35", "float", trans), variant(SIMT), ARCHES["sm_90a"])
+        source = render(Problem.parse("65x67x35", "float", trans), variant(SIMT), TYPICAL["sm_90a"])
         assert source.pack == f"{source.name}_pack"
         assert f"{source.pack}(" in source.code
         texts |= set(re.findall(r"using Tile[AB] = .*", source.code))
     assert len(texts) == 2  # one for A and one for B, however they are stored
-    plain = render(Problem.parse("64"), variant("simt:"), ARCHES["sm_90a"])
+    plain = render(Problem.parse("64"), variant("simt:"), TYPICAL["sm_90a"])
     assert plain.pack is None
     assert "_pack" not in plain.code
 

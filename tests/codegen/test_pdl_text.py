@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
@@ -13,23 +13,24 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from variants import changed, coarse, edges, variant
+from variants import ODD, WHOLE, changed, coarse, edges, variant
 
-ARCH = ARCHES["sm_90a"]
+TARGET = TYPICAL["sm_90a"]
 CONFIGS = (
-    *(f"{family}:edge={edge}" for family in families() for edge in edges(family)),
-    "simt:load=cp_async,stages=3,split_k=12,slices=2",
-    "skinny:split_k=4",
-    "skinny:load=cp_async,stages=4",
-    "simt:split_k=4,reduce=cluster",
-    "dmma:split_k=3,fragments=double",
-    "dmma:l2_prefetch=1",
-    "simt:l2_prefetch=1,split_k=2",
-    "simt:edge=exact,l2_prefetch=1,load=cp_async,stages=3,vec_b=4",
-    "skinny:l2_prefetch=1",
-    "simt:stream_k=1",
-    "dmma:persistent=4",
+    *(kernel for family in families() for kernel in edges(family)),
+    ("simt:load=cp_async,stages=3,split_k=12,slices=2", ODD),
+    ("skinny:split_k=4", ODD),
+    ("skinny:load=cp_async,stages=4", ODD),
+    ("simt:split_k=4,reduce=cluster", ODD),
+    ("dmma:split_k=3,fragments=double", ODD),
+    ("dmma:l2_prefetch=1", ODD),
+    ("simt:l2_prefetch=1,split_k=2", ODD),
+    ("simt:l2_prefetch=1,load=cp_async,stages=3", WHOLE),
+    ("skinny:l2_prefetch=1", ODD),
+    ("simt:stream_k=1", ODD),
+    ("dmma:persistent=4", ODD),
 )
+"""Texts of configs and the shapes whose instances are tested."""
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
 TOUCHES = re.compile(
     r"fetch\(shared|put\(shared|        (pipeline\.)?fetch\(|tiles\) fetch\(|exponents\[each|"
@@ -37,15 +38,15 @@ TOUCHES = re.compile(
 )
 
 
-def problem_of(config: Config) -> Problem:
-    problem = coarse(Problem.parse("1024x768x512"))
-    return problem if serves(config, problem, ARCH) else Problem.parse("1024x768x512", "double")
+def problem_of(config: Config, shape: str) -> Problem:
+    problem = coarse(Problem.parse(shape))
+    return problem if serves(config, problem, TARGET) else Problem.parse(shape, "double")
 
 
-@pytest.mark.parametrize("text", CONFIGS)
-def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str) -> None:
+@pytest.mark.parametrize(("text", "shape"), CONFIGS)
+def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str, shape: str) -> None:
     config = variant(text)
-    bodies = BODY.findall(render(problem_of(config), config, ARCH).code)
+    bodies = BODY.findall(render(problem_of(config, shape), config, TARGET).code)
     assert len(bodies) == 1 + ("edge=pad" in text) + (config.limbs > 0)
     for body in bodies:
         touch = TOUCHES.search(body)
@@ -60,12 +61,12 @@ def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(te
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("text", CONFIGS)
-def test_the_compiler_keeps_it_there(text: str) -> None:
+@pytest.mark.parametrize(("text", "shape"), CONFIGS)
+def test_the_compiler_keeps_it_there(text: str, shape: str) -> None:
     from cupy.cuda import nvrtc
 
     config = variant(text)
-    source = render(problem_of(config), config, ARCH)
+    source = render(problem_of(config, shape), config, TARGET)
     program = nvrtc.createProgram(source.code, "kernel.cu", (), ())
     nvrtc.compileProgram(program, ("-arch=compute_90a", "-std=c++17"))
     for entry in nvrtc.getPTX(program).decode().split(".visible .entry")[1:]:
@@ -88,35 +89,36 @@ def test_it_prefetches_tiles_before_it_waits(
 ) -> None:
     problem, config = Problem.parse("1024x768x512", "double", trans), variant(f"{family}:l2_prefetch=1")
     for each, tiles in ((config, whole), (changed(config, mode="split_k", parts=2), split)):
-        before, _, after = BODY.findall(render(problem, each, ARCH).code)[0].partition("griddepcontrol_wait();")
+        before, _, after = BODY.findall(render(problem, each, TARGET).code)[0].partition("griddepcontrol_wait();")
         for tile in tiles:
             assert re.search(rf"prefetch_tile<.*{tile}", before)
         assert "prefetch_tile<" not in after
-    assert "prefetch" not in render(problem, changed(config, l2_prefetch=0), ARCH).code
+    assert "prefetch" not in render(problem, changed(config, l2_prefetch=0), TARGET).code
 
 
 @pytest.mark.parametrize("trans", ["nn", "nt"])
 def test_skinny_prefetches_before_it_waits(trans: str) -> None:
     problem = Problem.parse("4x4096x4096", "float", trans)
     body, plain = (
-        BODY.findall(render(problem, variant(f"skinny:l2_prefetch={each}"), ARCH).code)[0] for each in (1, 0)
+        BODY.findall(render(problem, variant(f"skinny:l2_prefetch={each}"), TARGET).code)[0] for each in (1, 0)
     )
     assert body.index("large.prefetch();") < body.index("griddepcontrol_wait();")
     assert "prefetch" not in plain
 
 
 def test_a_kernel_that_packs_lets_the_product_come() -> None:
-    config = variant("simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,load=cp_async,stages=3")
-    packing = BODY.findall(render(Problem.parse("1024x768x512"), config, ARCH).code)[1]
+    config = variant("simt:pack_a=1,pack_b=1,load=cp_async,stages=3")
+    packing = BODY.findall(render(Problem.parse("1024x768x512"), config, TARGET).code)[1]
     assert packing.index("griddepcontrol_wait();") < packing.index("launch_dependents();") < packing.index("pack_tile<")
 
 
 def test_a_launch_is_limited_to_an_even_share() -> None:
     """As many CTAs as an even share of the grid fit on an SM, and not one more."""
     for ctas, sm_count, each in ((132, 132, 1), (49, 132, 1), (133, 132, 2), (330, 132, 3), (2000, 132, 16)):
-        for arch in (ARCH, ARCHES["sm_100"], ARCHES["sm_120"]):
+        for typical in (TARGET, TYPICAL["sm_100"], TYPICAL["sm_120"]):
+            arch, target = typical.arch, replace(typical, sm_count=sm_count)
             launch = LaunchConfig((ctas, 1, 1), (128, 1, 1), 0, 5000)
-            found = launch.limited(arch, sm_count)
+            found = launch.limited(target)
             bytes_each = found.dynamic_smem_bytes + 5000 + arch.smem_reserved_bytes
             assert found.dynamic_smem_bytes + 5000 <= arch.smem_per_block_bytes
             if each > 1:  # else the most that a CTA can have may leave room for another small one
@@ -126,10 +128,10 @@ def test_a_launch_is_limited_to_an_even_share() -> None:
 
 def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
     large, many = LaunchConfig((300, 1, 1), (64, 1, 1), 200_000), LaunchConfig((10**6, 1, 1), (64, 1, 1), 100)
-    assert large.limited(ARCH, 132) == large
-    assert many.limited(ARCH, 132) == many
+    assert large.limited(TARGET) == large
+    assert many.limited(TARGET) == many
     for arch in ("sm_80", "host"):  # no kernel comes up early there
-        assert LaunchConfig((9, 1, 1), (64, 1, 1)).limited(ARCHES[arch], 132) == LaunchConfig((9, 1, 1), (64, 1, 1))
+        assert LaunchConfig((9, 1, 1), (64, 1, 1)).limited(TYPICAL[arch]) == LaunchConfig((9, 1, 1), (64, 1, 1))
 
 
 @pytest.mark.parametrize(("arch", "config", "pdl", "limited"), [
@@ -139,6 +141,6 @@ def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
 def test_the_emitted_launch_does_the_same_where_the_device_can(
     arch: str, config: str, pdl: bool, limited: bool
 ) -> None:
-    code = dict(emit(Served(Problem.parse("300x200x100"), variant(config), ARCHES[arch])).files)["gemm.cu"]
+    code = dict(emit(Served(Problem.parse("300x200x100"), variant(config), TYPICAL[arch])).files)["gemm.cu"]
     assert ("cudaLaunchAttributeProgrammaticStreamSerialization" in code) == pdl
     assert ("limited_smem(kernel, device, ctas)" in code) == limited

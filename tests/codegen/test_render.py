@@ -4,7 +4,7 @@ import re
 
 import pytest
 from jinja2 import UndefinedError
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.environment import environment, tidy
 from tilewright.codegen.errors import ConfigError
@@ -12,39 +12,42 @@ from tilewright.codegen.families import families, parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import kernel_name, render
 from tilewright.codegen.source import KernelSource
-from variants import coarse, dtypes, edges, variant
+from variants import RAGGED, coarse, dtypes, edges, variant
 
 pytestmark = pytest.mark.fast
 
-SM_90 = ARCHES["sm_90a"]
+SM_90 = TYPICAL["sm_90a"]
 
 
 def source(text: str, shape: str = "1024x768x512", dtype: str = "float", trans: str = "nn") -> KernelSource:
     return render(Problem.parse(shape, dtype, trans), parse(text), SM_90)
 
 
-@pytest.mark.parametrize(("family", "edge"), [(family, edge) for family in families() for edge in edges(family)])
-def test_text_says_what_it_is_and_how_it_is_launched(family: str, edge: str) -> None:
-    config = variant(f"{family}:edge={edge}")
-    problem = coarse(Problem.parse("1024x768x512", dtypes(type(config))[0]))
+@pytest.mark.parametrize(("text", "shape"), [pair for family in families() for pair in edges(family)])
+def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> None:
+    config, pads = variant(text), "pad" in text
+    problem = coarse(Problem.parse(shape, dtypes(type(config))[0]))
     kernel, launch = render(problem, config, SM_90), config.launch_config(problem, 132)
     assert kernel.name == kernel_name(config, problem.dtype, problem.trans)
     (written,) = re.findall(r'--config "([^"]*)"', kernel.code)
     assert parse(written) == config
     assert f"--dtype {problem.dtype.value} --trans {problem.trans}" in kernel.code
     assert kernel.code.startswith(f"// {kernel.name}\n")
-    assert kernel.code.count('extern "C" __global__') == 1 + (edge == "pad") + (config.limbs > 0)
+    assert kernel.code.count('extern "C" __global__') == 1 + pads + (config.limbs > 0)
     assert f"({', '.join(map(str, launch.block))}) threads" in kernel.code
     assert re.search(r"digest [0-9a-f]{16}\.", kernel.code)
     assert config.template in kernel.code
     assert "{{" not in kernel.code
     assert "{%" not in kernel.code
-    assert (kernel.pad is not None) == (edge == "pad")
+    assert (kernel.pad is not None) == pads
+    sizes = "any m, n > 0" if shape == RAGGED and not pads else "m a multiple of"
+    assert f"//   sizes      {sizes}" in kernel.code
 
 
 def test_same_input_gives_the_same_bytes_and_other_sizes_too() -> None:
-    assert source("tiled:16").code == source("tiled:16").code == source("tiled:16", "7x8x9").code
-    assert source("tiled:16").digest == source("tiled:16", "7x8x9").digest
+    assert source("tiled:16").code == source("tiled:16").code == source("tiled:16", "32x64x16").code
+    assert source("tiled:16").digest == source("tiled:16", "32x64x16").digest
+    assert source("tiled:16", "7x8x9").code == source("tiled:16", "8x7x1").code
 
 
 def test_whatever_matters_changes_the_digest() -> None:
@@ -53,14 +56,15 @@ def test_whatever_matters_changes_the_digest() -> None:
         source("tiled:16", trans="nt"),
         source("tiled:16", dtype="double"),
         source("tiled:16,unroll=4"),
+        source("tiled:16", RAGGED),
     ]
-    assert len({kernel.digest for kernel in kernels}) == 4
+    assert len({kernel.digest for kernel in kernels}) == 5
     assert len({kernel.name for kernel in kernels}) == 4
 
 
 def test_config_that_cannot_serve_is_refused_before_rendering() -> None:
-    with pytest.raises(ConfigError, match=r"multiples of \(16, 16, 16\)"):
-        source("tiled:16,edge=exact", "1000x1000x1000")
+    with pytest.raises(ConfigError, match=r"cannot serve .* the tensor cores multiply double"):
+        source("dmma:")
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())

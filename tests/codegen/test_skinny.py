@@ -5,36 +5,29 @@ import random
 import pytest
 from nvrtc import TARGETS, Row, assert_as_predicted
 from search_spaces import tried
-from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.legality import rejections
+from targets import TYPICAL
+from tilewright.codegen.legality import fitted, rejections
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from variants import variant
+from variants import one_each, variant
 
-SM_90 = ARCHES["sm_90a"]
+SM_90 = TYPICAL["sm_90a"]
 
 
 def reasons(
     text: str, problem: str = "1024", dtype: str = "float", trans: str = "nn", arch: str = "sm_90a"
 ) -> list[str]:
-    return list(rejections(Problem.parse(problem, dtype, trans), variant(f"skinny:{text}"), ARCHES[arch]))
+    return list(rejections(Problem.parse(problem, dtype, trans), variant(f"skinny:{text}"), TYPICAL[arch]))
 
 
 @pytest.mark.parametrize(
     ("text", "problem", "dtype", "trans", "reason"),
     [
-        ("vec_large=4", "64x62x64", "float", "nn", "vec_large 4 is at most 16 bytes and divides"),
-        ("vec_large=4,short=n", "64x64x62", "float", "nn", "vec_large 4 is at most 16 bytes and divides"),
-        ("vec_large=4", "1024", "double", "nn", "vec_large 4 is at most 16 bytes and divides"),
-        ("vec_large=4,thread_long=2", "1024", "float", "nn", "vec_large 4 divides thread_long 2, or thread_k 4 where"),
-        ("vec_large=4,thread_k=2", "1024", "float", "nt", "vec_large 4 divides thread_long 4, or thread_k 2 where"),
         ("resident_k=128,thread_k=8,lanes_k=32", "1024", "float", "nn", "resident_k 128 is a multiple of the steps"),
         ("thread_long=16,thread_k=16", "1024", "float", "nn", "a thread loads at most 64 elements at a time"),
         ("stages=2", "1024", "float", "nn", "cp.async has an even number of stages, registers have one: not 2"),
         ("load=cp_async", "1024", "float", "nn", "cp.async has an even number of stages, registers have one: not 1"),
         ("block_short=32,thread_long=8", "1024", "float", "nn", "registers of 1 CTAs fit on an SM"),
-        ("edge=exact", "6x1024x1024", "float", "nn", "with exact edges m, n and k are multiples of (4, 128, 16)"),
-        ("edge=exact,short=n", "1024x6x1024", "float", "nn", "with exact edges m, n and k are multiples of (128, 4"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(text: str, problem: str, dtype: str, trans: str, reason: str) -> None:
@@ -46,17 +39,11 @@ def test_old_devices_have_no_cp_async() -> None:
     assert reasons("load=cp_async,stages=2", arch="sm_75") == ["the device has cp.async, which load cp_async needs"]
 
 
-def test_padded_operands_are_aligned_whatever_the_problem() -> None:
-    assert reasons("vec_large=4,edge=pad", "3x61x59") == []
-
-
 def test_alignment_workspace_and_large_shared_memory() -> None:
-    config = variant(
-        "skinny:16x4x4,short=n,vec_large=4,lanes_k=8,warps=1x8,load=cp_async,stages=4,resident_k=512,split_k=8"
-    )
+    config = variant("skinny:16x4x4,short=n,lanes_k=8,warps=1x8,load=cp_async,stages=4,resident_k=512,split_k=8")
     problem = Problem.parse("256x16x4096")
     launch, code = config.launch_config(problem, 132), render(problem, config, SM_90).code
-    assert config.alignment == (4, 1, 1)
+    assert fitted(problem, config, SM_90).alignment == (4, 1, 1)
     assert launch.grid == (256 // 16 * 8, 1, 1)
     assert config.workspace_bytes(problem, 132) == 128 * 16 * 16 * 4 + 16 * 4
     assert launch.static_smem_bytes == 0
@@ -69,7 +56,7 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
 
 
 def sample() -> list[Row]:
-    """Config, dtype, transposes and target: the same variants for every target."""
+    """The same instances for every target."""
     generator = random.Random(3)
     rows = []
     for shape, dtype, count in (
@@ -79,7 +66,7 @@ def sample() -> list[Row]:
         listed = (set(tried(Problem.parse(shape, dtype), target, "skinny")) for target in TARGETS)
         common = sorted(set.intersection(*listed), key=str)
         rows += [(str(config), dtype, "nn") for config in generator.sample(common, count)]
-    return [(*row, target) for row in rows for target in TARGETS]
+    return [(text, target) for (text,) in one_each(rows) for target in TARGETS]
 
 
 @pytest.mark.nvrtc

@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 from nvrtc import Row, assert_as_predicted
 from search_spaces import tried
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.errors import ShapeError
 from tilewright.codegen.families import parse
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import rejections, serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from variants import variant
+from variants import one_each, variant
 
-SM_90 = ARCHES["sm_90a"]
+SM_90 = TYPICAL["sm_90a"]
 
 
 def reasons(text: str, problem: str = "1024", accuracy: str = "elementwise", arch: str = "sm_90a") -> list[str]:
-    return list(rejections(Problem.parse(problem, accuracy=accuracy), variant(f"tf32x3:{text}"), ARCHES[arch]))
+    return list(rejections(Problem.parse(problem, accuracy=accuracy), variant(f"tf32x3:{text}"), TYPICAL[arch]))
 
 
 @pytest.mark.parametrize(
@@ -30,9 +32,6 @@ def reasons(text: str, problem: str = "1024", accuracy: str = "elementwise", arc
         ("promote=16", "1024x1024x95", "where each element is promised, k is at least 96"),
         ("block_m=16,warp_m=32", "1024", "block_m 16 is a multiple of the rows of a warp, 32"),
         ("warp=64x64", "1024", "a thread holds at most 64 elements of C"),
-        ("vec_a=4", "256x256x1022", "vec_a is at most 16 bytes and divides the stored rows of A"),
-        ("vec_c=4", "1024", "a lane stores the two neighbours that it holds of a row of C at a time, not 4"),
-        ("64x16x32,warp=32x8,vec_c=4,shared", "1024", "or as many of its 2 as pass through shared memory"),
         ("block_k=8,slices=2,fragments=single", "1024", "block_k 8 is whole steps of 8 for each of 2 slices"),
         ("block_k=8,fragments=double", "1024", "an even number of them with double-buffered fragments"),
         ("interleave=2,fragments=single", "1024", "interleave 2 is for double-buffered fragments"),
@@ -119,25 +118,25 @@ def test_small_and_narrow_products_are_tried_with_shared_k(shape: str) -> None:
 # ---- What the compiler makes of it --------------------------------------------------------------------------------
 
 BEST = (
-    "128x64x16,warp=64x32,promote=16,stages=4,vec=4x4x2,raster=8",
-    "128x128x16,warp=64x32,promote=16,stages=4,vec=4x4x2,fragments=single",
-    "64x64x32,vec=4x4x2,split_k=8",
-    "32x64x64,slices=4,promote=16,stages=5,vec=4x4x2",
-    "32x64x64,slices=4,promote=16,stages=5,vec=4x4x2,split_k=4",
+    "128x64x16,warp=64x32,promote=16,stages=4,raster=8",
+    "128x128x16,warp=64x32,promote=16,stages=4,fragments=single",
+    "64x64x32,split_k=8",
+    "32x64x64,slices=4,promote=16,stages=5",
+    "32x64x64,slices=4,promote=16,stages=5,split_k=4",
 )
 """What is expected to be fast: these are compiled besides a sample."""
 
 
 def sample() -> list[Row]:
-    """Config, dtype, transposes and target."""
+    """Instances and targets."""
     generator = random.Random(3)
-    rows: list[Row] = []
+    rows: list[tuple[str, str, str, str]] = []
     for target, (trans, count) in product(("sm_80", "sm_90a"), (("nn", 3), ("nt", 2), ("tn", 2), ("tt", 1))):
         rows += [(str(each), "float", trans, target) for each in generator.sample(of("1024", target, trans), count)]
     split = [each for each in of("512x512x2048") if each.split_ctas > 1]
     rows += [(str(each), "float", "nn", "sm_90a") for each in generator.sample(split, 4)]
     rows += [(str(variant(f"tf32x3:{text}")), "float", "nn", "sm_90a") for text in BEST]
-    return rows
+    return [(text, target) for text, target in one_each(rows)]
 
 
 @pytest.mark.nvrtc
@@ -179,8 +178,10 @@ def test_copies_go_where_they_are_read() -> None:
         problem = Problem.parse("1024", "float", trans, "normwise")
         for block_n, warp_m, warp_n in product(choices["block_n"], (16, 32, 64), (8, 16, 32)):
             tile = f"{block_m}x{block_n}x{block_k},warp={warp_m}x{warp_n},slices={slices},stages=2"
-            config = parse(f"tf32x3:{tile},fragments=single,vec=4x4x1")
-            if config.threads <= 1024 and serves(config, problem, SM_90):
+            config = parse(f"tf32x3:{tile},fragments=single")
+            fit = Fit(config, Edge.BOUNDS, 4, 4, 1)
+            rules = all(rule.holds(problem, config, fit) for rule in config.fit_rules)
+            if rules and config.threads <= 1024 and serves(config, problem, SM_90):
                 for along, extent in ((trans == "nn", block_m), (trans == "tt", block_n)):
                     ways |= {(along, block_k, extent, vec, config.threads) for vec in (1, 4)}
     assert len(ways) > 200

@@ -1,4 +1,4 @@
-"""What type checkers see of the library: mypy and pyright pass it, and report every line that says `ignore`."""
+"""A program for type checkers: mypy and pyright pass it, and report every line that says `ignore`."""
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest c7d013d7725ed24e. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
+// Written by tilewright, file digest 1bba3119edd6f827. To write it again:
+//   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
 #include "gemm.h"
@@ -75,9 +75,11 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
     return beta == T(0) ? alpha * product : alpha * product + beta * *c;
 }
 
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_093c91b2(
+static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_489e88e4(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -108,8 +110,8 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     T acc = 0;
     const Index depth = alpha == T(0) ? 0 : k;
     for (Index p0 = 0; p0 < depth; p0 += TILE_WIDTH) {
-        a_tile[a_i][a_p] = a_inside && p0 + a_p < depth ? *a : T(0);
-        b_tile[b_p][b_j] = b_inside && p0 + b_p < depth ? *b : T(0);
+        a_tile[a_i][a_p] = !GUARDED || (a_inside && p0 + a_p < depth) ? *a : T(0);
+        b_tile[b_p][b_j] = !GUARDED || (b_inside && p0 + b_p < depth) ? *b : T(0);
         a += TILE_WIDTH * a_step;
         b += TILE_WIDTH * b_step;
         __syncthreads();
@@ -119,16 +121,16 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
         __syncthreads();
     }
 
-    if (row < m && col < n) {
+    if (!GUARDED || (row < m && col < n)) {
         T* c = C + row * ldc + col;
         *c = blend(acc, c, alpha, beta);
     }
 }
 
 static const Kernel KERNEL = {
-    "gemm_tiled_f32_nn_16x16x16_093c91b2",
+    "gemm_tiled_f32_nn_16x16x16_489e88e4",
     "tiled:16",
-    reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_093c91b2),
+    reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
     16, 16,  // tile
     16, 16,  // threads
 };
@@ -143,7 +145,7 @@ using Index = long long;  // sizes: a matrix may hold more than 2^31 elements
 
 const Shape F32_NN_SHAPES[] = {
     // m, n, k, kernel, origin, recorded microseconds and error over its bound
-    {1024, 768, 512, &k0::KERNEL, "as given", 0, 0},
+    {1021, 767, 509, &k0::KERNEL, "as given", 0, 0},
 };
 const Product F32_NN = {
     false, false, F32_NN_SHAPES, 1};

@@ -1,7 +1,7 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest de0aa5b822c1b0c4. To write it again:
-//   tilewright emit --shape 1024x768x512 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
+// Written by tilewright, file digest c72b7f96f34269a7. To write it again:
+//   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
 // Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
@@ -40,7 +40,7 @@
 //
 // The shape that the kernel was chosen for:
 //
-//   1024x768x512           float  nn  sm_90a  as given
+//   1021x767x509           float  nn  sm_90a  as given
 
 #ifdef __cplusplus
 extern "C" {

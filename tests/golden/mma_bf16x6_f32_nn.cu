@@ -1,19 +1,19 @@
-// gemm_mma_f32_nn_64x64x32_ba1d59bd
+// gemm_mma_f32_nn_64x64x32_fe8e0a12
 // Float by products of half-precision limbs on the tensor cores, mma.sync.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   accuracy   elementwise
-//   limbs      the kernel gemm_mma_f32_nn_64x64x32_ba1d59bd_limbs comes first: it writes each element of A and B
+//   limbs      the kernel gemm_mma_f32_nn_64x64x32_fe8e0a12_limbs comes first: it writes each element of A and B
 //              as a sum of 3 numbers of 16 bits to memory that this one is given, 6 bytes an element with m, n
 //              and k rounded up to 64, 64, 32, and 4 bytes for each row of op(A) and column of op(B)
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 6763faadfa56079e. To write it again:
-//   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,vec_c=2,raster=4"
+// Written by tilewright from templates/mma.cu.jinja, digest 908784d4a4793364. To write it again:
+//   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -46,7 +46,6 @@ constexpr int LIMBS      = 3;      // limbs of an element: bfloat16s
 constexpr int PROMOTE    = 32;     // steps of k that the tensor cores add up
 constexpr int LEAST_K    = 128;    // steps of k with fewer of which products are in float, to keep the bound
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int VEC_C      = 2;      // elements of C that one store moves
 constexpr int RASTER     = 4;      // rows of tiles of a rasterisation group
 constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 73728;  // shared memory of a CTA
@@ -310,6 +309,7 @@ __device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
@@ -317,7 +317,7 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
+        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
@@ -346,9 +346,12 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_C    = 2;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_64x64x32_ba1d59bd(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_64x64x32_fe8e0a12(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, char* limbs)
 {
@@ -461,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(sums, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store<VEC_C, GUARDED>(sums, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }
 
 namespace {
@@ -786,7 +789,7 @@ __device__ __forceinline__ void split_across(
 
 // Splits A and B into limbs, as the kernel above reads them.
 extern "C" __global__ void __launch_bounds__(32 * LIMB_WARPS, 4)
-gemm_mma_f32_nn_64x64x32_ba1d59bd_limbs(
+gemm_mma_f32_nn_64x64x32_fe8e0a12_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {
     __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];

@@ -1,4 +1,4 @@
-// gemm_simt_f32_nn_64x64x32_dbdc5345
+// gemm_simt_f32_nn_64x64x32_17af6a63
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -10,7 +10,7 @@
 //   workspace  16384 bytes a CTA
 //   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest ee28bbe65375ab40. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 926d4352514aacdb. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -43,9 +43,6 @@ constexpr int THREAD_N   = 8;      // columns of C that a thread computes
 constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
 constexpr int SLICES     = 4;      // groups of warps that share the k of each tile
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int VEC_A      = 1;      // elements of A that one copy moves
-constexpr int VEC_B      = 1;      // elements of B that one copy moves
-constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int SPLIT_K    = 2;      // CTAs that share the k of a tile of C
 constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 65536;  // shared memory of a CTA
@@ -67,7 +64,6 @@ constexpr int OUT           = ACC / SLICES;             // those it writes in th
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 static_assert(BLOCK_K % (SLICES * STEP * 2) == 0, "an even number of steps of k in a tile");
-static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -139,80 +135,21 @@ __device__ __forceinline__ void sync_slice()
 #endif
 }
 
-// How one operand comes to shared memory, and from there to the registers.
+// How a tile of one operand lies in shared memory, and comes from there to the registers.
 //
 //   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is SLICE_K
 //   COUNT    those of one thread
 //   LANES    lanes of a warp that share out a warp tile's
-//   VEC      elements that one copy moves
 //   ALONG_K  in global memory a row of the operand runs along k
-template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K>
+template <int EXTENT, int COUNT, int LANES, bool ALONG_K>
 struct Operand {
-    static constexpr int PER_ROW = (ALONG_K ? SLICE_K : EXTENT) / VEC;  // vectors of a row in global memory
-    static constexpr int VECTORS = EXTENT * SLICE_K / VEC;
-    static constexpr int COPIES = (VECTORS + SLICE_THREADS - 1) / SLICE_THREADS;  // of each thread
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= SLICE_THREADS;  // row or column of all copies
-    static_assert(COPIES <= 32, "a bit for each copy");
     static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
     static constexpr int SIZE = SLICE_K * PITCH;                // of a tile in shared memory
     static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
 
-    const T* source;            // what this thread copies first of the next tile
-    int ld;
-    int place;                  // where that goes in a tile in shared memory
-    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
-    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
-
-    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
-    {
-        k_begin += slice_k();  // of the tiles a slice has no more
-        const int row = slice_thread() / PER_ROW, col = slice_thread() % PER_ROW * VEC;
-        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
-        place = place_of(row, col);
-        k = slice_k() + (ALONG_K ? col : row);
-        if constexpr (ONE_OUTER) {
-            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
-        } else {
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
-            }
-        }
-    }
-
-    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * SLICE_THREADS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * SLICE_THREADS % PER_ROW * VEC; }
-    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
-    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
-
-    // Whether this thread has a copy i: some threads may have none, some the last one not.
-    static __device__ __forceinline__ bool has_copy(int i)
-    {
-        return (i + 1) * SLICE_THREADS <= VECTORS || i * SLICE_THREADS + int(slice_thread()) < VECTORS;
-    }
-
-    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
-    __device__ __forceinline__ bool inside(int i, int k_left) const
-    {
-        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
-    }
-
+    // Where element (row, col) of the stored tile is, and what lies so much further in `t` than another place.
     static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
-
-    // Where copy i goes in `tile`.
-    __device__ __forceinline__ T* to(T* tile, int i) const { return tile + place + place_of(row_of(i), col_of(i)); }
-
-    // Starts to copy the next tile to `tile`.
-    __device__ __forceinline__ void start(T* tile, int k_left)
-    {
-        #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
-        }
-        advance();
-    }
+    static __device__ __forceinline__ T* further(T* t, int place, int r, int c) { return t + place + place_of(r, c); }
 
     // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
     // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
@@ -239,15 +176,84 @@ struct Operand {
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, true>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, false>;
+using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, true>;
+using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, false>;
+
+// How tiles of one operand, EXTENT by SLICE_K, come to shared memory, where they lie as Tile says. ALONG_K: stored rows
+// run along k. A copy moves VEC elements. GUARDED: a tile may reach beyond the matrix.
+template <typename Tile, int EXTENT, bool ALONG_K, int VEC, bool GUARDED>
+struct Copies {
+    static constexpr int PER_ROW = (ALONG_K ? SLICE_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int COPIES = (EXTENT * SLICE_K / VEC + SLICE_THREADS - 1) / SLICE_THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= SLICE_THREADS;  // row or column of all copies
+    static_assert(COPIES <= 32, "a bit for each copy");
+
+    const T* source;            // what this thread copies first of the next tile
+    int ld;
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
+
+    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
+    __device__ __forceinline__ Copies(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    {
+        k_begin += slice_k();  // of the tiles a slice has no more
+        const int row = slice_thread() / PER_ROW, col = slice_thread() % PER_ROW * VEC;
+        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
+        place = Tile::place_of(row, col);
+        k = slice_k() + (ALONG_K ? col : row);
+        if constexpr (ONE_OUTER) {
+            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
+        } else {
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+            }
+        }
+    }
+
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * SLICE_THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * SLICE_THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
+    // Where it goes in `tile`.
+    __device__ __forceinline__ T* to(T* tile, int i) const { return Tile::further(tile, place, row_of(i), col_of(i)); }
+
+    // Whether this thread has a copy i: some threads may have none, some the last one not.
+    static __device__ __forceinline__ bool has_copy(int i)
+    {
+        constexpr int VECTORS = EXTENT * SLICE_K / VEC;
+        return (i + 1) * SLICE_THREADS <= VECTORS || i * SLICE_THREADS + int(slice_thread()) < VECTORS;
+    }
+
+    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
+    __device__ __forceinline__ bool inside(int i, int k_left) const
+    {
+        if constexpr (!GUARDED) return true;
+        else return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+    }
+
+    // Starts to copy the next tile to `tile`.
+    __device__ __forceinline__ void start(T* tile, int k_left)
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
+        }
+        advance();
+    }
+};
+
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a slice's stage: a tile of op(A), then one of op(B)
 static_assert(SLICES * STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 
 // How tiles of op(A) and op(B) come: copied while the STAGES - 1 before them are multiplied.
+template <typename CopyA, typename CopyB>
 struct Pipeline {
-    TileA& a;
-    TileB& b;
+    CopyA& a;
+    CopyB& b;
     int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
@@ -396,6 +402,7 @@ __device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, unsi
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
@@ -403,7 +410,7 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
+        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
@@ -432,12 +439,20 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_A    = 1;     // elements of A that one copy moves
+constexpr int VEC_B    = 1;     // elements of B that one copy moves
+constexpr int VEC_C    = 1;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x32_dbdc5345(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x32_17af6a63(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters)
 {
+    static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
+    using CopyA = Copies<TileA, BLOCK_M, true, VEC_A, GUARDED>;
+    using CopyB = Copies<TileB, BLOCK_N, false, VEC_B, GUARDED>;
     extern __shared__ __align__(16) T shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
@@ -452,8 +467,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     const int tiles = all_tiles / SPLIT_K + (split < over);
     const Index k_begin = Index(first_tile) * BLOCK_K;
     T* const stages = shared + threadIdx.x / SLICE_THREADS * (STAGES * STAGE);  // the slice's
-    TileA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
-    TileB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
+    CopyA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
+    CopyB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
     int k_left = depth - int(k_begin);  // of the next tile to be fetched
     T acc[ACC] = {};
     int reading = 0;  // where the stage begins that is multiplied
@@ -464,7 +479,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    const Pipeline pipeline = {a, b, k_left};
+    const Pipeline<CopyA, CopyB> pipeline = {a, b, k_left};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) pipeline.fetch(stages + stage * STAGE);
@@ -500,5 +515,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
     if (!reduce_split_k(out, workspace, counters, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store<VEC_C, GUARDED>(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }

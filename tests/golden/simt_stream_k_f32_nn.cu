@@ -1,18 +1,18 @@
-// gemm_simt_f32_nn_64x64x16_cc95091a
+// gemm_simt_f32_nn_64x64x16_ffdbdea6
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
-//   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 4 elements
+//   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     stream_ctas CTAs, 2 an SM, then
 //              one for each tile of C but (ceil(m / 64) * ceil(n / 64)) % stream_ctas along x,
 //              (256, 1, 1) threads, 26112 bytes of static shared memory
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest bda810b5fb08120f. To write it again:
-//   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,vec=1x1x4,fragments=single,stream_k=2"
+// Written by tilewright from templates/simt.cu.jinja, digest 6562ad36956123fa. To write it again:
+//   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -43,27 +43,25 @@ constexpr int THREAD_M   = 4;      // rows of C that a thread computes
 constexpr int THREAD_N   = 4;      // columns of C that a thread computes
 constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int VEC_A      = 1;      // elements of A that one copy moves
-constexpr int VEC_B      = 1;      // elements of B that one copy moves
-constexpr int VEC_C      = 4;      // elements of C that one store moves
+constexpr int INTERLEAVE = 2;      // groups in which a tile's copies are started
 constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 26112;  // shared memory of a CTA
 
-constexpr int LANES_N = 32 / LANES_M;            // lanes of a warp along the columns of C
-constexpr int WARP_M  = LANES_M * THREAD_M;      // rows of C that a warp computes
-constexpr int WARP_N  = LANES_N * THREAD_N;      // columns of C that a warp computes
-constexpr int WARPS_M = BLOCK_M / WARP_M;        // warps along the rows of C
-constexpr int WARPS_N = BLOCK_N / WARP_N;        // warps along the columns of C
-constexpr int THREADS = 32 * WARPS_M * WARPS_N;  // threads that multiply
-constexpr int WIDE    = 16 / int(sizeof(T));     // elements of the widest load
-constexpr int STEP    = 1;                       // steps of k that a thread reads at once
-constexpr int STEPS   = BLOCK_K / STEP;          // such steps of a thread in a tile
-constexpr int ACC     = THREAD_M * THREAD_N;     // accumulators of a thread
-constexpr int OUT     = ACC;                     // those it writes in the end
+constexpr int LANES_N     = 32 / LANES_M;            // lanes of a warp along the columns of C
+constexpr int WARP_M      = LANES_M * THREAD_M;      // rows of C that a warp computes
+constexpr int WARP_N      = LANES_N * THREAD_N;      // columns of C that a warp computes
+constexpr int WARPS_M     = BLOCK_M / WARP_M;        // warps along the rows of C
+constexpr int WARPS_N     = BLOCK_N / WARP_N;        // warps along the columns of C
+constexpr int THREADS     = 32 * WARPS_M * WARPS_N;  // threads that multiply
+constexpr int WIDE        = 16 / int(sizeof(T));     // elements of the widest load
+constexpr int STEP        = 1;                       // steps of k that a thread reads at once
+constexpr int STEPS       = BLOCK_K / STEP;          // such steps of a thread in a tile
+constexpr int COPY_PLACES = STEPS;                   // steps of a tile that its copies go with
+constexpr int ACC         = THREAD_M * THREAD_N;     // accumulators of a thread
+constexpr int OUT         = ACC;                     // those it writes in the end
 
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
-static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -98,6 +96,27 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool insi
 #endif
 }
 
+// As copy_async(), where `on`: a predicate, not a branch, for these copies stand among multiply-adds.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_if(bool on, void* to, const void* from, bool inside)
+{
+#ifdef TILEWRIGHT_HOST
+    if (on) copy_async<BYTES>(to, from, inside);
+#else
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0;"
+                     " @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
+                     ::"r"(address), "l"(from), "r"(bytes), "r"(int(on)));
+    } else {
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;"
+                     " @p cp.async.ca.shared.global [%0], [%1], %2, %3; }"
+                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes), "r"(int(on)));
+    }
+#endif
+}
+
 __device__ __forceinline__ void commit_copies()
 {
 #ifdef TILEWRIGHT_HOST
@@ -117,79 +136,21 @@ __device__ __forceinline__ void wait_copies()
 #endif
 }
 
-// How one operand comes to shared memory, and from there to the registers.
+// How a tile of one operand lies in shared memory, and comes from there to the registers.
 //
 //   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
 //   COUNT    those of one thread
 //   LANES    lanes of a warp that share out a warp tile's
-//   VEC      elements that one copy moves
 //   ALONG_K  in global memory a row of the operand runs along k
-template <int EXTENT, int COUNT, int LANES, int VEC, bool ALONG_K>
+template <int EXTENT, int COUNT, int LANES, bool ALONG_K>
 struct Operand {
-    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
-    static constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
-    static constexpr int COPIES = (VECTORS + THREADS - 1) / THREADS;  // of each thread
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
-    static_assert(COPIES <= 32, "a bit for each copy");
     static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
     static constexpr int SIZE = BLOCK_K * PITCH;                // of a tile in shared memory
     static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
 
-    const T* source;            // what this thread copies first of the next tile
-    int ld;
-    int place;                  // where that goes in a tile in shared memory
-    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
-    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
-
-    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
-    {
-        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
-        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
-        place = place_of(row, col);
-        k = ALONG_K ? col : row;
-        if constexpr (ONE_OUTER) {
-            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
-        } else {
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
-            }
-        }
-    }
-
-    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
-    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
-    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
-
-    // Whether this thread has a copy i: some threads may have none, some the last one not.
-    static __device__ __forceinline__ bool has_copy(int i)
-    {
-        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
-    }
-
-    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
-    __device__ __forceinline__ bool inside(int i, int k_left) const
-    {
-        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
-    }
-
+    // Where element (row, col) of the stored tile is, and what lies so much further in `t` than another place.
     static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
-
-    // Where copy i goes in `tile`.
-    __device__ __forceinline__ T* to(T* tile, int i) const { return tile + place + place_of(row_of(i), col_of(i)); }
-
-    // Starts to copy the next tile to `tile`.
-    __device__ __forceinline__ void start(T* tile, int k_left)
-    {
-        #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
-        }
-        advance();
-    }
+    static __device__ __forceinline__ T* further(T* t, int place, int r, int c) { return t + place + place_of(r, c); }
 
     // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
     // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
@@ -216,8 +177,85 @@ struct Operand {
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, VEC_A, true>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, VEC_B, false>;
+using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, true>;
+using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, false>;
+
+// How tiles of one operand, EXTENT by BLOCK_K, come to shared memory, where they lie as Tile says. ALONG_K: stored rows
+// run along k. A copy moves VEC elements. GUARDED: a tile may reach beyond the matrix.
+template <typename Tile, int EXTENT, bool ALONG_K, int VEC, bool GUARDED>
+struct Copies {
+    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int COPIES = (EXTENT * BLOCK_K / VEC + THREADS - 1) / THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
+    static_assert(COPIES <= 32, "a bit for each copy");
+
+    const T* source;            // what this thread copies first of the next tile
+    int ld;
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
+
+    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
+    __device__ __forceinline__ Copies(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    {
+        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
+        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
+        place = Tile::place_of(row, col);
+        k = ALONG_K ? col : row;
+        if constexpr (ONE_OUTER) {
+            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
+        } else {
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+            }
+        }
+    }
+
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
+    // Where it goes in `tile`.
+    __device__ __forceinline__ T* to(T* tile, int i) const { return Tile::further(tile, place, row_of(i), col_of(i)); }
+
+    // Whether this thread has a copy i: some threads may have none, some the last one not.
+    static __device__ __forceinline__ bool has_copy(int i)
+    {
+        constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
+        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
+    }
+
+    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
+    __device__ __forceinline__ bool inside(int i, int k_left) const
+    {
+        if constexpr (!GUARDED) return true;
+        else return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+    }
+
+    // Starts to copy the next tile to `tile`.
+    __device__ __forceinline__ void start(T* tile, int k_left)
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
+        }
+        advance();
+    }
+
+    // Starts one of INTERLEAVE groups of those copies where `on`; after the last one advance() has to come.
+    __device__ __forceinline__ void start_group(T* tile, int k_left, int group, bool on)
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            if (i * INTERLEAVE / COPIES != group || !has_copy(i)) continue;
+            copy_async_if<VEC * sizeof(T)>(on, to(tile, i), from(i), inside(i, k_left));
+        }
+    }
+};
+
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 
@@ -244,9 +282,10 @@ struct StreamK {
 };
 
 // How tiles of op(A) and op(B) come: copied while the STAGES - 1 before them are multiplied.
+template <typename CopyA, typename CopyB>
 struct Pipeline {
-    TileA& a;
-    TileB& b;
+    CopyA& a;
+    CopyB& b;
     int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
@@ -254,6 +293,23 @@ struct Pipeline {
     {
         a.start(stage, k_left);
         b.start(stage + TileA::SIZE, k_left);
+        advance();
+    }
+
+    // Starts the group of copies that goes with the `place`-th of COPY_PLACES in the loop over a tile.
+    __device__ __forceinline__ void fetch_group(int place, T* stage, bool more) const
+    {
+        const int group = place * INTERLEAVE / COPY_PLACES;
+        if (place > 0 && (place - 1) * INTERLEAVE / COPY_PLACES == group) return;
+        a.start_group(stage, k_left, group, more);
+        b.start_group(stage + TileA::SIZE, k_left, group, more);
+    }
+
+    // Goes on behind the groups of a tile.
+    __device__ __forceinline__ void end_groups() const
+    {
+        a.advance();
+        b.advance();
         advance();
     }
 
@@ -413,6 +469,7 @@ __device__ __forceinline__ bool reduce_stream_k(
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T beta)
 {
@@ -420,7 +477,7 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
+        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     // All is read before any of it is written, else each read would wait for the write before it; but not all at a
@@ -447,12 +504,20 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_A    = 1;     // elements of A that one copy moves
+constexpr int VEC_B    = 1;     // elements of B that one copy moves
+constexpr int VEC_C    = 1;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x16_cc95091a(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x16_ffdbdea6(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters, unsigned stream_ctas)
 {
+    static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
+    using CopyA = Copies<TileA, BLOCK_M, true, VEC_A, GUARDED>;
+    using CopyB = Copies<TileB, BLOCK_N, false, VEC_B, GUARDED>;
     __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
@@ -475,8 +540,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         const Index k_begin = Index(first_tile) * BLOCK_K;
         at += part;
         __syncthreads();  // no thread reads what shared memory held
-        TileA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
-        TileB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
+        CopyA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
+        CopyB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
         int k_left = depth - int(k_begin);  // of the next tile to be fetched
         T acc[ACC] = {};
         int reading = 0;  // where the stage begins that is multiplied
@@ -484,7 +549,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
         const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
         int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-        const Pipeline pipeline = {a, b, k_left};
+        const Pipeline<CopyA, CopyB> pipeline = {a, b, k_left};
         #pragma unroll
         for (int stage = 0; stage < STAGES - 1; ++stage) {
             if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
@@ -495,14 +560,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
             // The stage that was multiplied last is filled again: no thread reads it any more.
-            if (each + STAGES - 1 < tiles) pipeline.fetch(shared + writing);
-            commit_tile(writing);
+            const bool more = each + STAGES - 1 < tiles;
             #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
+                pipeline.fetch_group(step, shared + writing, more);
                 TileA::read(a_fragment[0], a_from + reading, step * STEP);
                 TileB::read(b_fragment[0], b_from + reading, step * STEP);
                 outer_product(acc, a_fragment[0], b_fragment[0]);
             }
+            pipeline.end_groups();
+            commit_tile(writing);
             wait_tile();
             reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
         }
@@ -516,6 +583,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         if (!whole && !reduce_stream_k(acc, workspace, counters, shared, stream, blockIdx.x, at - part, part)) continue;
         const Index row = row0 + warp_m, col = col0 + warp_n;
         const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-        store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
+        store<VEC_C, GUARDED>(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
     }
 }

@@ -1,17 +1,17 @@
-// gemm_simt_f32_nn_32x32x64_bdee61b4
+// gemm_simt_f32_nn_32x32x64_62a9c598
 // Register tiles fed from shared memory, by the ordinary multiply-add.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
-//   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 1 elements
+//   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 4 elements
 //   launch     ceil(m / 32) * ceil(n / 32) * 3 CTAs along x,
 //              (288, 1, 1) threads, 53760 bytes of shared memory, given at launch
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest ff3072f017bf4fcc. To write it again:
-//   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,vec=4x4x1,k_inner_a,split_k=3"
+// Written by tilewright from templates/simt.cu.jinja, digest afca3f02beecb5af. To write it again:
+//   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -43,7 +43,6 @@ constexpr int THREAD_N   = 4;      // columns of C that a thread computes
 constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
 constexpr int SLICES     = 4;      // groups of warps that share the k of each tile
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int SPLIT_K    = 3;      // CTAs that share the k of a tile of C
 constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
 constexpr int SMEM_BYTES = 53760;  // shared memory of a CTA
@@ -64,7 +63,6 @@ constexpr int OUT           = ACC / SLICES;             // those it writes in th
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 static_assert(BLOCK_K % (SLICES * STEP * 2) == 0, "an even number of steps of k in a tile");
-static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -423,6 +421,7 @@ __device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, unsi
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
@@ -430,7 +429,7 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
+        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
@@ -459,13 +458,17 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_C    = 4;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f32_nn_32x32x64_bdee61b4(
+extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f32_nn_32x32x64_62a9c598(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters,
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b)
 {
+    static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
     extern __shared__ __align__(1024) T shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
@@ -523,5 +526,5 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f
     if (!reduce_split_k(out, workspace, counters, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store<VEC_C, GUARDED>(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }

@@ -1,4 +1,4 @@
-// gemm_tf32x3_f32_nn_64x64x32_debed50d
+// gemm_tf32x3_f32_nn_64x64x32_20b9e806
 // Float by products of TF32 limbs on the tensor cores, split as fragments are read.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
@@ -8,8 +8,8 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest bfb5b7fd90c057d0. To write it again:
-//   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32,vec=4x4x2"
+// Written by tilewright from templates/tf32x3.cu.jinja, digest d260d461fb20d757. To write it again:
+//   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -45,9 +45,6 @@ constexpr int MMA_M      = 16;     // rows of C of one instruction, which takes 
 constexpr int PROMOTE    = 32;     // steps of k that the tensor cores add up
 constexpr int LEAST_K    = 192;    // steps of k with fewer of which products are in float, to keep the bound
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int VEC_A      = 4;      // elements of A that one copy moves
-constexpr int VEC_B      = 4;      // elements of B that one copy moves
-constexpr int VEC_C      = 2;      // elements of C that one store moves
 constexpr int SMEM_BYTES = 49152;  // shared memory of a CTA
 
 constexpr int WARPS_M  = BLOCK_M / WARP_M;         // warps along the rows of C
@@ -118,23 +115,17 @@ __device__ __forceinline__ void wait_copies()
 #endif
 }
 
-// How one operand comes to shared memory, its rows as they lie in global memory, and from there to registers.
+// How a tile of one operand lies in shared memory, its rows as in global memory, and comes from there to registers.
 //
 //   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
-//   VEC      elements that one copy moves
 //   ALONG_K  a row of the operand runs along k
 //
 // Lane 4g + t reads the g-th row or column of each group of 8, at k = 2t and 2t + 1: the instruction sums over k in
 // any order, and neighbours along k come by one load. No two lanes of a read meet in a bank: the chunks of eight
 // elements of a row are swapped, differently from row to row, or rows have four spare elements where they are too short
 // for that.
-template <int EXTENT, int VEC, bool ALONG_K>
+template <int EXTENT, bool ALONG_K>
 struct Operand {
-    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
-    static constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
-    static constexpr int COPIES = (VECTORS + THREADS - 1) / THREADS;  // of each thread
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
-    static_assert(COPIES <= 32, "a bit for each copy");
     static constexpr int SPARE = EXTENT % 32 ? 4 : 0;                 // elements of a row across k
     static constexpr int PITCH = ALONG_K ? BLOCK_K : EXTENT + SPARE;  // from row to row in shared memory
     static constexpr int SIZE = BLOCK_K * (EXTENT + SPARE);           // of a tile in shared memory
@@ -148,62 +139,12 @@ struct Operand {
         return SPARE ? 0 : row / 2 % 4 * 8;
     }
 
-    const T* source;            // what this thread copies first of the next tile
-    int ld;
-    int place;                  // where that goes in a tile in shared memory
-    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
-    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
-
-    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Operand(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    // Where element (row, col) of the stored tile is, and what lies so much further in `tile` than another place. The
+    // bits of a thread's first row and those of `row`, so much further, are apart, so the swaps add up.
+    static __device__ constexpr int place_of(int row, int col) { return row * PITCH + (col ^ swap(row)); }
+    static __device__ __forceinline__ T* further(T* tile, int place, int row, int col)
     {
-        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
-        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
-        place = row * PITCH + (col ^ swap(row));
-        k = ALONG_K ? col : row;
-        if constexpr (ONE_OUTER) {
-            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
-        } else {
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
-            }
-        }
-    }
-
-    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
-    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
-    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
-
-    // Whether this thread has a copy i: some threads may have none, some the last one not.
-    static __device__ __forceinline__ bool has_copy(int i)
-    {
-        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
-    }
-
-    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
-    __device__ __forceinline__ bool inside(int i, int k_left) const
-    {
-        return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
-    }
-
-    // Where copy i goes in `tile`.
-    __device__ __forceinline__ T* to(T* tile, int i) const
-    {
-        // The bits of a thread's first row and those of row_of(i) are apart, so the swaps add up.
-        return tile + (place ^ swap(row_of(i))) + row_of(i) * PITCH + col_of(i);
-    }
-
-    // Starts to copy the next tile to `tile`.
-    __device__ __forceinline__ void start(T* tile, int k_left)
-    {
-        #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
-        }
-        advance();
+        return tile + (place ^ swap(row)) + row * PITCH + col;
     }
 
     // Where a lane reads of `tile`, for a warp tile that begins at `first`, and at `p` along k.
@@ -238,15 +179,83 @@ struct Operand {
     }
 };
 
-using TileA = Operand<BLOCK_M, VEC_A, true>;
-using TileB = Operand<BLOCK_N, VEC_B, false>;
+using TileA = Operand<BLOCK_M, true>;
+using TileB = Operand<BLOCK_N, false>;
+
+// How tiles of one operand, EXTENT by BLOCK_K, come to shared memory, where they lie as Tile says. ALONG_K: stored rows
+// run along k. A copy moves VEC elements. GUARDED: a tile may reach beyond the matrix.
+template <typename Tile, int EXTENT, bool ALONG_K, int VEC, bool GUARDED>
+struct Copies {
+    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
+    static constexpr int COPIES = (EXTENT * BLOCK_K / VEC + THREADS - 1) / THREADS;  // of each thread
+    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
+    static_assert(COPIES <= 32, "a bit for each copy");
+
+    const T* source;            // what this thread copies first of the next tile
+    int ld;
+    int place;                  // where that goes in a tile in shared memory
+    unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
+    unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
+
+    // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
+    __device__ __forceinline__ Copies(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    {
+        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
+        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
+        place = Tile::place_of(row, col);
+        k = ALONG_K ? col : row;
+        if constexpr (ONE_OUTER) {
+            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
+        } else {
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+            }
+        }
+    }
+
+    // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
+    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
+    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
+    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+
+    // Where it goes in `tile`.
+    __device__ __forceinline__ T* to(T* tile, int i) const { return Tile::further(tile, place, row_of(i), col_of(i)); }
+
+    // Whether this thread has a copy i: some threads may have none, some the last one not.
+    static __device__ __forceinline__ bool has_copy(int i)
+    {
+        constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
+        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
+    }
+
+    // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
+    __device__ __forceinline__ bool inside(int i, int k_left) const
+    {
+        if constexpr (!GUARDED) return true;
+        else return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+    }
+
+    // Starts to copy the next tile to `tile`.
+    __device__ __forceinline__ void start(T* tile, int k_left)
+    {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
+        }
+        advance();
+    }
+};
+
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
 
 // How tiles of op(A) and op(B) come: copied while the STAGES - 1 before them are multiplied.
+template <typename CopyA, typename CopyB>
 struct Pipeline {
-    TileA& a;
-    TileB& b;
+    CopyA& a;
+    CopyB& b;
     int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
@@ -379,6 +388,7 @@ __device__ __forceinline__ void multiply_plainly(
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
@@ -386,7 +396,7 @@ __device__ __forceinline__ void store(
     const auto place_of = [&](int e) -> Vector<VEC_C>* {
         const int row = row_of((first + e) / THREAD_N, lane_m(lane));
         const int col = col_of((first + e) % THREAD_N, lane);
-        if (row >= rows || col >= cols) return nullptr;
+        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
@@ -415,12 +425,19 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_A    = 4;     // elements of A that one copy moves
+constexpr int VEC_B    = 4;     // elements of B that one copy moves
+constexpr int VEC_C    = 2;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x64x32_debed50d(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x64x32_20b9e806(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
+    using CopyA = Copies<TileA, BLOCK_M, true, VEC_A, GUARDED>;
+    using CopyB = Copies<TileB, BLOCK_N, false, VEC_B, GUARDED>;
     __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
@@ -429,8 +446,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
     const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
     const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-    TileA a(A, lda, row0, 0, int(min(m - row0, Index(BLOCK_M))));
-    TileB b(B, ldb, col0, 0, int(min(n - col0, Index(BLOCK_N))));
+    CopyA a(A, lda, row0, 0, int(min(m - row0, Index(BLOCK_M))));
+    CopyB b(B, ldb, col0, 0, int(min(n - col0, Index(BLOCK_N))));
     int k_left = depth;  // of the next tile to be fetched
     T acc[ACC] = {};
     int reading = 0;  // where the stage begins that is multiplied
@@ -443,7 +460,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
     launch_dependents();
 
     int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
-    const Pipeline pipeline = {a, b, k_left};
+    const Pipeline<CopyA, CopyB> pipeline = {a, b, k_left};
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
@@ -527,5 +544,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
     }
     const Index row = row0 + warp_m, col = col0 + warp_n;
     const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    store<VEC_C, GUARDED>(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }

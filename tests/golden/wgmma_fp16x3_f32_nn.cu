@@ -1,18 +1,18 @@
-// gemm_wgmma_f32_nn_64x64x64_1fac8008
+// gemm_wgmma_f32_nn_64x64x64_17b2e955
 // Float by products of half-precision limbs on the tensor cores, wgmma.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   accuracy   normwise
-//   limbs      the kernel gemm_wgmma_f32_nn_64x64x64_1fac8008_limbs comes first: it writes each element of A and B
+//   limbs      the kernel gemm_wgmma_f32_nn_64x64x64_17b2e955_limbs comes first: it writes each element of A and B
 //              as a sum of 2 numbers of 16 bits to memory that this one is given, 4 bytes an element with m, n
 //              and k rounded up to 64, 64, 64, and 4 bytes for each row of op(A) and column of op(B)
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest b5fa4c4dc7472a75. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 66038701cdaea051. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -43,7 +43,6 @@ constexpr int BLOCK_K    = 64;     // steps of k that a tile covers: 128 bytes o
 constexpr int LIMBS      = 2;      // limbs of an element: halves
 constexpr int PROMOTE    = 64;     // steps of k that the tensor cores add up
 constexpr int STAGES     = 2;      // tiles that shared memory holds at a time
-constexpr int VEC_C      = 1;      // elements of C that one store moves
 constexpr int SMEM_BYTES = 65568;  // shared memory of a CTA
 
 constexpr int WARP_M   = 16;                   // rows of C that a warp computes
@@ -447,6 +446,7 @@ constexpr int PASS    = PASSING * THREAD_N;  // accumulators of a thread that pa
 static_assert(THREADS / 32 * PASSING * BAND * PITCH <= ROOM, "they fit");
 
 // Which element of its band a lane has in the end as accumulator `s`: the vectors of a row go round the lanes.
+template <int VEC_C>
 __device__ __forceinline__ int exchanged(int s, int lane)
 {
     return (s % THREAD_N / VEC_C * 32 + lane) * VEC_C + s % VEC_C;
@@ -460,6 +460,7 @@ __device__ __forceinline__ int band_place(int s, int row)
 
 // Exchanges PASS accumulators, from `begin` on, for the elements that exchanged() tells. `out` begins with accumulator
 // `first` of the thread. Shared memory holds nothing else any more.
+template <int VEC_C>
 __device__ __forceinline__ void exchange(T (&out)[OUT], int begin, int first, T* shared, int lane)
 {
     constexpr int WIDTH = OUT % NEIGHBOURS == 0 ? NEIGHBOURS : VEC_C;
@@ -476,7 +477,7 @@ __device__ __forceinline__ void exchange(T (&out)[OUT], int begin, int first, T*
     __syncwarp();
     #pragma unroll
     for (int e = begin; e < begin + PASS; e += VEC_C) {
-        const int at = exchanged(first + e, lane);
+        const int at = exchanged<VEC_C>(first + e, lane);
         const T* const from = mine + band_place(first + e, at / WARP_N) + at % WARP_N;
         const auto group = *reinterpret_cast<const Vector<VEC_C>*>(from);
         #pragma unroll
@@ -487,12 +488,18 @@ __device__ __forceinline__ void exchange(T (&out)[OUT], int begin, int first, T*
 // Writes PASS accumulators of a thread, VEC_C elements of a row of C at a time, once exchange() has passed them:
 // they begin with `begin` of `out`, and that begins with accumulator `first` of the thread.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
+template <int VEC_C, bool GUARDED>
 __device__ __forceinline__ void store(
     T (&out)[OUT], int begin, int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
 {
-    const auto row_at = [&](int e) { return row_of((first + e) / THREAD_N, exchanged(first + e, lane) / WARP_N); };
-    const auto col_at = [&](int e) { return exchanged(first + e, lane) % WARP_N; };
-    const auto inside = [&](int e) { return row_at(e) < rows && col_at(e) < cols; };
+    const auto row_at = [&](int e) {
+        return row_of((first + e) / THREAD_N, exchanged<VEC_C>(first + e, lane) / WARP_N);
+    };
+    const auto col_at = [&](int e) { return exchanged<VEC_C>(first + e, lane) % WARP_N; };
+    const auto inside = [&](int e) {
+        if constexpr (!GUARDED) return true;
+        else return row_at(e) < rows && col_at(e) < cols;
+    };
     const auto place_of = [&](int e) {
         return reinterpret_cast<Vector<VEC_C>*>(c + Index(row_at(e)) * ldc + col_at(e));
     };
@@ -519,9 +526,12 @@ __device__ __forceinline__ void store(
     }
 }
 
+constexpr int VEC_C    = 1;     // elements of C that one store moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn_64x64x64_1fac8008(
+extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn_64x64x64_17b2e955(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta, char* limbs)
 {
@@ -581,8 +591,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
         sync_multiplying();  // no thread reads what shared memory held
         #pragma unroll
         for (int begin = 0; begin < OUT; begin += PASS) {
-            exchange(sums, begin, 0, shared, lane);
-            store(sums, begin, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+            exchange<VEC_C>(sums, begin, 0, shared, lane);
+            store<VEC_C, GUARDED>(sums, begin, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
         }
     }
 }
@@ -971,7 +981,7 @@ __device__ __forceinline__ void split_across(
 
 // Splits A and B into limbs, as the kernel above reads them.
 extern "C" __global__ void __cluster_dims__(LIMB_PARTS, 1, 1) __launch_bounds__(32 * LIMB_WARPS, 4)
-gemm_wgmma_f32_nn_64x64x64_1fac8008_limbs(
+gemm_wgmma_f32_nn_64x64x64_17b2e955_limbs(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
 {
     __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import tilewright
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.errors import (
     ArgumentTypeError,
     CaptureError,
@@ -387,7 +387,7 @@ def test_arguments_of_impossible_values(options: dict[str, Any], message: str) -
 
 
 def test_texts_that_would_leave_their_comment_are_not_emitted() -> None:
-    arch = ARCHES["sm_80"]
+    arch = TYPICAL["sm_80"]
     for origin in ("tuned on a\nint evil;", "tuned on a\\", "tuned on \x1b[2J"):
         with pytest.raises(ConfigError, match="origin must be one line without a backslash"):
             tilewright.Served(EIGHT, parse("tiled:8"), arch, origin=origin)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from planted import PARTS, Planted, assert_caught
 from products import on_device
-from tilewright.codegen.arch import arch_named
-from tilewright.codegen.config import Config
+from targets import TYPICAL
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.device.cache import compile_cached
@@ -28,18 +29,18 @@ def test_how_many_ctas_add_up_a_part(text: str, ctas: int) -> None:
     config = variant(text)
     dtype = "double" if config.family == "dmma" else "float"
     assert config.cooperative_ctas == ctas
-    code = render(Problem.parse("256", dtype), config, arch_named("sm_90a")).code
+    code = render(Problem.parse("256", dtype), config, TYPICAL["sm_90a"]).code
     assert ("reduce_cooperative(" in code) == (ctas > 1)
 
 
 # ---- Planted faults: on the host CTAs run one after the other, and all but the last of a tile give up -----------
 
-LINES = "simt:32x32x8,edge=bounds,thread=4x4,lanes_m=8,split_k=16"
-SLICES = "simt:32x32x16,edge=bounds,thread=4x4,lanes_m=8,slices=2,split_k=16"
-UNEQUAL = "simt:16x48x32,edge=bounds,thread=2x4,slices=4,split_k=24"
-PIECES = "dmma:96x16x16,edge=bounds,warp=48x16,stages=3,split_k=12"
-MANY = "simt:64x64x8,edge=bounds,thread=8x8,lanes_m=4,split_k=8"
-TENSOR = "dmma:32x32x16,edge=bounds,warp=32x16,stages=3,slices=2,split_k=24"
+LINES = "simt:32x32x8,thread=4x4,lanes_m=8,split_k=16"
+SLICES = "simt:32x32x16,thread=4x4,lanes_m=8,slices=2,split_k=16"
+UNEQUAL = "simt:16x48x32,thread=2x4,slices=4,split_k=24"
+PIECES = "dmma:96x16x16,warp=48x16,stages=3,split_k=12"
+MANY = "simt:64x64x8,thread=8x8,lanes_m=4,split_k=8"
+TENSOR = "dmma:32x32x16,warp=32x16,stages=3,slices=2,split_k=24"
 SHAPES = ((66, 36, 130), (64, 32, 256), (4, 4, 4))
 """Several tiles with ragged edges, whole tiles with a tile of k for each block, and one vector."""
 FAULTS = (
@@ -71,19 +72,19 @@ FAULTS = (
 )  # fmt: skip
 
 
-def config_for(text: str, dtype: str = "double") -> Config:
-    """With vectors as wide as those in the workspace, for which the checks' memory is aligned."""
-    return variant(text, vec_c=2 if dtype == "double" or text == UNEQUAL else 4)
+def fit_for(text: str, dtype: str = "double") -> Fit:
+    """With C in vectors as wide as those in the workspace, for which the checks' memory is aligned."""
+    return Fit(variant(text), vec_c=2 if dtype == "double" or text == UNEQUAL else 4)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
-    planted = [Planted(name, config_for(text), old, new, shapes=SHAPES) for name, old, new, text in FAULTS]
+    planted = [Planted(name, fit_for(text), old, new, shapes=SHAPES) for name, old, new, text in FAULTS]
     unfaulted = (LINES, SLICES, UNEQUAL, PIECES, MANY, TENSOR)
     for text, dtype, trans in product(unfaulted, ("double", "float"), ("nn", "tt")):
         if text.startswith("simt") or (dtype, trans) == ("double", "nn"):
             name = f"unfaulted {text} {dtype} {trans}"
-            planted.append(Planted(name, config_for(text, dtype), dtype=dtype, trans=trans, shapes=SHAPES))
+            planted.append(Planted(name, fit_for(text, dtype), dtype=dtype, trans=trans, shapes=SHAPES))
     assert_caught(planted[part::PARTS], tmp_path)
 
 
@@ -101,14 +102,15 @@ def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -
     xp, rng = device.xp, np.random.default_rng(5)
     name = problem.dtype.numpy_name
     a, b = (xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
-    source = render(problem, config, device.info.arch)
+    fit = fitted(problem, config, device.info)
+    source = render(problem, config, device.info, fit)
     patience = "PATIENCE = 1 << 18"
     assert patience in source.code
 
     seen = set()
     for clocks in ("1 << 18", "0", "2000"):
         text_of = replace(source, code=source.code.replace(patience, f"PATIENCE = {clocks}"))
-        kernel = Kernel(device, problem, config, text_of, compile_cached(device.compiler, text_of))
+        kernel = Kernel(device, problem, fit, text_of, compile_cached(device.compiler, text_of))
         streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
         made = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
         xp.cuda.Device().synchronize()

@@ -10,8 +10,10 @@ import products
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tilewright.codegen.errors import ConfigError, DeviceError
-from tilewright.codegen.legality import rejections
+from tilewright.codegen.errors import DeviceError
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
 from tilewright.runtime.check.verify import Verifier
@@ -22,13 +24,13 @@ from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import field, variant
 
 CONFIGS = (
-    "naive:4x8",
-    "naive:4x8,unroll=2,edge=exact",
+    "naive:4x8,edge=bounds",
+    "naive:4x8,unroll=2",
     "naive:2x16,edge=pad",
-    "tiled:8,skew,unroll=8",
-    "tiled:8,unroll=4,edge=exact",
+    "tiled:8,skew,unroll=8,edge=bounds",
+    "tiled:8,unroll=4",
     "tiled:8,skew,unroll=1,edge=pad",
-    "tiled:16",
+    "tiled:16,edge=bounds",
     "tiled:4,unroll=4,edge=pad",
 )
 SCALARS = ((1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-0.5, 0.0), (2.0, -1.5), (0.0, 2.5))
@@ -54,19 +56,25 @@ class Conformance:
         return device_for(self.selector)
 
     def kernels(self, device: Device, text: str, dtype: DType, trans: str) -> Iterator[tuple[Kernel, Problem]]:
-        """A kernel for every shape of the edge grid that the config serves; compiled once."""
+        """A kernel for every shape of the edge grid; each instance is compiled once. Sizes are whole tiles, or one less
+        than a tile, where the config is guarded as shapes need it; else sizes around a tile."""
         config = variant(text)
         tile_m, tile_n, tile_k = config.cta_tile
-        exact = field(config, "edge") == "exact"
-        sizes = [sorted({0, t, 2 * t, 3 * t}) if exact else sizes_around(t) for t in (tile_m, tile_n, max(tile_k, 3))]
-        whole = Problem(tile_m, tile_n, max(tile_k, 3), dtype, trans[0] == "t", trans[1] == "t")
-        kernel = prepare(device, whole, config)
+        tile = tile_m, tile_n, max(tile_k, 3)
+        as_needed = field(config, "edge") == "fit"
+        sizes = [sorted({0, t - 1, t, 2 * t, 3 * t}) if as_needed else sizes_around(t) for t in tile]
+        kernels: dict[Fit, Kernel] = {}
         for m, n, k in itertools.product(*sizes):
-            problem = products.sized(whole, m, n, k)
-            if not list(rejections(problem, config, device.info.arch)):
-                yield products.prepared(kernel, problem), problem
-        largest = products.sized(whole, *(max(each) for each in sizes))
-        assert prepare(device, largest, config).source == products.prepared(kernel, largest).source
+            problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
+            fit = fitted(problem, config, device.info)
+            if fit not in kernels:
+                kernels[fit] = prepare(device, problem, config)
+            yield products.prepared(kernels[fit], problem), problem
+        edges = {Edge.EXACT, Edge.BOUNDS} if as_needed else {Edge(field(config, "edge"))}
+        assert {fit.edge for fit in kernels} == edges
+        for fit, kernel in kernels.items():
+            largest = products.sized(problem, *(max(each) - (fit.edge is Edge.BOUNDS) for each in sizes))
+            assert prepare(device, largest, config).source == products.prepared(kernel, largest).source
 
     @pytest.mark.parametrize("text", CONFIGS)
     def test_edge_grid_is_exact(self, device: Device, text: str) -> None:
@@ -138,10 +146,6 @@ class Conformance:
         problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
         config = variant(data.draw(st.sampled_from(CONFIGS)))
         alpha, beta = data.draw(st.sampled_from(SCALARS))
-        if list(rejections(problem, config, device.info.arch)):
-            with pytest.raises(ConfigError, match="multiples of"):
-                prepare(device, problem, config)
-            return
         a, b, c = products.integers(problem, data.draw(st.integers(0, 99)))
         got = products.run(device, prepare(device, problem, config), a, b, c, alpha, beta, data.draw(st.integers(0, 9)))
         assert np.array_equal(got, products.exact(problem, a, b, c, alpha, beta))
@@ -155,7 +159,7 @@ class Conformance:
 
     def test_timing(self, device: Device) -> None:
         problem = Problem(64, 64, 64)
-        kernel = prepare(device, problem, variant("tiled:edge=exact"))
+        kernel = prepare(device, problem, variant("tiled"))
         timer = Timer(device, problem)
         measured = timer.measure(kernel.launch)
         assert 0 < measured.median_us < 1e6
@@ -168,7 +172,7 @@ class Conformance:
     def test_timing_in_turns(self, device: Device) -> None:
         problem = Problem(64, 64, 64)
         launches: list[str] = []
-        kernel = prepare(device, problem, variant("tiled:edge=exact"))
+        kernel = prepare(device, problem, variant("tiled"))
 
         def noted(name: str) -> Launch:
             def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
@@ -187,7 +191,7 @@ class Conformance:
 
     def test_timing_with_another_librarys_kernel_in_between(self, device: Device) -> None:
         problem = Problem(64, 64, 64)
-        kernel = prepare(device, problem, variant("tiled:edge=exact"))
+        kernel = prepare(device, problem, variant("tiled"))
         verifier, timer = Verifier(device, problem), Timer(device, problem)
         assert verifier.check(timer.followed(kernel.launch)).reason == ""
         contenders = {"one": timer.followed(kernel.launch), "kernel": timer.followed()}
@@ -257,6 +261,22 @@ def test_a_variant_is_given_up_when_its_fastest_sample_is_too_slow(elapsed_us: t
     plan = TimingPlan(0.0, 0.0, 200.0, seconds=60.0, least=3, most=5, rotate_l2=0.0, max_sets=1)
     timer = Timer(Scripted(*elapsed_us), Problem(4, 4, 4), plan=plan)
     assert len(timer.measure(lambda *given: None, stop_above_us=500.0).samples_us) == samples
+
+
+@pytest.mark.parametrize("text", ["naive:8x32", "tiled:16"])
+def test_edges_of_the_classic_kernels(text: str) -> None:
+    """A config that is guarded for any shape or padded is so where tiles divide the shape too."""
+    device = device_for("host")
+    edges = {
+        policy: tuple(
+            fitted(Problem.parse(shape), variant(f"{text},edge={policy}"), device.info).edge
+            for shape in ("32x64x16", "32x65x16")
+        )
+        for policy in ("fit", "bounds", "pad")
+    }
+    assert edges == {
+        "fit": (Edge.EXACT, Edge.BOUNDS), "bounds": (Edge.BOUNDS, Edge.BOUNDS), "pad": (Edge.PAD, Edge.PAD)
+    }  # fmt: skip
 
 
 class TestHost(Conformance):

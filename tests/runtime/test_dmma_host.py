@@ -16,23 +16,23 @@ from products import (
     check,
     check_askew,
     check_sizes,
+    guarded,
+    instance,
     integers,
     prepared,
     run,
     sized,
 )  # fmt: skip
-from quick import QuickCompiler, compile_together, together
-from tilewright.codegen.arch import ARCHES
+from quick import QuickCompiler, compile_together, rendered, together
 from tilewright.codegen.config import Config
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
-from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.kernel import prepare
 from variants import changed, cta_tile, field, variant
-
-EDGES = ("bounds", "exact", "pad")
 
 # One for each way through the template, and each size of instruction; together all transposes meet every one.
 CONFIGS = {
@@ -72,8 +72,8 @@ CONFIGS = {
 SM_COUNTS = {"stream-K, slices, many CTAs": 10}
 
 
-def config_for(text: str, vec: int = 1, edge: str = "bounds") -> Config:
-    return variant(f"dmma:{text}", vec_a=vec, vec_b=vec, vec_c=vec, edge=edge)
+def config_for(text: str) -> Config:
+    return variant(f"dmma:{text}")
 
 
 TURNS = (("nn", "tt"), ("nt", "tn"))
@@ -89,32 +89,32 @@ def test_edge_grid(name: str, turn: int) -> None:
         turns = (("nn",), ("nt",))[turn]
     tile_m, tile_n, tile_k = tile = cta_tile(config)
     whole = [Problem.parse("x".join(map(str, tile)), "double", trans) for trans in turns]
+    fits, edges = [guarded(config, "double", trans) for trans in turns], (Edge.BOUNDS, Edge.EXACT)
     vectors = []
-    for edge, problem in product(EDGES, whole) if turn else zip(EDGES, itertools.cycle(whole)):
+    for edge, problem in product(edges, whole) if turn else zip(edges, itertools.cycle(whole)):
         shapes = {
-            "bounds": ((tile_m + 4, tile_n - 2, tile_k + 4), (2, 4, 2)),
-            "exact": ((2 * tile_m, tile_n, 3 * tile_k),),
-            "pad": ((tile_m + 1, tile_n - 1, tile_k + 3),),
+            Edge.BOUNDS: ((tile_m + 4, tile_n - 2, tile_k + 4), (2, 4, 2)),
+            Edge.EXACT: ((2 * tile_m, tile_n, 3 * tile_k),),
         }[edge]
-        vectors += [(sized(problem, *shape), config_for(CONFIGS[name], 2, edge)) for shape in shapes]
-    compile_together([*((problem, config) for problem in whole), *vectors])
+        vectors += [(sized(problem, *shape), config) for shape in shapes]
+    compile_together([*zip(whole, fits), *vectors])
 
-    kernels = [prepare(device, problem, config) for problem in whole]
+    kernels = [instance(device, *each) for each in zip(whole, fits)]
     check_sizes(kernels, product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))
     for kernel, k in product(kernels, (0, 2)):
-        other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), config)
+        other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), config, aligned=False)
         assert other.source == prepared(kernel, other.problem).source
         for alpha, beta in SCALARS:
             check(other, alpha, beta, 7)
     for (problem, chosen), (alpha, beta) in product(vectors, SCALARS):
         kernel = prepare(device, problem, chosen)
-        # Rows 8 elements apart stay aligned; others are served by the scalar kernel, by the same tiles.
-        for extra in (0, 8, 1, 7) if field(chosen, "edge") == "bounds" else (0, 8):
+        # Rows 8 elements apart stay aligned; others are served by the unaligned instance, by the same tiles.
+        for extra in (0, 8, 1, 7) if kernel.fit.edge is Edge.BOUNDS else (0, 8):
             check(kernel, alpha, beta, extra)
 
 
-def test_operands_that_start_askew_are_served_by_the_scalar_kernel() -> None:
-    config = config_for(CONFIGS["8 steps"], 2)
+def test_operands_that_start_askew_are_served_by_the_unaligned_instance() -> None:
+    config = config_for(CONFIGS["8 steps"])
     check_askew(8, lambda device: prepare(device, Problem.parse("36x40x44", "double"), config))
 
 
@@ -147,10 +147,8 @@ def test_split_k_gives_the_same_bits_again() -> None:
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "shared" in name])
 def test_accumulators_that_pass_through_shared_memory_keep_their_bits(name: str) -> None:
-    pairs = []
-    for vec in (1, 2):
-        problem = Problem.parse("67x70x43" if vec == 2 else "67x71x43", "double")
-        config = variant(f"dmma:{CONFIGS[name]}", vec_c=vec)
+    pairs, config = [], config_for(CONFIGS[name])
+    for problem in (Problem.parse("67x71x43", "double"), Problem.parse("67x70x43", "double")):
         pairs.append([(problem, changed(config, shared=shared)) for shared in (0, 1)])
     compile_together(itertools.chain(*pairs))
     for pair in pairs:
@@ -179,7 +177,7 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     device, probes = HostDevice(), []
     for trans, block_k, block_m in product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)):
         config = variant(f"dmma:{block_m}x8x{block_k},warp=16x8,stages=2")
-        source = render(Problem.parse("64", "double", trans), config, ARCHES["host"])
+        source = rendered(Problem.parse("64", "double", trans), guarded(config, "double", trans))
         probes.append(replace(source, name=f"places_{len(probes)}", code=source.code + PROBE))
     code = [replace(probe, code=probe.code.replace("places(", f"{probe.name}(")) for probe in probes]
     binary = QuickCompiler().build(together(code), str(tmp_path))
@@ -230,7 +228,7 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1", PLAIN, "nn", 1),
     ("rows swapped as read only", "(col ^ swap(row))", "col", PLAIN, "nn", 1),
     ("rows swapped as written only", "^ swap(lane / 4))", "^ 0)", PLAIN, "tt", 1),
-    ("swaps of later copies forgotten", "(place ^ swap(row_of(i)))", "place", PLAIN, "nn", 1),
+    ("swaps of later copies forgotten", "(place ^ swap(row))", "place", PLAIN, "nn", 1),
     ("fragment read a step late", "const int at = p + 4 * e;", "const int at = p + 4 * e + 1;", WARPS, "tn", 1),
     ("group read twice", "at * PITCH + i / BASES * BASES * 8]", "at * PITCH]", WIDE, "tn", 1),
     ("threads copy that have no part", "const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;",
@@ -289,10 +287,15 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
 )  # fmt: skip
 
 
+def fit_for(text: str, trans: str, vec: int) -> Fit:
+    """The guarded instance with vectors of one element or of two."""
+    return guarded(config_for(text), "double", trans, wide=vec == 2)
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
-    planted = [Planted(name, config_for(text, vec), old, new, trans=t) for name, old, new, text, t, vec in FAULTS]
+    planted = [Planted(name, fit_for(text, t, vec), old, new, trans=t) for name, old, new, text, t, vec in FAULTS]
     for text, trans, vec in product(UNFAULTED, ("nn", "tt"), (1, 2)):
         if (text, vec) != (LARGE_K, 1):  # there memory is aligned to one element, and a workspace to two
-            planted.append(Planted(f"unfaulted {text} {trans} {vec}", config_for(text, vec), trans=trans))
+            planted.append(Planted(f"unfaulted {text} {trans} {vec}", fit_for(text, trans, vec), trans=trans))
     assert_caught(planted[part::PARTS], tmp_path)

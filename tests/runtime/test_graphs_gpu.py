@@ -26,11 +26,11 @@ cupy = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch's own, of its parts to each other
 
 KERNELS = {
-    "split-K": ("35x700x2048", "simt:32x32x16,edge=bounds,split_k=8"),
-    "stream-K": ("640x1280x2560", "simt:edge=bounds,stream_k=1"),
-    "packed": ("267x271x335", "simt:pack_a=1,vec_a=4,load=cp_async"),
+    "split-K": ("35x700x2048", "simt:32x32x16,split_k=8"),
+    "stream-K": ("640x1280x2560", "simt:stream_k=1"),
+    "packed": ("267x271x335", "simt:pack_a=1,load=cp_async"),
     "padded": ("267x271x335", "tiled:32,edge=pad"),
-    "plain": ("128x96x64", "simt:64x32x16,thread=4x4,edge=bounds"),
+    "plain": ("128x96x64", "simt:64x32x16,thread=4x4"),
 }
 SLACK = 1 << 20
 """Bytes of device memory by which free memory may differ after graphs have ended."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.environment import environment
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def text() -> str:
-    return render(Problem.parse("64x64x64"), parse("tiled:16"), ARCHES["host"]).code
+    return render(Problem.parse("64x64x64"), parse("tiled:16"), TYPICAL["host"]).code
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tilewright.codegen.errors import (
     LayoutError,
     ShapeError,
 )
+from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
@@ -241,20 +242,20 @@ def test_launches_that_no_driver_takes_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 CONFIGS = {
-    "plain": ("120x96x64", "simt:64x64x16,thread=4x8,edge=bounds,vec_a=4,vec_b=4"),
-    "double": ("120x96x64:double", "dmma:edge=bounds"),
-    "split-K": ("35x700x2048", "simt:32x32x16,edge=bounds,split_k=8"),
-    "stream-K": ("640x1280x2560", "simt:edge=bounds,stream_k=1"),
+    "plain": ("120x96x64", "simt:64x64x16,thread=4x8"),
+    "double": ("120x96x64:double", "dmma"),
+    "split-K": ("35x700x2048", "simt:32x32x16,split_k=8"),
+    "stream-K": ("640x1280x2560", "simt:stream_k=1"),
     "TMA": (
         "16x256x512",
-        "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=3,vec_a=4,vec_b=4,k_inner_a=1,edge=exact",
+        "simt:16x32x128,thread=4,lanes_m=4,slices=4,load=tma,stages=3,k_inner_a=1",
     ),
-    "pack A": ("67x71x35", "simt:pack_a=1,vec_a=4,load=cp_async"),
-    "pack B": ("67x71x35", "simt:pack_b=1,vec_b=4"),
-    "pack both, split": ("67x71x35", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,slices=2,block_k=16"),
+    "pack A": ("67x71x35", "simt:pack_a=1,load=cp_async"),
+    "pack B": ("67x71x35", "simt:pack_b=1"),
+    "pack both, split": ("67x71x35", "simt:pack_a=1,pack_b=1,split_k=2,slices=2,block_k=16"),
     "pad": ("67x71x35", "tiled:32,edge=pad"),
-    "no k": ("67x71x0", "simt:pack_a=1,vec_a=4,load=cp_async"),
-    "nothing": ("0x71x35", "tiled:32,edge=bounds"),
+    "no k": ("67x71x0", "simt:pack_a=1,load=cp_async"),
+    "nothing": ("0x71x35", "tiled:32"),
 }
 A, B, OUT = 1 << 30, 1 << 31, 1 << 32
 
@@ -267,8 +268,9 @@ class Product:
         shape, _, dtype = shape.partition(":")
         self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
         config = variant(text)
-        source = render(self.problem, config, self.gpu.info.arch)
-        kept = Kept(Kernel(self.gpu, self.problem, config, source, Binary(b"")))
+        source = render(self.problem, config, self.gpu.info)
+        fit = fitted(self.problem, config, self.gpu.info)
+        kept = Kept(Kernel(self.gpu, self.problem, fit, source, Binary(b"")))
         self.kept = kept
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         lds_of_all: Any = *lds, self.problem.n
@@ -296,8 +298,10 @@ class Told(Product):
             assert result is self.out or self.out is None
         except (LaunchError, LayoutError, CaptureError, ShapeError, ArgumentTypeError) as caught:
             error = type(caught), str(caught)
-        scratch = self.kept.kernel._scratch if self.problem.m else None
-        sets = [*scratch._streams.values(), *(lease.set for lease in scratch._graphs.values())] if scratch else []
+        kernel = self.kept.kernel
+        scratches = [each._scratch for each in (kernel, kernel._unaligned) if each and self.problem.m]
+        sets = [each for scratch in scratches if scratch for each in scratch._streams.values()]
+        sets += [lease.set for scratch in scratches if scratch for lease in scratch._graphs.values()]
         own = {address: (place, i) for place, each in enumerate(sets) for i, address in enumerate(each.arguments)}
         launches = []
         for seen in self.gpu.driver.taken():
@@ -534,21 +538,51 @@ class TestCall:
 
 
 @pytest.mark.parametrize(("k", "read"), [(64, "abc"), (0, "c")])
-def test_rows_that_are_no_whole_vectors_apart_get_the_scalar_kernel(fake: FakeDriver, k: int, read: str) -> None:
+def test_rows_that_are_no_whole_vectors_apart_get_the_unaligned_instance(fake: FakeDriver, k: int, read: str) -> None:
     """The host device forgives vectors that are not aligned, which a GPU does not."""
     problem, gpu = Problem(120, 96, k), FakeGpu(fake)
-    config = variant("simt:64x64x16,thread=4x8,edge=bounds,vec_a=4,vec_b=4,vec_c=4")
-    source = render(problem, config, gpu.info.arch)
+    fit = fitted(problem, variant("simt:64x64x16,thread=4x8"), gpu.info)
+    source = render(problem, fit.config, gpu.info, fit)
+    assert fit.alignment == (4, 4, 4)
 
     def is_wide(*lds: int) -> bool:
-        kernel = Kernel(gpu, problem, config, source, Binary(b""))
+        kernel = Kernel(gpu, problem, fit, source, Binary(b""))
         kernel.laid(*lds)(0, False, A, B, OUT, 1.0, 0.0)
-        return kernel._twin is None
+        return kernel._unaligned is None
 
     assert is_wide(64, 96, 96)
     for more in (1, 2, 3, 4):
         for name, lds in (("a", (64 + more, 96, 96)), ("b", (64, 96 + more, 96)), ("c", (64, 96, 96 + more))):
             assert is_wide(*lds) == (more == 4 or name not in read), lds
+
+
+def test_unaligned_operands_are_captured_once_their_instance_is_compiled(fake: FakeDriver) -> None:
+    laid = Product(fake, "plain").kept.kernel.laid(64, 96, 96)
+    remedy = (
+        "operands of 120x96x64 float nn do not lie at multiples of 16 bytes, and the kernel for such is not compiled "
+        "yet: call it once with them before capturing"
+    )
+    for a, b, out in ((A + 4, B, OUT), (A, B + 8, OUT), (A, B, OUT + 12)):
+        with pytest.raises(CaptureError, match=f"^{remedy}$"):
+            laid(0, True, a, b, out, 1.0, 0.0)
+    laid(0, True, A, B, OUT, 1.0, 0.0)
+    laid(0, False, A + 4, B, OUT, 1.0, 0.0)
+    laid(0, True, A, B + 8, OUT, 1.0, 0.0)
+    assert len(fake.taken()) == 3
+
+
+@pytest.mark.parametrize("name", ["plain", "double", "TMA", "pack both, split", "split-K"])
+def test_the_instance_for_unaligned_operands_needs_no_other(fake: FakeDriver, name: str) -> None:
+    shape, text = CONFIGS[name]
+    shape, _, dtype = shape.partition(":")
+    problem, config, gpu = Problem.parse(shape, dtype or "float"), variant(text), FakeGpu(fake)
+    kernel = kernel_module.prepare(gpu, problem, config, aligned=False)
+    assert (kernel.config, kernel.fit.alignment) == (config.unaligned, (1, 1, 1))
+    size = problem.dtype.size_bytes
+    laid = kernel.laid(problem.k + 1, problem.n + 1, problem.n + 1)
+    for a, b, out in ((A + size, B, OUT), (A, B + size, OUT), (A, B, OUT + size)):
+        laid(0, False, a, b, out, 1.0, 0.0)
+    assert kernel._unaligned is None
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

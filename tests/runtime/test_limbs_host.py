@@ -9,12 +9,24 @@ import numpy as np
 import pytest
 from limbs import scaled_integers, with_infinity
 from planted import Planted, assert_caught
-from products import TRANS, QuickDevice, bits, check, check_sizes, in_the_norm, integers, prepared, run, sized
-from quick import compile_together
+from products import (
+    TRANS,
+    QuickDevice,
+    bits,
+    check,
+    check_sizes,
+    guarded,
+    in_the_norm,
+    instance,
+    integers,
+    prepared,
+    run,
+    sized,
+)  # fmt: skip
+from quick import compile_together, rendered
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Grade, Problem
-from tilewright.codegen.render import render
 from tilewright.runtime.check.kinds import KINDS, Exact
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.host import HostDevice
@@ -44,8 +56,9 @@ def problem_for(config: Config, shape: str, trans: str = "nn") -> Problem:
 
 
 def kernel_for(text: str, shape: str = "64x64x64", trans: str = "nn") -> Kernel:
+    """The instance that serves any size and alignment, for some shape."""
     config = parse(text)
-    return prepare(QuickDevice(), problem_for(config, shape, trans), config)
+    return instance(QuickDevice(), problem_for(config, shape, trans), guarded(config, "float", trans))
 
 
 @pytest.mark.parametrize("name", [name if name in SOME else pytest.param(name, marks=SLOW) for name in CONFIGS])
@@ -53,10 +66,11 @@ def test_edge_grid(name: str) -> None:
     config = parse(CONFIGS[name])
     tile_m, tile_n, tile_k = config.cta_tile
     whole = [problem_for(config, "64x64x64", trans) for trans in TRANS]
-    width = max(config.leaf("vec_c").choices)
-    vectors = replace(config, epilogue=replace(config.epilogue, vec_c=width))
-    compile_together([(problem, each) for problem in whole for each in (config, vectors)])
-    kernels = [prepare(QuickDevice(), problem, config) for problem in whole]
+    scalar, vectors = ([guarded(config, "float", trans, wide) for trans in TRANS] for wide in (False, True))
+    width = vectors[0].vec_c
+    assert width == (4 if config.family == "wgmma" else 2)
+    compile_together([*zip(whole, scalar), *zip(whole, vectors)])
+    kernels = [instance(QuickDevice(), *each) for each in zip(whole, scalar)]
     check_sizes(kernels, product((1, tile_m - 1, tile_m + 1, 2 * tile_m + 3), (1, tile_n, tile_n + 3), (0, 1, 2, 67)))
     for kernel, which in product(kernels, range(3)):
         sizes = tile_m + 5, tile_n + 7, (59, 64 + tile_k, 77)[which]
@@ -64,8 +78,8 @@ def test_edge_grid(name: str) -> None:
         a, b, c, wanted = scaled_integers(wide.problem, which)
         assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
         assert np.array_equal(run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
-    for problem in whole:
-        kernel = prepared(prepare(QuickDevice(), problem, vectors), sized(problem, tile_m + 4, tile_n - width, 66))
+    for problem, fit in zip(whole, vectors):
+        kernel = instance(QuickDevice(), sized(problem, tile_m + 4, tile_n - width, 66), fit)
         for extra in (0, width, 1):
             check(kernel, -0.5, 2.0, extra)
 
@@ -202,7 +216,7 @@ def test_without_promotion_the_error_is_several_times_as_large() -> None:
     rare = re.sub(r"PROMOTE( *)= 64;", r"PROMOTE\1= 1024;", kernel.source.code)
     assert rare != kernel.source.code
     source = replace(kernel.source, code=rare)
-    other = Kernel(device, kernel.problem, kernel.config, source, _built(device, source))
+    other = Kernel(device, kernel.problem, kernel.fit, source, _built(device, source))
     a, b = KINDS["uniform"](np.random.default_rng(1), 32, 32, 1024)
     nothing = np.zeros((32, 32), np.float32)
     exact = Exact(a, b).product
@@ -332,8 +346,11 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_pa
         if scheme == "bf16x6" and name == "last promotion lost":  # tiles are promoted whole
             continue
         trans = next((trans for word, trans in TRANS_OF.items() if word in name), TRANS[number % 4])
-        planted.append(Planted(name, config, old, new, "float", trans, (UNITS,) if "unit" in name else SHAPES))
-    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, (*SHAPES, UNITS)) for trans in TRANS]
+        shapes = (UNITS,) if "unit" in name else SHAPES
+        planted.append(Planted(name, guarded(config, "float", trans), old, new, "float", trans, shapes))
+    for trans in TRANS:
+        fit = guarded(config, "float", trans)
+        planted.append(Planted(f"unfaulted {trans}", fit, "", "", "float", trans, (*SHAPES, UNITS)))
     assert len(planted) >= 12
     assert_caught(planted, tmp_path)
 
@@ -348,7 +365,7 @@ WGMMA = {
 def _faults_of_wgmma(text: str) -> dict[str, tuple[str, str]]:
     """Those whose line the config has, and a tile of which shows them."""
     config = parse(text)
-    code = render(problem_for(config, "64x64x64"), config, HostDevice().info.arch).code
+    code = rendered(problem_for(config, "64x64x64"), guarded(config)).code
     found = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if fault[0] in code}
     if config.cta_tile[0] == 64:
         del found["rows of the first warpgroup for all"]
@@ -377,6 +394,8 @@ def test_every_fault_of_wgmma_is_caught_and_the_unfaulted_text_passes(name: str,
         trans, sizes = "tn" if across else TRANS[number % 4], ((5, 9, 600),) if "CTAs" in fault else shapes
         if "unit" in fault:
             trans, sizes = "nn", (UNITS,)
-        planted.append(Planted(fault, config, old, new, "float", trans, sizes))
-    planted += [Planted(f"unfaulted {trans}", config, "", "", "float", trans, (*shapes, UNITS)) for trans in TRANS]
+        planted.append(Planted(fault, guarded(config, "float", trans), old, new, "float", trans, sizes))
+    for trans in TRANS:
+        fit = guarded(config, "float", trans)
+        planted.append(Planted(f"unfaulted {trans}", fit, "", "", "float", trans, (*shapes, UNITS)))
     assert_caught(planted, tmp_path)

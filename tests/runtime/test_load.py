@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from stored import make
 from tilewright.codegen.errors import ConfigError, LaunchError
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.verify import Verdict, Verifier
@@ -22,10 +23,10 @@ from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
-from variants import field, variant
+from variants import variant
 
 PAD = "tiled:tile_width=8,edge=pad,skew=1,unroll=4"
-EXACT = "tiled:tile_width=8,edge=exact"
+PLAIN = "tiled:tile_width=8"
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +72,16 @@ class TestLookUp:
         assert (kernel.origin, kernel.config) == ("exact", record.config)
         assert right(kernel)
 
-    def test_the_nearest_record_with_edges_that_serve_the_shape(self) -> None:
-        near = stored("24x24x16", EXACT)
+    def test_the_nearest_record_with_guards_where_the_shape_needs_them(self) -> None:
+        near = stored("24x24x16", PLAIN)
         stored("64x24x16", PAD)
         kernel = load(21, 24, 16)
-        assert (kernel.origin, field(kernel.config, "edge")) == ("predicted", "bounds")  # 21 is no multiple of 8
+        assert (kernel.origin, kernel.config) == ("predicted", near.config)
+        assert kernel.kernel.fit.edge is Edge.BOUNDS  # 21 is no multiple of 8
         assert "(predicted (from 24x24x16))" in repr(kernel)
-        assert field(kernel.config, "tile_width") == field(near.config, "tile_width")
         assert right(kernel)
+        exact = load(24, 24, 16)
+        assert (exact.config, exact.kernel.fit.edge) == (near.config, Edge.EXACT)
         assert load(32, 24, 16).config == near.config
         assert "(predicted (from 64x24x16))" in repr(load(48, 24, 16))
 
@@ -159,7 +162,7 @@ class TestOutdatedRecords:
         kernel = load(20, 24, 16)
         assert (kernel.origin, kernel.config) == ("exact", record.config)
         kept = Store().best(record.device, record.problem)
-        digest = render(record.problem, record.config, kernel.device.arch).digest
+        digest = render(record.problem, record.config, kernel.device).digest
         assert kept == replace(record, versions=versions_of(kernel.device, HostDevice().compiler), digest=digest)
 
     def test_it_is_not_checked_a_second_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +181,7 @@ class TestOutdatedRecords:
         kernel = load(20, 24, 16)
         today = versions_of(kernel.device, HostDevice().compiler)
         older = tuple((name, "old" if name == "generator" else version) for name, version in today)
-        digest = render(problem, kernel.config, kernel.device.arch).digest
+        digest = render(problem, kernel.config, kernel.device).digest
         checked: list[object] = []
         monkeypatch.setattr(gemm_module, "_rechecked", lambda device, found, store: checked.append(1) or found)
         for versions, text, checks in ((older, digest, 0), (older, "other", 1), (older, "", 1), (self.OLD, digest, 1)):
@@ -190,7 +193,7 @@ class TestOutdatedRecords:
 
     def test_a_better_one_that_was_kept_meanwhile_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         record = stored("20x24x16", PAD, self.OLD)
-        better = make(1.0, record.problem, variant(EXACT), record.device)
+        better = make(1.0, record.problem, variant(PLAIN), record.device)
         check = Verifier.check
 
         def slow(verifier: Verifier, kernel: Any) -> Verdict:

@@ -11,7 +11,7 @@ import pytest
 import tilewright
 from commands import caller
 from stored import make
-from tilewright.codegen.arch import arch_named
+from targets import TYPICAL
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
@@ -22,7 +22,7 @@ from tilewright.tuner import tune as tune_module
 pytestmark = pytest.mark.fast
 
 ASKED = Problem(24, 20, 16, "double", False, True)
-"""What every form below names."""
+"""Problem that every form below names."""
 FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "text": ("24x20x16", {"dtype": "double", "trans": "nt"}),
     "a tuple": ((24, 20, 16), {"dtype": np.float64, "trans": "nt"}),
@@ -64,7 +64,7 @@ def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Probl
         (problem,) = (
             each
             for each in (ASKED, Problem(24, 20, 16), Problem(24, 24, 24))
-            if tilewright.emit(tilewright.Served(each, parse("tiled:16"), arch_named("sm_80"))).files == bundle.files
+            if tilewright.emit(tilewright.Served(each, parse("tiled:16"), TYPICAL["sm_80"])).files == bundle.files
         )
         return problem
 
@@ -91,7 +91,7 @@ def test_the_forms_of_before_still_work(problem_of: dict[str, Any]) -> None:
     assert load(24, k=16, n=20, dtype="double", trans_b=True) == ASKED
     assert load(shape="24x20x16") == Problem(24, 20, 16)
     assert tune(problem=ASKED) == ASKED
-    served = tilewright.Served("24x20x16", parse("tiled:16"), arch_named("sm_80"))  # type: ignore[arg-type]
+    served = tilewright.Served("24x20x16", parse("tiled:16"), TYPICAL["sm_80"])  # type: ignore[arg-type]
     assert served.problem == Problem(24, 20, 16)
     assert tilewright.emit(served=[served], name="my", layout=tilewright.Layout(main=True)).files
 
@@ -151,7 +151,7 @@ def test_words_are_for_the_shapes_that_say_nothing(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Library, "_kept", kept)
     tilewright.prepare(ASKED, "9x10x11", dtype="float", trans="tn", device="host")
-    served = tilewright.Served(ASKED, parse("tiled:16"), arch_named("sm_80"))
+    served = tilewright.Served(ASKED, parse("tiled:16"), TYPICAL["sm_80"])
     bundle = tilewright.emit([served, "9x10x11"], arch="sm_80", dtype="float", trans="tn", config="tiled:32")
     header = dict(bundle.files)["gemm.h"]
     assert seen == [ASKED, Problem(9, 10, 11, trans="tn")]
@@ -186,7 +186,7 @@ class TestEmit:
             tilewright.emit("64", arch="host")
 
     def test_what_contradicts_a_served(self) -> None:
-        served = tilewright.Served(ASKED, parse("tiled:16"), arch_named("sm_80"))
+        served = tilewright.Served(ASKED, parse("tiled:16"), TYPICAL["sm_80"])
         for words, message in (
             ({"arch": "sm_90a"}, "arch is sm_90a, and the Served 24x20x16 double nt beside it has sm_80: leave arch"),
             ({"config": "tiled:32"}, "config is tiled:32, and the Served 24x20x16 double nt beside it has tiled:16"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from planted import Planted, assert_caught
-from products import SCALARS, TRANS, QuickDevice, check, sized
+from products import SCALARS, TRANS, QuickDevice, check, guarded, sized
 from quick import compile_together
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.source import PACKED_BYTES, packed_ld
@@ -18,10 +18,10 @@ from tilewright.runtime.product.kernel import prepare
 from variants import variant
 
 CONFIGS = {
-    "A and B": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=4,load=cp_async,stages=3,block_k=16"),
-    "splits, slices": ("float", "simt:pack_a=1,pack_b=1,vec_a=4,vec_b=2,split_k=2,slices=2,block_k=16"),
-    "A": ("double", "simt:pack_a=1,vec_a=2,load=cp_async"),
-    "B": ("float", "simt:pack_b=1,vec_b=4"),
+    "A and B": ("float", "simt:pack_a=1,pack_b=1,load=cp_async,stages=3,block_k=16"),
+    "splits, slices": ("float", "simt:pack_a=1,pack_b=1,split_k=2,slices=2,block_k=16"),
+    "A": ("double", "simt:pack_a=1,load=cp_async"),
+    "B": ("float", "simt:pack_b=1"),
 }
 
 
@@ -93,6 +93,7 @@ FAULTS = (
 
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(tmp_path: Path) -> None:
     dtype, text = CONFIGS["A and B"]
-    planted = [Planted(what, variant(text), old, new, dtype, trans) for what, old, new, trans in FAULTS]
-    planted += [Planted(f"unfaulted {trans}", variant(text), "", "", dtype, trans) for trans in TRANS]
+    fits = {trans: guarded(variant(text), dtype, trans) for trans in TRANS}
+    planted = [Planted(what, fits[trans], old, new, dtype, trans) for what, old, new, trans in FAULTS]
+    planted += [Planted(f"unfaulted {trans}", fits[trans], "", "", dtype, trans) for trans in TRANS]
     assert_caught(planted, tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from planted import Planted, assert_caught
+from tilewright.codegen.fit import Fit
 from variants import variant
 
 CONFIGS = {"naive": "naive:4x8,unroll=2", "tiled": "tiled:4,unroll=2"}
@@ -43,7 +44,7 @@ SHARED = (
 FAULTS = {
     "naive": (
         *SHARED,
-        Fault("guard lost", "if (row >= m || col >= n) return;", "", dtypes=BOTH),
+        Fault("guard lost", "if (GUARDED && (row >= m || col >= n)) return;", "", dtypes=BOTH),
         Fault("guard of columns lost", "row >= m || col >= n", "row >= m"),
         Fault("guard of rows off by one", "row >= m ||", "row > m ||"),
         Fault("guard of columns off by one", "|| col >= n", "|| col > n"),
@@ -61,12 +62,12 @@ FAULTS = {
         Fault("second barrier missing", "b_tile[p][tx];\n        __syncthreads();", "b_tile[p][tx];", dtypes=BOTH),
         Fault("early return before a barrier", "T acc = 0;", "T acc = 0; if (row >= m) return;", dtypes=BOTH),
         Fault("barrier for some threads", "        __syncthreads();", "        if (a_inside) __syncthreads();"),
-        Fault("guard of A lost", "a_inside && p0 + a_p < depth ? *a : T(0)", "*a"),
-        Fault("guard of B lost", "b_inside && p0 + b_p < depth ? *b : T(0)", "*b"),
+        Fault("guard of A lost", "!GUARDED || (a_inside && p0 + a_p < depth) ? *a : T(0)", "*a"),
+        Fault("guard of B lost", "!GUARDED || (b_inside && p0 + b_p < depth) ? *b : T(0)", "*b"),
         Fault("guard along k lost", "a_inside && p0 + a_p < depth", "a_inside"),
         Fault("guard along k off by one", "p0 + b_p < depth", "p0 + b_p <= depth"),
         Fault("guard of rows of A off by one", "row0 + a_i < m", "row0 + a_i <= m"),
-        Fault("guard of the store lost", "if (row < m && col < n)", ""),
+        Fault("guard of the store lost", "if (!GUARDED || (row < m && col < n))", ""),
         Fault("guard of stored rows off by one", "row < m && col", "row <= m && col"),
         Fault("guard of stored columns off by one", "&& col < n", "&& col <= n"),
         Fault("shared array a row short", "T b_tile[TILE_WIDTH]", "T b_tile[TILE_WIDTH - 1]", dtypes=BOTH),
@@ -82,14 +83,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("family", FAULTS)
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(family: str, tmp_path: Path) -> None:
-    config = variant(CONFIGS[family])
+    fit = Fit(variant(CONFIGS[family]))
     planted = [
-        Planted(
-            f"{fault.name} {dtype}", config, fault.old, fault.new, dtype, fault.trans, SHAPES, cpu_limit_s=CPU_LIMIT_S
-        )
+        Planted(f"{fault.name} {dtype}", fit, fault.old, fault.new, dtype, fault.trans, SHAPES, cpu_limit_s=CPU_LIMIT_S)
         for fault in FAULTS[family]
         for dtype in fault.dtypes
     ]
     for dtype, trans in product(BOTH, ("nn", "tn", "nt")):
-        planted.append(Planted(f"unfaulted {dtype} {trans}", config, "", "", dtype, trans, SHAPES))
+        planted.append(Planted(f"unfaulted {dtype} {trans}", fit, "", "", dtype, trans, SHAPES))
     assert_caught(planted, tmp_path)

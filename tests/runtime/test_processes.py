@@ -20,7 +20,7 @@ from tilewright.runtime.product.vendor import OwnKernel
 from tilewright.runtime.store.found import Found
 
 PLAIN = "tiled:16"
-SPLIT = "simt:32x32x16,thread=4x4,edge=bounds,split_k=4"
+SPLIT = "simt:32x32x16,thread=4x4,split_k=4"
 """The CTA that comes last to a counter adds partial sums up; a product that never ends leaves the counter half-way."""
 
 
@@ -328,12 +328,12 @@ LIMITS = (
 import gc, os, resource
 from tilewright.runtime.product.kernel import Kernel
 
-config = parse("simt:64x64x16,thread=4x8,edge=bounds,load=cp_async,stages=2")
+config = parse("simt:64x64x16,thread=4x8,load=cp_async,stages=2")
 first = prepare(device, problem, config)
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (600 << 20),) * 2)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16,) * 2)
-given = config, first.source, first.binary
+given = first.fit, first.source, first.binary
 more = [gemm_of(Kernel(device, problem, *given)) for _ in range(80)]
 assert all(np.array_equal(kernel(a, b), product) for kernel in more)
 def mapped():

@@ -13,7 +13,7 @@ from tilewright.codegen.errors import ConfigError, StoreError, StoreVersionError
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.store import codec as record_json
-from tilewright.runtime.store.codec import decode, dumps, encode, key_digest, loads
+from tilewright.runtime.store.codec import beginning_of, decode, dumps, encode, key_digest, line_of, loads, of_line
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 
 pytestmark = pytest.mark.fast
@@ -101,10 +101,21 @@ def test_floats_are_exact(number: float) -> None:
     assert again == number
 
 
-def test_only_a_record_that_names_its_gpu_is_of_schema_3() -> None:
-    plain, named = (json.loads(dumps(each)) for each in (GOOD, replace(GOOD, gpu="GPU-5e1f")))
-    assert (plain["schema"], "gpu" in plain["record"]) == (2, False)
-    assert (named["schema"], named["record"]["gpu"]) == (3, "GPU-5e1f")
+def test_what_is_at_its_default_is_not_written() -> None:
+    """Fields and parameters to come leave records as they are."""
+    record = json.loads(dumps(GOOD))["record"]
+    assert record["problem"] == {"m": 1024, "n": 768, "k": 512}
+    assert record["config"] == {"family": "tiled"}
+    assert not {"gpu", "effort", "reason", "ratio_vendor"} & record.keys()
+    assert encode(GOOD.config) == {"family": "tiled", "tile_width": 16, "skew": 0, "unroll": 8, "edge": "fit"}
+
+
+@given(RECORDS)
+def test_a_line_and_back_is_the_same_record(record: Record) -> None:
+    line = line_of(record)
+    assert line.count(b"\n") == 1
+    assert line.startswith(beginning_of(record.problem))
+    assert of_line(line) == record
 
 
 def test_samples_are_read_without_a_look_at_their_type_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +135,8 @@ def test_every_status_but_ok_is_encoded_too() -> None:
 
 def test_a_missing_field_takes_its_default() -> None:
     document = json.loads(dumps(GOOD))
-    optional = [name for name in ("vendor_us", "versions", "digest", "reason") if document["record"].pop(name, 0) != 0]
-    assert len(optional) == 4
+    optional = [name for name in ("vendor_us", "versions", "digest") if document["record"].pop(name, 0) != 0]
+    assert len(optional) == 3
     del document["checksum"]
     record = loads(json.dumps({**document, "checksum": record_json._sha256(document)}).encode())
     assert record == replace(GOOD, vendor_us=None, versions=(), digest="")
@@ -219,12 +230,17 @@ def test_a_newer_schema_is_told_whatever_else_changed() -> None:
         loads(_document(schema=record_json.SCHEMA + 1, record={"other": 1}, more=2))
 
 
+def test_an_older_schema_is_told_whatever_else_changed() -> None:
+    with pytest.raises(ConfigError, match="a record of format 3, which this version does not read: tune the shape"):
+        loads(_document(schema=record_json.SCHEMA - 1, record={"other": 1}, more=2))
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"null", b"[]", b"1", b"\xff\xfe", b"\x00" * 100, b'{"schema": 1}', b"[" * 100_000,
-        b'{"schema": 1, "schema": 1}', b'{"schema": NaN}', b'{"schema": 1, "x": 1e999}',
-        b'{"schema": ' + b"9" * 5000 + b"}", b'{"schema": 1, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b"", b"{", b"null", b"[]", b"1", b"\xff\xfe", b"\x00" * 100, b'{"schema": 4}', b"[" * 100_000,
+        b'{"schema": 4, "schema": 4}', b'{"schema": NaN}', b'{"schema": 4, "x": 1e999}',
+        b'{"schema": ' + b"9" * 5000 + b"}", b'{"schema": 4, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
     ],
 )  # fmt: skip
 def test_what_is_no_document_is_refused(data: bytes) -> None:

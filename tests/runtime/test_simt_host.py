@@ -1,16 +1,27 @@
 """The simt family on the host device: the edge grid, operands that lie askew, sanitizers and planted faults."""
 
 import itertools
-import math
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import pytest
 from planted import PARTS, Planted, assert_caught
-from products import SCALARS, QuickDevice, bits, check, check_askew, check_sizes, prepared, sized
+from products import (
+    SCALARS,
+    QuickDevice,
+    bits,
+    check,
+    check_askew,
+    check_sizes,
+    guarded,
+    instance,
+    prepared,
+    sized,
+)  # fmt: skip
 from quick import compile_together
 from tilewright.codegen.config import Config
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.kernel import prepare
@@ -71,18 +82,12 @@ CONFIGS = {
 SM_COUNTS = {"stream-K, interleaved, slice barriers, shared": 5, "stream-K, more CTAs than tiles of k": 33}
 
 
-def config_for(text: str, dtype: str, trans: str, vec: int = 1, edge: str = "bounds") -> Config:
-    """The config as far as the transposes and the type allow, with vectors of up to `vec` elements."""
-    config = variant(f"simt:{text}", edge=edge)
+def config_for(text: str, trans: str) -> Config:
+    """The config as far as the transposes allow."""
+    config = variant(f"simt:{text}")
     k_inner_a = int(bool(field(config, "k_inner_a")) and trans[0] == "n")
     k_inner_b = int(bool(field(config, "k_inner_b")) and trans[1] == "t")
-    wide = min(vec, 4 if dtype == "float" else 2)
-    transposed = field(config, "load") == "cp_async"  # element by element
-    vec_a = 1 if transposed and trans[0] == "n" and not k_inner_a else wide
-    vec_b = 1 if transposed and trans[1] == "t" and not k_inner_b else wide
-    accumulators = field(config, "thread_m") * field(config, "thread_n") // field(config, "slices")
-    vec_c = 1 if k_inner_b else math.gcd(wide, field(config, "thread_n"), accumulators)
-    return changed(config, k_inner_a=k_inner_a, k_inner_b=k_inner_b, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c)
+    return changed(config, k_inner_a=k_inner_a, k_inner_b=k_inner_b)
 
 
 TURNS = (
@@ -97,46 +102,45 @@ TURNS = (
 def test_edge_grid(name: str, turn: int) -> None:
     device, text = QuickDevice(sm_count=SM_COUNTS.get(name, 1)), CONFIGS[name]
     turns = TURNS[(list(CONFIGS).index(name) + turn) % 2]
-    tile_m, tile_n, tile_k = tile = cta_tile(config_for(text, *turns[0]))
-    whole = {pair: (Problem.parse("x".join(map(str, tile)), *pair), config_for(text, *pair)) for pair in turns}
-    edges = list(product(("bounds", "exact", "pad"), turns)) if turn else list(
-        zip(("bounds", "exact", "bounds", "pad"), turns)
-    )  # fmt: skip
+    configs = {pair: config_for(text, pair[1]) for pair in turns}
+    tile_m, tile_n, tile_k = tile = cta_tile(configs[turns[0]])
+    whole = {
+        pair: (Problem.parse("x".join(map(str, tile)), *pair), guarded(configs[pair], *pair)) for pair in turns
+    }  # fmt: skip
+    edges = product((Edge.BOUNDS, Edge.EXACT), turns) if turn else zip((Edge.BOUNDS, Edge.EXACT) * 2, turns)
     vectors = []
     for edge, pair in edges:
         shapes = {
-            "bounds": ((tile_m + 4, tile_n - 4, tile_k + 4), (4, 4, 4)),
-            "exact": ((2 * tile_m, tile_n, 3 * tile_k),),
-            "pad": ((tile_m + 1, tile_n - 1, tile_k + 3),),
+            Edge.BOUNDS: ((tile_m + 4, tile_n - 4, tile_k + 4), (4, 4, 4)),
+            Edge.EXACT: ((2 * tile_m, tile_n, 3 * tile_k),),
         }[edge]
-        config = config_for(text, *pair, vec=4, edge=edge)
-        vectors += [(sized(whole[pair][0], *shape), config) for shape in shapes]
+        vectors += [(sized(whole[pair][0], *shape), configs[pair]) for shape in shapes]
     compile_together([*whole.values(), *vectors])
 
     # All sizes in either type, by two of the transposes: together they meet all.
     sizes = list(product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))
     for dtype in ("float", "double"):
-        kernels = [prepare(device, *whole[pair]) for pair in turns if pair[0] == dtype]
+        kernels = [instance(device, *whole[pair]) for pair in turns if pair[0] == dtype]
         check_sizes(kernels, sizes)
         for kernel, k in product(kernels, (0, 2)):
-            other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), kernel.config)
+            other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), kernel.config, aligned=False)
             assert other.source == prepared(kernel, other.problem).source
             for alpha, beta in SCALARS:
                 check(other, alpha, beta, 7)
     for (problem, config), (alpha, beta) in product(vectors, SCALARS):
         kernel = prepare(device, problem, config)
-        # Rows 8 elements apart stay aligned; others are served by the scalar kernel, by the same tiles.
-        for extra in (0, 8, 1, 7) if field(config, "edge") == "bounds" else (0, 8):
+        # Rows 8 elements apart stay aligned; others are served by the unaligned instance, by the same tiles.
+        for extra in (0, 8, 1, 7) if kernel.fit.edge is Edge.BOUNDS else (0, 8):
             check(kernel, alpha, beta, extra)
 
 
-def test_operands_that_start_askew_are_served_by_the_scalar_kernel() -> None:
-    config = config_for(CONFIGS["registers"], "float", "nn", vec=4)
+def test_operands_that_start_askew_are_served_by_the_unaligned_instance() -> None:
+    config = config_for(CONFIGS["registers"], "nn")
     check_askew(4, lambda device: prepare(device, Problem.parse("36x40x44"), config))
 
 
 def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> None:
-    config = config_for(CONFIGS["registers, slices, splits"], "float", "nn")
+    config = config_for(CONFIGS["registers, slices, splits"], "nn")
     kernel = prepare(HostDevice(), Problem.parse("33x18x200"), config)
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel._scratch is not None
@@ -148,7 +152,7 @@ def test_split_k_gives_the_same_bits_again_and_leaves_its_counters_at_zero() -> 
 
 
 def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:
-    config = config_for(CONFIGS["cluster, unequal shares"], "float", "nn")
+    config = config_for(CONFIGS["cluster, unequal shares"], "nn")
     kernel = prepare(HostDevice(), Problem.parse("33x18x200"), config)
     assert len({bits(kernel) for _ in range(5)}) == 1
     assert kernel.config.workspace_bytes(kernel.problem, 1) == 0
@@ -157,10 +161,9 @@ def test_a_cluster_gives_the_same_bits_again_and_takes_no_workspace() -> None:
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "shared" in name])
 def test_accumulators_that_pass_through_shared_memory_keep_their_bits(name: str) -> None:
-    pairs = []
-    for dtype, vec in (("float", 1), ("float", 2), ("double", 1)):
-        problem = Problem.parse("67x70x43" if vec == 2 else "67x71x43", dtype, "tt")
-        config = changed(config_for(CONFIGS[name], dtype, "tt", vec), vec_a=1, vec_b=1)
+    pairs, config = [], config_for(CONFIGS[name], "tt")
+    for dtype, shape in (("float", "67x71x43"), ("float", "67x70x43"), ("double", "67x71x43")):
+        problem = Problem.parse(shape, dtype, "tt")
         pairs.append([(problem, changed(config, shared=shared)) for shared in (0, 1)])
     compile_together(itertools.chain(*pairs))
     device = QuickDevice()
@@ -195,13 +198,14 @@ class Fault:
     new: str = ""
     config: str = PLAIN
     trans: str = "nn"
-    vec: int = 1
+    wide: bool = False
+    """Whether it is planted in the instance for aligned operands."""
     only: str = ""
     """The type in which it makes a difference, where that is not so in both."""
 
     def plant(self, dtype: str) -> Planted:
-        config = config_for(self.config, dtype, self.trans, self.vec)
-        return Planted(self.name, config, self.old, self.new, dtype, self.trans, SHAPES)
+        fit = guarded(config_for(self.config, self.trans), dtype, self.trans, self.wide)
+        return Planted(self.name, fit, self.old, self.new, dtype, self.trans, SHAPES)
 
 
 SHAPES = ((66, 35, 27), (64, 32, 96), (1, 1, 1))
@@ -233,7 +237,7 @@ FAULTS = (
     Fault("lanes mapped twice", "lane / (2 * LANES_M) * 2 + lane % 2", "lane / (2 * LANES_M) * 2"),
     Fault("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1"),
     Fault("transposition lost", "ALONG_K ? c * PITCH + r : ", "ALONG_K ? r * PITCH + c : "),
-    Fault("vectors stored scalar", "v < VEC_C; ++v) value", "v < 1; ++v) value", vec=4),
+    Fault("vectors stored scalar", "v < VEC_C; ++v) value", "v < 1; ++v) value", wide=True),
     Fault("wait forgotten", "wait_copies<STAGES - 2>();", "", ASYNC),
     Fault("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", ASYNC),
     Fault("group not committed", "commit_copies();  // an empty group counts too", "", ASYNC),
@@ -302,7 +306,7 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path
     """In one of the types each, where it makes a difference in both."""
     planted = [fault.plant(fault.only or ("float", "double")[place % 2]) for place, fault in enumerate(FAULTS)]
     for config, trans, dtype in product(UNFAULTED, ("nn", "tt"), ("float", "double")):
-        planted.append(Fault(f"unfaulted {config} {trans} {dtype}", "", "", config, trans, vec=4).plant(dtype))
+        planted.append(Fault(f"unfaulted {config} {trans} {dtype}", "", "", config, trans, wide=True).plant(dtype))
     assert_caught(planted[part :: 2 * PARTS], tmp_path)
 
 

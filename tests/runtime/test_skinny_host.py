@@ -7,14 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted import PARTS, Planted, assert_caught
-from products import SCALARS, QuickDevice, bits, check, check_askew, check_sizes, integers, prepared, run, sized
+from products import (
+    SCALARS,
+    QuickDevice,
+    bits,
+    check,
+    check_askew,
+    check_sizes,
+    guarded,
+    instance,
+    integers,
+    prepared,
+    run,
+    sized,
+)  # fmt: skip
 from quick import compile_together
 from tilewright.codegen.config import Config
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.kernel import prepare
-from variants import cta_tile, field, variant
+from variants import cta_tile, variant
 
 # One for each way through the template; both short sides and all transposes meet every one.
 CONFIGS = {
@@ -29,12 +43,8 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def config_for(text: str, short: str, vec: int = 1, edge: str = "bounds") -> Config:
-    return variant(f"skinny:{text}", short=short, vec_large=vec, edge=edge)
-
-
-def widest(dtype: str) -> int:
-    return 4 if dtype == "float" else 2
+def config_for(text: str, short: str) -> Config:
+    return variant(f"skinny:{text}", short=short)
 
 
 TURNS = (
@@ -52,35 +62,32 @@ def test_edge_grid(name: str, short: str, turn: int) -> None:
     turns = TURNS[(list(CONFIGS).index(name) + (short == "n") + turn) % 2]
     tile_m, tile_n, tile_k = tile = cta_tile(config)
     whole = [Problem.parse("x".join(map(str, tile)), *pair) for pair in turns]
-    shapes = {
-        "bounds": (4 * (tile_m // 4) + 4, 4 * (tile_n // 4) + 4, tile_k + 4),
-        "exact": (2 * tile_m, tile_n, 3 * tile_k),
-        "pad": (tile_m + 1, max(1, tile_n - 1), tile_k + 3),
-    }
+    fits = [guarded(config, *pair) for pair in turns]
+    shapes = (4 * (tile_m // 4) + 4, 4 * (tile_n // 4) + 4, tile_k + 4), (2 * tile_m, tile_n, 3 * tile_k)
     vectors = [
-        (sized(problem, *shapes[edge]), config_for(CONFIGS[name], short, widest(problem.dtype.value), edge))
-        for edge, problem in (product(shapes, whole[2:]) if turn else zip(shapes, (whole[2], whole[3], whole[2])))
+        (sized(problem, *shape), config)
+        for shape, problem in (product(shapes, whole[2:]) if turn else zip(shapes, whole[2:]))
     ]
-    compile_together([*((problem, config) for problem in whole[:2]), *vectors])
+    compile_together([*zip(whole[:2], fits), *vectors])
 
-    kernels = [prepare(device, problem, config) for problem in whole[:2]]
+    kernels = [instance(device, *each) for each in zip(whole[:2], fits)]
     check_sizes(kernels, product(*(sorted({1, t, t + 1, 2 * t + 3}) for t in tile)))
     # Nothing to add up, less than a vector, and more than waits of the small operand in shared memory.
     for kernel, k in product(kernels, (0, 2, 700)):
-        other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), config)
+        other = prepare(device, sized(kernel.problem, tile_m + 1, 3, k), config, aligned=False)
         assert other.source == prepared(kernel, other.problem).source
         for alpha, beta in SCALARS:
             check(other, alpha, beta, 7)
     for (problem, chosen), (alpha, beta) in product(vectors, SCALARS):
         kernel = prepare(device, problem, chosen)
-        # Rows 8 elements apart stay aligned; others are served by the scalar kernel, by the same tiles.
-        for extra in (0, 8, 7) if field(chosen, "edge") == "bounds" else (0, 8):
+        # Rows 8 elements apart stay aligned; others are served by the unaligned instance, by the same tiles.
+        for extra in (0, 8, 7) if kernel.fit.edge is Edge.BOUNDS else (0, 8):
             check(kernel, alpha, beta, extra)
 
 
 @pytest.mark.parametrize("short", ["m", "n"])
-def test_operands_that_start_askew_are_served_by_the_scalar_kernel(short: str) -> None:
-    config = config_for(CONFIGS["cp.async"], short, 4)
+def test_operands_that_start_askew_are_served_by_the_unaligned_instance(short: str) -> None:
+    config = config_for(CONFIGS["cp.async"], short)
     check_askew(4, lambda device: prepare(device, Problem.parse("36x40x44"), config))
 
 
@@ -138,14 +145,16 @@ class Fault:
     new: str = ""
     config: str = PLAIN
     trans: str = "nn"
-    vec: int = 1
+    wide: bool = False
+    """Whether it is planted in the instance for aligned operands."""
 
     def plant(self, dtype: str) -> Planted:
-        config = variant(f"skinny:{self.config}", vec_large=min(self.vec, widest(dtype)))
+        config = variant(f"skinny:{self.config}")
         m, n, k = cta_tile(config)
         # Ragged CTAs both ways and several rounds of k, whole tiles, and one element or vector.
         shapes = ((m + 3, n + 3, 3 * 128 + 5), (2 * m, n, 4 * k), (1, 1, 1))
-        return Planted(self.name, config, self.old, self.new, dtype, self.trans, shapes)
+        fit = guarded(config, dtype, self.trans, self.wide)
+        return Planted(self.name, fit, self.old, self.new, dtype, self.trans, shapes)
 
 
 FAULTS = (
@@ -175,7 +184,7 @@ FAULTS = (
     Fault("last part dropped", "tile < end; ++tile", "tile + 1 < end; ++tile"),
     Fault("endless loop", "tile < end; ++tile", "tile < end; tile += 0"),
     Fault("part not advanced", "next += Index(TILE_K) * ld;", ""),
-    Fault("factor read a step late", "Large::row_of(i) * SMALL_PITCH", "Large::row_of(i + 1) * SMALL_PITCH"),
+    Fault("factor read a step late", "row_of(i) * SMALL_PITCH", "row_of(i + 1) * SMALL_PITCH"),
     Fault("lanes mapped twice", "threadIdx.x % 32 / LANES_L", "threadIdx.x % 16 / LANES_L"),
     Fault("lanes that are not added up", "distance < LANES_K; distance", "distance < LANES_K / 2; distance"),
     Fault("warps left out", "warp < WARPS_K; ++warp", "warp < WARPS_K - 1; ++warp"),
@@ -207,8 +216,8 @@ FAULTS = (
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     """In one of the types each."""
     planted = [fault.plant(("float", "double")[place % 2]) for place, fault in enumerate(FAULTS)]
-    for dtype, config, trans, vec in product(("float", "double"), (PLAIN, ASYNC, WHOLE), ("nn", "nt"), (1, 2)):
-        planted.append(Fault(f"unfaulted {dtype} {config} {trans} {vec}", "", "", config, trans, vec).plant(dtype))
+    for dtype, config, trans, wide in product(("float", "double"), (PLAIN, ASYNC, WHOLE), ("nn", "nt"), (False, True)):
+        planted.append(Fault(f"unfaulted {dtype} {config} {trans} {wide}", "", "", config, trans, wide).plant(dtype))
     assert_caught(planted[part::PARTS], tmp_path)
 
 

@@ -7,7 +7,6 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -19,10 +18,10 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.reading import read_plain
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import store as store_module
-from tilewright.runtime.store.codec import loads
+from tilewright.runtime.store.codec import of_line
 from tilewright.runtime.store.found import Found
-from tilewright.runtime.store.record import FIRST_USE, REMOVED, Record, Status
-from tilewright.runtime.store.store import Store, StoreWarning, shipped_name
+from tilewright.runtime.store.record import FIRST_USE, Record, Status
+from tilewright.runtime.store.store import Store, StoreWarning
 from tilewright.tuner.search.nearest import nearest
 from variants import variant
 
@@ -142,28 +141,28 @@ def test_what_the_user_tuned_counts_unless_what_ships_is_much_faster(store: Stor
     assert store.both() == ((make(10.99),), (shipped,))
 
 
-def test_of_what_ships_the_file_that_has_the_name_will_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_ships_the_lines_of_the_problem_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading all takes as long as hundreds of products."""
-    ship(store, make(10.0), name=shipped_name(PROBLEM))
-    ship(store, make(11.0, problem=Problem(9, 9, 9)), name=shipped_name(Problem(8, 9, 9)))
+    for record in (make(12.0), make(10.0), make(11.0, problem=Problem(9, 9, 9))):
+        ship(store, record)
     read = list[bytes]()
 
-    def counted(data: bytes) -> Record:
-        read.append(data)
-        return loads(data)
+    def counted(line: bytes) -> Record:
+        read.append(line)
+        return of_line(line)
 
-    monkeypatch.setattr(store_module, "loads", counted)
+    monkeypatch.setattr(store_module, "of_line", counted)
     assert store.best(DEVICE, PROBLEM) == make(10.0)
-    assert len(read) == 1
+    assert len(read) == 2
     assert store.best(DEVICE, Problem(8, 9, 9)) is None
-    assert store.best(DEVICE, Problem(9, 9, 9)) == make(11.0, problem=Problem(9, 9, 9))  # by another name too
+    assert store.best(DEVICE, Problem(9, 9, 9)) == make(11.0, problem=Problem(9, 9, 9))
+    assert len(read) == 3
 
 
-@pytest.mark.parametrize("own", [{"effort": FIRST_USE}, {"versions": ((REMOVED, "packed"),)}])
-def test_what_was_no_tuning_counts_only_if_it_is_faster(store: Store, own: dict[str, Any]) -> None:
+def test_what_was_no_tuning_counts_only_if_it_is_faster(store: Store) -> None:
     shipped = make(10.0, config=CONFIGS[1])
     ship(store, shipped)
-    store.keep(replace(make(10.01), **own))
+    store.keep(replace(make(10.01), effort=FIRST_USE))
     assert store.best(DEVICE, PROBLEM) == shipped
     assert list(store.records()) == [shipped]
 
@@ -188,13 +187,13 @@ def test_exact_then_what_the_ranking_says_then_default(store: Store) -> None:
         return Found(records[0].config, "first") if records else None
 
     found = store.lookup(INFO, PROBLEM, ranking)
-    assert (found.origin, found.config, found.record) == ("default", default_config(PROBLEM, INFO.arch), None)
+    assert (found.origin, found.config, found.record) == ("default", default_config(PROBLEM, INFO), None)
     records = make(5.0, Problem(64, 64, 64), CONFIGS[1], "another"), make(1.0, Problem(64, 64, 64), CONFIGS[0])
     for record in records:
         store.keep(record)
     assert store.lookup(INFO, PROBLEM, ranking) == Found(CONFIGS[1], "first")
     assert seen == [(), records]
-    for exact in (CONFIGS[2], variant("tiled:32,edge=exact")):
+    for exact in (CONFIGS[2], variant("tiled:32")):
         store.keep(make(9.0, PROBLEM, exact), replace=True)
         assert store.lookup(INFO, PROBLEM, ranking) == Found(exact, "exact", make(9.0, PROBLEM, exact))
     store.keep(make(9.0, PROBLEM, variant("dmma")), replace=True)  # in float it cannot serve
@@ -317,12 +316,14 @@ def test_a_file_that_was_just_written_may_change_within_its_time(
 
 
 def test_an_unusable_shipped_record_is_passed_over(store: Store) -> None:
-    ship(store, make(5.0))
-    ship(store, make(4.0), name="damaged.json").write_bytes(b"{")
-    ship(store, make(3.0, device="other"), name="foreign.json")
+    with ship(store, make(5.0)).open("ab") as file:
+        file.write(b'{"problem":{"m":1024,"n":768,"k":512},\n')
+    ship(store, make(3.0, device="other"))
     with pytest.warns(StoreWarning) as caught:
         assert store.best(DEVICE, PROBLEM) == make(5.0)
-    assert len(caught) == 2
+    first, second = (str(each.message) for each in caught)
+    assert "nvidia-h200.jsonl, line 2: not JSON" in first
+    assert "nvidia-h200.jsonl, line 3: of another device" in second
     assert store.best(DEVICE, PROBLEM) == make(5.0)  # told once
 
 

@@ -130,19 +130,35 @@ def test_a_newer_schema_is_left_untouched(store: Store) -> None:
     assert len(list(path.parent.iterdir())) == 2
 
 
-def _of_unknown_family(store: Store) -> bytes:
+FORMAT_1 = "a record of format 1, which this version does not read: tune the shape again, or use it with the version"
+UNREAD: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown family": ({"config": {"family": "fused", "warp_m": 4}}, "of no known family: 'fused'"),
+    "older format": ({"schema": 1, "config": {"family": "simt", "values": [["stage", 2]]}}, FORMAT_1),
+}
+"""Changes that make a record one that this version does not read, and the words of the warning."""
+unread = pytest.mark.parametrize("kind", UNREAD)
+
+
+def _unread(store: Store, kind: str) -> bytes:
     store.keep(make(10.0))
-    document = json.loads(path_of(store).read_bytes())
-    document["record"]["config"] = {"family": "fused", "warp_m": 4}
-    path_of(store).write_bytes(data := signed(document))
+    document, changes = json.loads(path_of(store).read_bytes()), UNREAD[kind][0]
+    document["record"]["config"] = changes["config"]
+    path_of(store).write_bytes(data := signed(document | {"schema": changes.get("schema", document["schema"])}))
     return data
 
 
-def test_an_unknown_family_is_passed_over_and_left_alone(store: Store) -> None:
-    data = _of_unknown_family(store)
-    with pytest.warns(StoreWarning, match="of no known family: 'fused'") as caught:
-        assert store.best(DEVICE, PROBLEM) is None
-    assert path_of(store).name in str(caught[0].message)
+@unread
+def test_a_record_of_another_version_is_passed_over_and_left_alone(store: Store, kind: str) -> None:
+    ship(store, make(20.0, config=CONFIGS[3]))
+    data = _unread(store, kind)
+    seen = set[str]()
+    for read in (lambda: store.best(DEVICE, PROBLEM), lambda: next(store.records())):
+        with pytest.warns(StoreWarning, match=UNREAD[kind][1]) as caught:
+            assert read() == make(20.0, config=CONFIGS[3])
+        seen |= {str(each.message) for each in caught}
+    (text,) = seen  # so that Python prints it once
+    assert text.startswith(f"{path_of(store)}: ")
+    assert "\n" not in text
     assert path_of(store).read_bytes() == data
     assert len(list(path_of(store).parent.iterdir())) == 1
 
@@ -159,15 +175,19 @@ def test_of_one_fault_users_are_told_once(store: Store) -> None:
     assert [str(each.message).endswith("passed over") for each in seen] == [True]
 
 
-def test_an_unknown_family_is_not_lost_when_this_version_keeps_its_own(store: Store) -> None:
-    data = _of_unknown_family(store)
-    assert store.keep(make(50.0))
+@unread
+def test_it_is_not_lost_when_this_version_keeps_its_own(store: Store, kind: str) -> None:
+    data = _unread(store, kind)
+    aside = path_of(store).with_name(path_of(store).name + ".unknown")
+    with pytest.warns(StoreWarning, match=f"does not read; set aside as {aside.name}$"):
+        assert store.keep(make(50.0))
     assert store.best(DEVICE, PROBLEM) == make(50.0)
-    assert path_of(store).with_name(path_of(store).name + ".unknown").read_bytes() == data
+    assert aside.read_bytes() == data
 
 
-def test_it_stays_where_it_is_if_the_disk_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = _of_unknown_family(store)
+@unread
+def test_it_stays_where_it_is_if_the_disk_is_full(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _unread(store, kind)
 
     def fail(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

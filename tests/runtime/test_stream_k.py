@@ -8,7 +8,8 @@ import pytest
 from planted import PARTS, Planted, assert_caught
 from products import on_device
 from search_spaces import H200, settled
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
+from tilewright.codegen.fit import Fit
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose, open_device
@@ -35,10 +36,10 @@ def test_a_cta_for_each_tile_but_those_that_are_over(shape: str, per_sm: int, sm
 @pytest.mark.parametrize(("text", "reason"), [
     ("simt:stream_k=4,reduce=cluster", "share out k by split_k"),
     ("simt:stream_k=4,load=cp_async,stages=3,l2_prefetch=1", "the CTA has one tile of C"),
-    ("simt:stream_k=4,load=tma,vec_a=4,vec_b=4,block_k=32,k_inner_a=1", "one tile of C"),
+    ("simt:stream_k=4,load=tma,block_k=32,k_inner_a=1", "one tile of C"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(text: str, reason: str) -> None:
-    assert any(reason in each for each in rejections(Problem.parse("256"), variant(text), ARCHES["sm_90a"]))
+    assert any(reason in each for each in rejections(Problem.parse("256"), variant(text), TYPICAL["sm_90a"]))
 
 
 @pytest.mark.parametrize("shape", ["1024x768x512", "64x64x65536", "4224x2048x200", "4096x16x4096"])
@@ -49,7 +50,7 @@ def test_nothing_is_tried_where_it_cannot_pay(shape: str, dtype: str) -> None:
 
 
 def test_the_model_sees_what_it_gains() -> None:
-    plain = "dmma:128x128x16,warp=32x64,stages=3,vec=2,fragments=double"
+    plain = "dmma:128x128x16,warp=32x64,stages=3,fragments=double"
     for shape, least, most in (("3000", 0.85, 0.95), ("4096", 0.95, 0.99), ("4096x4224x4096", 1.0, 1.05)):
         problem = Problem.parse(shape, "double")
         alone, shared = (variant(plain, stream_k=ctas) for ctas in (0, 1))
@@ -113,9 +114,9 @@ def planted(
     name: str, text: str, old: str = "", new: str = "", dtype: str = "double", trans: str = "nn",
     before: tuple[str, str] = ("", ""),
 ) -> Planted:  # fmt: skip
-    """With vectors as wide as those in the workspace, for which the checks' memory is aligned."""
-    config = variant(text, vec_c=2 if dtype == "double" else 4)
-    return Planted(name, config, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1))
+    """With C in vectors as wide as those in the workspace, for which the checks' memory is aligned."""
+    fit = Fit(variant(text), vec_c=2 if dtype == "double" else 4)
+    return Planted(name, fit, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1))
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -19,16 +19,20 @@ from products import (
     check,
     check_askew,
     check_sizes,
+    guarded,
     in_the_norm,
+    instance,
     integers,
     prepared,
     run,
     sized,
 )  # fmt: skip
 from quick import QuickCompiler, compile_together, together
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
@@ -36,7 +40,7 @@ from tilewright.runtime.check.kinds import KINDS, Exact
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.kernel import Kernel, prepare
-from variants import field, variant
+from variants import variant
 
 # One for each way through the template; with fewer than 96 steps of k all of them multiply in float.
 CONFIGS = {
@@ -57,8 +61,8 @@ SLOW = pytest.mark.slow
 NAMES = [name if name in SOME else pytest.param(name, marks=SLOW) for name in CONFIGS]
 
 
-def config_for(text: str, vec: int = 1, edge: str = "bounds") -> Config:
-    return variant(f"tf32x3:{text}", vec_a=vec, vec_b=vec, vec_c=min(vec, 2), edge=edge)
+def config_for(text: str) -> Config:
+    return variant(f"tf32x3:{text}")
 
 
 def problem_for(shape: str, trans: str = "nn", accuracy: str = "normwise") -> Problem:
@@ -66,7 +70,8 @@ def problem_for(shape: str, trans: str = "nn", accuracy: str = "normwise") -> Pr
 
 
 def kernel_for(text: str, shape: str, trans: str = "nn") -> Kernel:
-    return prepare(QuickDevice(), problem_for(shape, trans), config_for(text))
+    """The instance that serves any size and alignment, for some shape."""
+    return instance(QuickDevice(), problem_for(shape, trans), guarded(config_for(text), "float", trans))
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=SLOW)])
@@ -76,19 +81,19 @@ def test_edge_grid(name: str, turn: int) -> None:
     turns = (("nn", "tt"), ("nt", "tn"))[(list(CONFIGS).index(name) + turn) % 2]
     tile_m, tile_n, tile_k = tile = config.cta_tile
     whole = [problem_for("x".join(map(str, tile)), trans) for trans in turns]
+    fits = [guarded(config, "float", trans) for trans in turns]
     deep = -(-LEAST_K // tile_k) * tile_k
     vectors = [
-        (sized(problem, *shape), config_for(CONFIGS[name], vec, edge))
-        for problem, vec, edge, shape in (
-            (whole[0], 4, "bounds", (tile_m + 4, tile_n - 4, deep + 4)),
-            (whole[1], 2, "bounds", (tile_m + 2, tile_n + 6, deep + 10)),
-            (whole[1], 4, "exact", (2 * tile_m, tile_n, deep + tile_k)),
-            (whole[0], 4, "pad", (tile_m + 1, tile_n - 1, deep + 3)),
+        (sized(problem, *shape), config)
+        for problem, shape in (
+            (whole[0], (tile_m + 4, tile_n - 4, deep + 4)),
+            (whole[1], (tile_m + 2, tile_n + 6, deep + 10)),
+            (whole[1], (2 * tile_m, tile_n, deep + tile_k)),
         )
     ]
-    compile_together([*((problem, config) for problem in whole), *vectors])
+    compile_together([*zip(whole, fits), *vectors])
 
-    kernels = [prepare(device, problem, config) for problem in whole]
+    kernels = [instance(device, *each) for each in zip(whole, fits)]
     depths = (1, LEAST_K, LEAST_K + 1, LEAST_K + tile_k + 3, 2 * LEAST_K + 5)
     sizes = list(product((1, tile_m - 1, tile_m, 2 * tile_m + 3), (1, tile_n - 1, tile_n + 1), depths))
     check_sizes(kernels, sizes if turn else sizes[::2])
@@ -99,13 +104,13 @@ def test_edge_grid(name: str, turn: int) -> None:
         assert np.array_equal(run(device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
     for (problem, chosen), (alpha, beta) in product(vectors, SCALARS):
         kernel = prepare(device, problem, chosen)
-        # Rows 8 elements apart stay aligned; others are served by the scalar kernel, by the same tiles.
-        for extra in (0, 8, 1) if field(chosen, "edge") == "bounds" else (0, 8):
+        # Rows 8 elements apart stay aligned; others are served by the unaligned instance, by the same tiles.
+        for extra in (0, 8, 1) if kernel.fit.edge is Edge.BOUNDS else (0, 8):
             check(kernel, alpha, beta, extra)
 
 
-def test_operands_that_start_askew_are_served_by_the_scalar_kernel() -> None:
-    config = config_for(CONFIGS["double"], 4)
+def test_operands_that_start_askew_are_served_by_the_unaligned_instance() -> None:
+    config = config_for(CONFIGS["double"])
     check_askew(4, lambda device: prepare(device, problem_for("36x40x100"), config))
 
 
@@ -169,7 +174,7 @@ def altered(kernel: Kernel, old: str, new: str, folder: Path) -> Kernel:
     folder.mkdir()
     source = replace(kernel.source, code=kernel.source.code.replace(old, new, 1))
     binary = kernel.device.compiler.build(source, str(folder))
-    return Kernel(QuickDevice(), kernel.problem, kernel.config, source, binary)
+    return Kernel(QuickDevice(), kernel.problem, kernel.fit, source, binary)
 
 
 def test_products_are_in_float_where_magnitudes_are_tiny_and_not_elsewhere(tmp_path: Path) -> None:
@@ -269,7 +274,7 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     shapes = tuple(product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)))
     for trans, block_k, block_m in shapes:
         config = variant(f"tf32x3:{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single")
-        source = render(problem_for("64", trans), config, ARCHES["host"])
+        source = render(problem_for("64", trans), config, TYPICAL["host"])
         probes.append(replace(source, name=f"places_{len(probes)}", code=source.code + PROBE))
     code = [replace(probe, code=probe.code.replace("places(", f"{probe.name}(")) for probe in probes]
     binary = QuickCompiler().build(together(code), str(tmp_path))
@@ -354,23 +359,24 @@ def test_few_steps_of_k_are_multiplied_in_float() -> None:
     assert (run(kernel.device, kernel, a, b, np.zeros((4, 4), np.float32), 1.0, 0.0) == a[0, 0] * b[0, 0]).all()
 
 
-def planted_config(text: str) -> Config:
-    """Without vectors, but for one with a workspace, for which memory must be aligned."""
-    return config_for(text, 4 if text == SPLIT else 1)
+def planted_fit(text: str, trans: str) -> Fit:
+    """The guarded instance without vectors, but for one with a workspace, for which memory must be aligned."""
+    return guarded(config_for(text), "float", trans, wide=text == SPLIT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     planted = [
-        Planted(name, planted_config(text), old, new, "float", trans, SHAPES) for name, old, new, text, trans in FAULTS
+        Planted(name, planted_fit(text, trans), old, new, "float", trans, SHAPES)
+        for name, old, new, text, trans in FAULTS
     ]
     planted += [
-        Planted(f"unfaulted {text} {trans}", planted_config(text), "", "", "float", trans, SHAPES)
+        Planted(f"unfaulted {text} {trans}", planted_fit(text, trans), "", "", "float", trans, SHAPES)
         for text, trans in itertools.product(UNFAULTED, TRANS)
     ]
     planted += [
-        Planted(name, config_for(SINGLE), old, new, "float", "tt", SHAPES, NEVER_AGAIN, special=False)
+        Planted(name, planted_fit(SINGLE, "tt"), old, new, "float", "tt", SHAPES, NEVER_AGAIN, special=False)
         for name, old, new in FAULTS_OF_COPIES
     ]
     assert_caught(planted[part::2], tmp_path)

@@ -1,4 +1,4 @@
-"""Tiles that come by TMA, on the host device: the edge grid, the scalar kernel, sanitizers and planted faults."""
+"""Tiles that come by TMA, on the host device: the edge grid, the unaligned kernel, sanitizers and planted faults."""
 
 import itertools
 from itertools import product
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from planted import PARTS, Planted, assert_caught
-from products import SCALARS, TRANS, QuickDevice, bits, check, check_sizes, sized
+from products import SCALARS, TRANS, QuickDevice, bits, check, check_sizes, guarded, instance, sized
 from quick import compile_together
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
@@ -26,15 +26,11 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def config_for(text: str, dtype: str, trans: str, edge: str = "bounds") -> Config:
-    config, wide = variant(f"simt:{text}", edge=edge), 4 if dtype == "float" else 2
+def config_for(text: str, trans: str) -> Config:
+    config = variant(f"simt:{text}", load="tma")
     k_inner_a = int(trans[0] == "n" and not field(config, "pack_a"))
     k_inner_b = int(trans[1] == "t" and not field(config, "pack_b"))
-    accumulators = field(config, "thread_m") * field(config, "thread_n") // field(config, "slices")
-    vec_c = 1 if k_inner_b else min(wide, accumulators, field(config, "thread_n"))
-    return changed(
-        config, load="tma", vec_a=wide, vec_b=wide, vec_c=vec_c, k_inner_a=k_inner_a, k_inner_b=k_inner_b
-    )  # fmt: skip
+    return changed(config, k_inner_a=k_inner_a, k_inner_b=k_inner_b)
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -43,26 +39,30 @@ def test_edge_grid(name: str, turn: int) -> None:
     """Each transpose in one type, in the other one where tests marked slow run too."""
     device, first = QuickDevice(), list(CONFIGS).index(name) + turn
     pairs = [(("float", "double")[(first + place) % 2], trans) for place, trans in enumerate(TRANS)]
-    tile = cta_tile(config_for(CONFIGS[name], *pairs[0]))
-    wanted = [(Problem.parse("x".join(map(str, tile)), *pair), config_for(CONFIGS[name], *pair)) for pair in pairs]
+    configs = [config_for(CONFIGS[name], trans) for trans in TRANS]
+    tile = cta_tile(configs[0])
+    wanted = [
+        (Problem.parse("x".join(map(str, tile)), *pair), guarded(config, *pair, wide=True))
+        for pair, config in zip(pairs, configs, strict=True)
+    ]
     compile_together(wanted)
-    for problem, config in wanted:
-        kernel = prepare(device, problem, config)
+    for problem, fit in wanted:
+        kernel = instance(device, problem, fit)
         # Stored rows are whole vectors; sides that are no rows may have any length.
         free = (not problem.trans_a, problem.trans_b, problem.trans_a and not problem.trans_b)
         steps = [1 if each else 4 for each in free]
         sizes = product(*((s, t - s, t, t + s, 2 * t + s) for t, s in zip(tile, steps)))
-        check_sizes([kernel], itertools.islice(sizes, wanted.index((problem, config)), None, 4), (0, 4, 8))
-        assert kernel._twin is None
+        check_sizes([kernel], itertools.islice(sizes, wanted.index((problem, fit)), None, 4), (0, 4, 8))
+        assert kernel._unaligned is None
         for alpha, beta in SCALARS:
-            check(prepare(device, sized(problem, tile[0] + 4, 4, 0), config), alpha, beta, 0)
+            check(prepare(device, sized(problem, tile[0] + 4, 4, 0), fit.config), alpha, beta, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_exact_edges(dtype: str) -> None:
     wanted = []
     for trans in TRANS:
-        config = config_for(SLICES, dtype, trans, edge="exact")
+        config = config_for(SLICES, trans)
         tile_m, tile_n, tile_k = cta_tile(config)
         wanted.append((Problem.parse(f"{2 * tile_m}x{tile_n}x{5 * tile_k}", dtype, trans), config))
     compile_together(wanted)
@@ -70,16 +70,20 @@ def test_exact_edges(dtype: str) -> None:
         check(prepare(HostDevice(), *each), alpha, beta, 4)
 
 
-def test_rows_that_are_not_aligned_are_served_by_the_scalar_kernel() -> None:
-    kernel = prepare(HostDevice(), Problem.parse("36x16x200"), config_for(SLICES, "float", "nn"))
+def test_rows_that_are_not_aligned_are_served_by_a_kernel_that_copies_by_cp_async() -> None:
+    kernel = prepare(HostDevice(), Problem.parse("36x16x200"), config_for(SLICES, "nn"))
+    assert len(kernel.config.boxes(kernel.problem)) == 2
     check(kernel, -0.5, 2.0, 3)
-    assert kernel._twin is not None
-    assert kernel._twin.config.boxes(kernel.problem) == ()
+    assert kernel._unaligned is not None
+    assert kernel._unaligned.config == kernel.config.unaligned
+    assert field(kernel._unaligned.config, "load") == "cp_async"
+    assert kernel._unaligned.fit.alignment == (1, 1, 1)
+    assert kernel._unaligned.config.boxes(kernel.problem) == ()
     check(kernel, -0.5, 2.0, 4)
 
 
 def test_every_run_gives_the_same_bits() -> None:
-    problem, by_tma = Problem.parse("36x16x400"), config_for(SLICES, "float", "nn")
+    problem, by_tma = Problem.parse("36x16x400"), config_for(SLICES, "nn")
     by_thread = changed(by_tma, load="cp_async")
     compile_together([(problem, by_tma), (problem, by_thread)])
     kernels = [prepare(HostDevice(), problem, config) for config in (by_tma, by_thread)]
@@ -122,7 +126,7 @@ FAULTS = (
 def planted_in(dtypes: tuple[str, str]) -> list[Planted]:
     """Each fault in one of the types, in turn."""
     return [
-        Planted(name, config_for(text, dtype, "nn"), old, new, dtype, "nn", SHAPES)
+        Planted(name, guarded(config_for(text, "nn"), dtype, wide=True), old, new, dtype, "nn", SHAPES)
         for (name, old, new, text), dtype in zip(FAULTS, itertools.cycle(dtypes))
     ]
 
@@ -131,8 +135,8 @@ def planted_in(dtypes: tuple[str, str]) -> list[Planted]:
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     planted = planted_in(("float", "double"))
     for text, trans, dtype in product((SLICES, SPLIT), TRANS, ("float", "double")):
-        config = config_for(text, dtype, trans)
-        planted.append(Planted(f"unfaulted {text} {trans} {dtype}", config, "", "", dtype, trans, SHAPES))
+        fit = guarded(config_for(text, trans), dtype, trans, wide=True)
+        planted.append(Planted(f"unfaulted {text} {trans} {dtype}", fit, "", "", dtype, trans, SHAPES))
     assert_caught(planted[part::PARTS], tmp_path)
 
 

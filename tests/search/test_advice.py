@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.families import family_named, parse
 from tilewright.codegen.families.simt import FITTED_M, FITTED_N
 from tilewright.codegen.problem import Problem
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 def tried(problem: Problem, family: str, **values: Any) -> bool:
     """Whether advice has nothing against some values, whatever the others are."""
-    return may_hold(problem, ARCHES["sm_90a"], family_named(family), policy_of(family).advice, values)
+    return may_hold(problem, TYPICAL["sm_90a"], family_named(family), policy_of(family).advice, values)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_operands_are_packed_that_are_not_aligned_or_must_be_transposed_and_are_
 )
 def test_short_products_whose_ctas_all_run_at_once_prefetch_to_l2(shape: str, arch: str, some: bool) -> None:
     config = parse("simt:64x64x16,l2_prefetch")
-    assert all(rule.holds(Problem.parse(shape), config, ARCHES[arch]) for rule in L2_PREFETCH_PAYS) == some
+    assert all(rule.holds(Problem.parse(shape), config, TYPICAL[arch]) for rule in L2_PREFETCH_PAYS) == some
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_short_products_whose_ctas_all_run_at_once_prefetch_to_l2(shape: str, ar
 def test_what_is_streamed_is_prefetched_to_l2(config: str, shape: str, arch: str, some: bool) -> None:
     prefetched = parse(f"{config.replace(':', ':short=n,')},l2_prefetch")
     rules = [rule for rule in policy_of("skinny").advice if "L2 prefetch" in rule.title]
-    assert all(rule.holds(Problem.parse(shape), prefetched, ARCHES[arch]) for rule in rules) == some
-    assert all(rule.holds(Problem.parse(shape), prefetched.changed(l2_prefetch=False), ARCHES[arch]) for rule in rules)
+    assert all(rule.holds(Problem.parse(shape), prefetched, TYPICAL[arch]) for rule in rules) == some
+    assert all(rule.holds(Problem.parse(shape), prefetched.changed(l2_prefetch=False), TYPICAL[arch]) for rule in rules)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_what_is_streamed_is_prefetched_to_l2(config: str, shape: str, arch: str
 def test_tiles_are_rasterised_in_groups_where_it_can_make_a_difference(
     shape: str, dtype: str, groups: set[int]
 ) -> None:
-    problem, arch = Problem.parse(shape, dtype), ARCHES["sm_90a"]
+    problem, target = Problem.parse(shape, dtype), TYPICAL["sm_90a"]
     configs = {group: parse(f"dmma:64x64x16,raster={group}") for group in (1, 4, 8, 16)}
-    assert {group for group, config in configs.items() if RASTER_PAYS.holds(problem, config, arch)} == groups
+    assert {group for group, config in configs.items() if RASTER_PAYS.holds(problem, config, target)} == groups
 
 
 @pytest.mark.parametrize(

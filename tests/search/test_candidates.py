@@ -72,7 +72,7 @@ def test_points_and_configs_are_two_names_of_one_thing(shape: str, dtype: str) -
         assert values["family"] == config.family
         for name, value in config.values:
             assert name in ("mode", "parts") or values[name] == value
-        assert serves(config, problem, H200.arch)
+        assert serves(config, problem, H200)
 
 
 def test_ways_to_share_out_the_work_are_three_numbers() -> None:

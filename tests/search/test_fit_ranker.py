@@ -1,6 +1,5 @@
 """Fitting the ranker to measured problems, with the trees that ship in place of new ones: CatBoost is not needed."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,20 @@ import numpy as np
 import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.recording.entry import Entry
-from tilewright.tuner.search.nearest import fitted, predictions
-from tilewright.tuner.search.ranker import plain, shipped
+from tilewright.tuner.search.nearest import carried, predictions
+from tilewright.tuner.search.ranker import Arrays, plain, shipped
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-KEPT = {"double": {"portfolio": {"kept": {"ways": "whole", "correction": 0.0}}}}
+TREES = [f"{name}_{part}" for name in ("ranking", "level") for part in ("asked", "above", "leaves")]
 DEVICES = "nvidia-h200", "nvidia-h100-80gb-hbm3"
 PROBLEMS = [Problem.parse(shape, "float", "nt") for shape in ("300x200x100", "1000x900x800", "64x7000x33", "5x400x900")]
 
 
 @pytest.fixture
 def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script, in two folds, with 12 kernels and a file of its own."""
+    """The script, in two folds, with 12 kernels and folders of its own, in which a file of double lies already."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     catboost = ModuleType("catboost")
     catboost.CatBoost = object  # type: ignore[attr-defined]
@@ -34,14 +31,13 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.delitem(sys.modules, "fit_ranker", raising=False)
     found = __import__("fit_ranker")
     monkeypatch.delitem(sys.modules, "fit_ranker")
-    ranker = tmp_path / "ranker.json"
-    ranker.write_text(json.dumps(KEPT))
-    monkeypatch.setattr(sys.modules["regret"], "HELD_OUT", tmp_path / "held-out.json.xz")
-    found.write_held_out(KEPT)
-    values = shipped()["float"]
-    trees = {"ranking": values["ranking"], "level": values["level"]}
-    changed: dict[str, Any] = {"RANKER": ranker, "FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60}
+    trees = {name: array for name, array in shipped("float").items() if name in (*TREES, "features")}
+    changed: dict[str, Any] = {"FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60}
     changed |= {"CORRECTED": 60, "fit": lambda tuned: trees}
+    changed |= {"RANKERS": tmp_path / "rankers", "HELD_OUT": tmp_path / "held-out"}
+    for folder in (changed["RANKERS"], changed["HELD_OUT"]):
+        folder.mkdir()
+        (folder / "double.npz").write_text("kept")
     for name, value in changed.items():
         monkeypatch.setattr(found, name, value)
     return found
@@ -55,9 +51,7 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
     found = dict[Problem, dict[Config, float]]()
     for problem, configs in own.items():
         times = {config: 8.0 + 4 * (i != best) + i for i, config in enumerate(configs)}
-        others = (
-            fitted(config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS)) for each in own.values() for config in each
-        )
+        others = (carried(config, problem, info) for each in own.values() for config in each)
         for i, config in enumerate(filter(None, others)):
             times.setdefault(config, 14.0 + i / 10)
         found[problem] = times
@@ -71,19 +65,21 @@ def files(fitting: ModuleType, tmp_path: Path) -> list[str]:
     for device in DEVICES:
         path = tmp_path / f"{device}.jsonl"
         lines = (
-            trials.line_of(trials.Trials(problem, {c: Entry("ok", us, (us,)) for c, us in times.items()}, 50.0, device))
-            for problem, times in measured(device).items()
+            trials.line_of(trials.Trials(problem, times, 50.0, device)) for problem, times in measured(device).items()
         )
         path.write_text("".join(lines))
         paths.append(str(path))
     return paths
 
 
-def run(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
+def run(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["fit_ranker.py", *arguments])
     fitting.main()
-    written: dict[str, Any] = json.loads(fitting.RANKER.read_text())
-    return written
+
+
+def arrays_of(folder: Path) -> Arrays:
+    """The ranker for float that lies in a folder."""
+    return dict(np.load(folder / "float.npz"))
 
 
 def test_a_fit_is_judged_on_every_device_and_written(
@@ -91,31 +87,31 @@ def test_a_fit_is_judged_on_every_device_and_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     chosen = tmp_path / "chosen.jsonl"
-    written = run(fitting, monkeypatch, *files, "--choices", str(chosen), "--device", DEVICES[1])
-    held_out = fitting.read_held_out()
-    assert written["double"] == held_out["double"] == KEPT["double"]  # there are no data of it
-    assert set(held_out["float"]["shapes"]) == {problem.shape for problem in PROBLEMS[::2]}
-    assert set(held_out["float"]["portfolio"]) < set(written["float"]["portfolio"])
-    found = written["float"]
-    assert set(found) == {"portfolio", "regret", "ranking", "level"}
-    assert list(found["regret"]) == list(DEVICES)
-    assert all(1 <= regret <= 1.7 for regret in found["regret"].values())  # the slowest takes 17 us, the best 10
+    run(fitting, monkeypatch, *files, "--choices", str(chosen), "--device", DEVICES[1])
+    found, held_out = arrays_of(fitting.RANKERS), arrays_of(fitting.HELD_OUT)
+    for folder in (fitting.RANKERS, fitting.HELD_OUT):
+        assert {path.name for path in folder.iterdir()} == {"float.npz", "double.npz"}
+        assert (folder / "double.npz").read_text() == "kept"  # there are no data of it
+    assert set(held_out["shapes"]) == {problem.shape for problem in PROBLEMS[::2]}
+    assert set(held_out["kernels"]) < set(found["kernels"])
+    assert found.keys() == shipped("float").keys()
+    assert found["devices"].tolist() == list(DEVICES)
+    assert all(1 <= regret <= 1.7 for regret in found["regrets"])  # the slowest takes 17 us, the best 10
+    for device, line in zip(DEVICES, found["data"]):
+        assert line.startswith(f"{device}: 4 problems, {sum(map(len, measured(device).values()))} variants, digest ")
     out = capsys.readouterr().out
     count = sum(len(times) for device in DEVICES for times in measured(device).values())
     assert f"float: 8 problems, {count} trials" in out
     assert all(f"\n{device}\n" in out for device in DEVICES)
     best = {str(plain(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()}
-    assert set(found["portfolio"]) == best  # nothing else came within 5%
-    ways = [kernel["ways"].split() for kernel in found["portfolio"].values()]
+    assert set(found["kernels"]) == best  # nothing else came within 5%
+    ways = [each.split() for each in found["ways"].tolist()]
     assert {each[0] for each in ways} == {"whole"}
     assert max(map(len, ways)) > 1
-    assert len({kernel["correction"] for kernel in found["portfolio"].values()}) > 1
+    assert len(set(found["corrections"])) > 1
     told = __import__("trials").read_chosen(chosen)
     assert set(told) == set(PROBLEMS)
     assert {len(configs) for configs in told.values()} == {fitting.LEFT_OUT}
-    text = fitting.RANKER.read_text()
-    assert '"regret": {\n   "nvidia-h200"' in text  # a line for each kernel and list, for who reviews it
-    assert max(map(len, text.splitlines())) < 1000
 
 
 def test_a_device_is_judged_by_the_data_of_the_others(
@@ -129,9 +125,10 @@ def test_a_device_is_judged_by_the_data_of_the_others(
         return portfolio_of(tuned, trees)
 
     monkeypatch.setattr(fitting, "portfolio_of", noted)
-    before = fitting.RANKER.read_text()
     run(fitting, monkeypatch, *files, "--unseen", DEVICES[1])
-    assert fitting.RANKER.read_text() == before
+    assert [path.name for folder in (fitting.RANKERS, fitting.HELD_OUT) for path in folder.iterdir()] == [
+        "double.npz"
+    ] * 2
     shapes = {problem.shape for problem in PROBLEMS}
     assert [{key for key, _ in train} for train in seen] == [{DEVICES[0]}] * 2
     assert {shape for _, shape in seen[0]} | {shape for _, shape in seen[1]} == shapes
@@ -152,13 +149,12 @@ def test_a_ranker_is_held_out_without_the_shapes_that_judge_it(
         return complete(trees, portfolio, tuned)
 
     monkeypatch.setattr(fitting, "complete", noted)
-    before = fitting.RANKER.read_text()
     run(fitting, monkeypatch, *files, "--judge", "--parts", "1", "--held-out")
-    assert fitting.RANKER.read_text() == before
-    held_out = fitting.read_held_out()["float"]
+    assert [path.name for path in fitting.RANKERS.iterdir()] == ["double.npz"]
+    held_out = arrays_of(fitting.HELD_OUT)
     assert fitted_to == [{problem.shape for problem in PROBLEMS} - set(held_out["shapes"])]
-    assert held_out["shapes"]
-    assert held_out["ranking"] == shipped()["float"]["ranking"]
+    assert held_out["shapes"].size
+    assert all(np.array_equal(held_out[name], shipped("float")[name]) for name in TREES)
 
 
 @pytest.mark.parametrize(("given", "message"), [

@@ -1,7 +1,6 @@
 """Products that need not be `ieee`: their features, data and ranker, by made-up trials."""
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search import nearest as looked_up
 from tilewright.tuner.search.features import FEATURES, Table
 from tilewright.tuner.search.model import estimate_us
@@ -33,15 +31,12 @@ WHOLE = "simt:64x128x16,lanes_m=4"
 
 def ranker(asks: str, above: float, less: int) -> Ranker:
     """One that has kernels take `less` where they answer yes."""
-    trees = [{"asks": asks, "above": [above], "leaves": [1000, 1000 - less]}]
-    level = [{"asks": "m", "above": [0.0], "leaves": [0, 0]}]
-    values = {
-        "portfolio": {kernel: {"ways": "whole split_k=2", "correction": 0.0} for kernel in (*SPLIT, WHOLE)},
-        "regret": {H200.key: 1.25},
-        "ranking": trees,
-        "level": level,
-    }
-    return Ranker(values, DType.FLOAT, Grade.NORMWISE)
+    kernels, trees = (*SPLIT, WHOLE), {"ranking": (0, above, 1000, 1000 - less), "level": (1, 0.0, 0, 0)}
+    arrays = {"kernels": kernels, "ways": ["whole split_k=2"] * len(kernels), "corrections": [0.0] * len(kernels)}
+    arrays |= {"devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}
+    for name, (asked, border, *leaves) in trees.items():
+        arrays |= {f"{name}_asked": [[asked]], f"{name}_above": [[border]], f"{name}_leaves": [leaves]}
+    return Ranker({name: np.array(values) for name, values in arrays.items()}, DType.FLOAT, Grade.NORMWISE)
 
 
 def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,7 +114,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: 
         assert all(later.us > earlier.us / 1.101 for earlier, later in itertools.pairwise(found))
         assert len({each.config for each in found}) == len(found)
         assert {each.regret for each in found} == {ranker.regret[H200.key]}
-        assert all(serves(each.config, problem, H200.arch) for each in found)
+        assert all(serves(each.config, problem, H200) for each in found)
 
 
 @pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
@@ -161,7 +156,7 @@ def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
         problem = Problem.parse(shape, accuracy=accuracy)
         found = nearest(problem, info, ())
         assert found is not None
-        assert serves(found.config, problem, arch)
+        assert serves(found.config, problem, info)
 
 
 @GRADES
@@ -192,9 +187,9 @@ def test_the_time_modelled_for_many_is_near_that_for_one() -> None:
 
 @GRADES
 def test_kernels_of_limbs_serve_only_who_allows_them(accuracy: Grade) -> None:
-    allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200.arch, accuracy)}
+    allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200, accuracy)}
     assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
-    assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200.arch)
+    assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200)
 
 
 @pytest.mark.slow
@@ -210,7 +205,7 @@ def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
     problem = Problem.parse("700x900x800", accuracy=accuracy)
     found = dataset.variants(problem, H200)
     assert len(found) == len(set(found)) == dataset.GRADED_TRIALS
-    assert all(serves(config, problem, H200.arch) for config in found)
+    assert all(serves(config, problem, H200) for config in found)
     assert {config.accuracy for config in found} >= {accuracy, Grade.IEEE}
     assert len({config.family for config in found if config.limbs}) > 1
 
@@ -222,18 +217,18 @@ def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.Monk
     rows = []
     for place, accuracy in enumerate(Grade):
         those = [c for c in configs if c.accuracy.keeps(accuracy)]
-        trials = [[str(c), Entry("ok", 5.0 + place + i).packed()] for i, c in enumerate(those)]
-        row = {"shape": "64x32x160", "dtype": "float", "trans": "nt", "vendor_us": 9.0, "trials": trials}
-        rows.append(row | ({} if accuracy is Grade.IEEE else {"accuracy": accuracy.value}))
+        problem = Problem.parse("64x32x160", "float", "nt", accuracy)
+        outcomes = dict(zip(those, itertools.count(5.0 + place)))
+        rows.append(dataset.line_of(dataset.Trials(problem, outcomes, 9.0, H200.key)))
     file = tmp_path / "trials.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(rows))
     dataset.pack([file], tmp_path / "packed")
     names = {path.name for path in (tmp_path / "packed").iterdir()}
-    assert names == {"float.tar.xz", "float-elementwise.tar.xz", "float-normwise.tar.xz"}
+    assert names == {"float.jsonl.xz", "float-elementwise.jsonl.xz", "float-normwise.jsonl.xz"}
     read = {each.problem.accuracy: each for each in dataset.read(tmp_path / "packed")}
     for place, accuracy in enumerate(Grade):
         each = read[accuracy]
         assert (each.problem.trans, each.vendor_us) == ("nt", 9.0)
-        assert {c: entry.time_us for c, entry in each.entries.items()} == {
+        assert each.times == {
             c: 5.0 + place + i for i, c in enumerate(c for c in configs if c.accuracy.keeps(accuracy))
         }

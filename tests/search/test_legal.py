@@ -5,37 +5,37 @@ import random
 from itertools import product
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import Rule, rules_of
 from tilewright.codegen.problem import Problem
 from tilewright.tuner.search.legal import keeping, legal_configs, may_hold, open_rules
 from tilewright.tuner.search.policies import policy_of
+from variants import proposed
 
 pytestmark = pytest.mark.fast
 
-ARCH = ARCHES["sm_90a"]
+TARGET = TYPICAL["sm_90a"]
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("text", "shape", "dtype"), [
-    ("naive:8x32", "300x200x100", "float"), ("tiled:16,edge=exact", "256", "double"),
-    ("simt:64x128x16,slices=2,slice_barriers,vec=1x4x4,interleave=2,edge=exact", "1024", "float"),
-    ("simt:32x64x64,lanes_m=4,slices=8,vec=4x4x4,split_k=64,edge=exact", "64x64x65536", "float"),
-    ("dmma:64x128x16,warp=32x32,stages=4,vec=2x2x2", "1000", "double"),
-    ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,vec_large=4,resident_k=4096,edge=exact",
-     "1x4096x4096", "float"),
+    ("naive:8x32", "300x200x100", "float"), ("tiled:16", "256", "double"),
+    ("simt:64x128x16,slices=2,slice_barriers,interleave=2", "1024", "float"),
+    ("simt:32x64x64,lanes_m=4,slices=8,split_k=64", "64x64x65536", "float"),
+    ("dmma:64x128x16,warp=32x32,stages=4", "1000", "double"),
+    ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,resident_k=4096", "1x4096x4096", "float"),
 ])  # fmt: skip
 def test_what_is_found_is_what_breaks_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:
     base, problem = parse(text), Problem.parse(shape, dtype)
     kind, policy, rng = type(base), policy_of(base.family), random.Random(seed)
     values = {leaf.name: [base.get(leaf.name)] for leaf in kind.leaves()}
     for leaf in rng.sample(kind.leaves(), min(9, len(kind.leaves()))):
-        values[leaf.name] += rng.sample([each for each in leaf.choices if each != values[leaf.name][0]], 1)
+        values[leaf.name] += rng.sample([each for each in proposed(leaf) if each != values[leaf.name][0]], 1)
     rules = (*rules_of(kind), *policy.advice)
     every = (kind.build(dict(zip(values, chosen))) for chosen in product(*values.values()))
-    wanted = {config for config in every if all(rule.holds(problem, config, ARCH) for rule in rules)}
-    found, pruned = legal_configs(problem, ARCH, kind, values, policy.advice, policy.first)
+    wanted = {config for config in every if all(rule.holds(problem, config, TARGET) for rule in rules)}
+    found, pruned = legal_configs(problem, TARGET, kind, values, policy.advice, policy.first)
     assert len(found) == len(wanted)
     assert set(found) == wanted
     assert sum(pruned.values()) + len(found) == math.prod(map(len, values.values()))
@@ -46,27 +46,27 @@ def test_a_rule_may_ask_for_more_values_later() -> None:
     kind, problem = families()["tiled"], Problem.parse("256")
     values = {"tile_width": (8, 16, 32), "skew": (0, 1), "unroll": (1, 2)}
     rule = Rule("{c.tile.unroll} is 1 or the tile 8", lambda p, c, a: c.tile.unroll == 1 or c.tile.tile_width == 8)
-    whole, _ = legal_configs(problem, ARCH, kind, values)
-    found, pruned = legal_configs(problem, ARCH, kind, values, [rule])
+    whole, _ = legal_configs(problem, TARGET, kind, values)
+    found, pruned = legal_configs(problem, TARGET, kind, values, [rule])
     assert found == [c for c in whole if c.get("unroll") == 1 or c.get("tile_width") == 8]
     assert pruned == {rule.title: len(whole) - len(found)} != {rule.title: 0}
 
 
 def test_a_rule_that_asks_for_nothing_leaves_nothing() -> None:
     kind, never = families()["tiled"], Rule("never", lambda p, c, a: False)
-    found, pruned = legal_configs(Problem.parse("256"), ARCH, kind, {"tile_width": (8, 16)}, [never])
+    found, pruned = legal_configs(Problem.parse("256"), TARGET, kind, {"tile_width": (8, 16)}, [never])
     assert (found, pruned["never"]) == ([], 2)
 
 
 def test_few_values_may_hold_until_a_rule_says_no() -> None:
     kind, problem = families()["tiled"], Problem.parse("256")
-    assert may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32})
-    assert not may_hold(problem, ARCH, kind, rules_of(kind), {"unroll": 32, "tile_width": 16})
+    assert may_hold(problem, TARGET, kind, rules_of(kind), {"unroll": 32})
+    assert not may_hold(problem, TARGET, kind, rules_of(kind), {"unroll": 32, "tile_width": 16})
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("text", "names"), [
-    ("simt:64x128x16,slices=2", ("mode", "parts", "reduce")), ("simt:256x128x16,k_inner_b", ("vec_a", "vec_c", "edge")),
+    ("simt:64x128x16,slices=2", ("mode", "parts", "reduce")), ("simt:256x128x16,k_inner_b", ("stages", "interleave")),
     ("dmma:64x128x16,warp=32x32,stages=4", ("mode", "parts", "reduce")), ("tiled:16", ("skew", "edge")),
     ("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024", ("mode", "parts", "reduce")),
 ])  # fmt: skip
@@ -74,11 +74,11 @@ def test_changes_that_are_kept_break_no_rule(text: str, names: tuple[str, ...], 
     base, rng = parse(text), random.Random(seed)
     kind = type(base)
     problem = Problem.parse("x".join(rng.choices(("256", "1000", "4096", "65536"), k=3)), ("float", "double")[seed % 2])
-    every = [dict(zip(names, chosen)) for chosen in product(*(kind.leaf(name).choices for name in names))]
+    every = [dict(zip(names, chosen)) for chosen in product(*(proposed(kind.leaf(name)) for name in names))]
     changes, rules = rng.sample(every, min(60, len(every))), rules_of(kind)
     rules = tuple(rng.sample(rules, len(rules)))
-    wanted = [c for c in changes if all(rule.holds(problem, base.changed(**c), ARCH) for rule in rules)]
-    assert list(keeping(rules, problem, base, ARCH, changes)) == wanted
-    maybe, others = open_rules(rules, problem, kind, ARCH, changes)
+    wanted = [c for c in changes if all(rule.holds(problem, base.changed(**c), TARGET) for rule in rules)]
+    assert list(keeping(rules, problem, base, TARGET, changes)) == wanted
+    maybe, others = open_rules(rules, problem, kind, TARGET, changes)
     assert len(others) < len(rules) or "mode" not in names
-    assert not maybe or list(keeping(others, problem, base, ARCH, maybe)) == wanted
+    assert not maybe or list(keeping(others, problem, base, TARGET, maybe)) == wanted

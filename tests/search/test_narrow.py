@@ -1,14 +1,16 @@
-"""What searches try of results that are narrow or small: tiles that fit them, and split counts that fill 132 SMs."""
+"""What searches try of results that are narrow or small: tiles that fit them, and split counts that fill all SMs."""
 
 from functools import cache
 from typing import Any
 
 import pytest
-from search_spaces import tried
+from search_spaces import H200, tried
 from tilewright.codegen.families.dmma import FITTED_M, FITTED_N
-from tilewright.codegen.mechanisms.split import LONG_SPLITS, SPLITS
+from tilewright.codegen.leaf import Mode
+from tilewright.codegen.mechanisms.split import USUAL_PARTS, filling_parts
 from tilewright.codegen.problem import Problem
 
+FILLING_H200 = filling_parts(H200.sm_count)
 SIDES = (8, 16, 32, 64, 96, 128, 192, 256)
 
 
@@ -48,19 +50,19 @@ def test_all_schedulers_of_an_sm_have_as_many_warps_of_them() -> None:
 
 @pytest.mark.parametrize("shape", ["100x100x100000", "145x142x43141"])
 def test_they_crowd_out_no_others(shape: str) -> None:
-    problem, usual = Problem.parse(shape, "double", "tn"), tuple(set(SPLITS) - set(LONG_SPLITS))
-    few = tried(problem, family="dmma", block_m=(48, *SIDES[1:]), block_n=SIDES, parts=(1, *sorted(usual)))
-    assert set(few) <= set(tried(problem, family="dmma", parts=(1, *SPLITS)))
+    problem, usual = Problem.parse(shape, "double", "tn"), (1, *USUAL_PARTS[Mode.SPLIT_K])
+    few = tried(problem, family="dmma", block_m=(48, *SIDES[1:]), block_n=SIDES, parts=usual)
+    assert set(few) <= set(tried(problem, family="dmma", parts=(*usual, *FILLING_H200)))
 
 
 @pytest.mark.parametrize(("dtype", "family", "powers"), [("double", "dmma", {1, 2, 4}), ("float", "simt", {1})])
-def test_split_counts_for_132_sms_fill_them(dtype: str, family: str, powers: set[int]) -> None:
+def test_split_counts_that_are_not_usual_fill_all_sms(dtype: str, family: str, powers: set[int]) -> None:
     values = {"load": ("cp_async",), "stages": (3,), "fragments": ("double",)} if family == "simt" else {}
-    assert not {c.split_ctas for c in tried(Problem.parse("100x100x16383", dtype), family=family, **values)} & {
-        *LONG_SPLITS
-    }
+    assert {11, 13, 22, 26, 29, 33, 44, 52, 66, 88, 132} <= set(FILLING_H200)
+    short = tried(Problem.parse("100x100x16383", dtype), family=family, **values)
+    assert not {config.split_ctas for config in short} & set(FILLING_H200)
     problem = Problem.parse("100x100x100000", dtype)
-    long = [c for c in tried(problem, family=family, **values) if c.split_ctas in LONG_SPLITS]
+    long = [c for c in tried(problem, family=family, **values) if c.split_ctas in FILLING_H200]
     assert long
     ctas = {config.tiles(problem) * config.split_ctas for config in long}
     assert all(127 <= count <= 132 or 254 <= count <= 264 for count in ctas)
@@ -69,5 +71,4 @@ def test_split_counts_for_132_sms_fill_them(dtype: str, family: str, powers: set
 
 def test_the_smallest_tiles_are_deep_where_k_is_long() -> None:
     """16x16 elements of C, by one CTA of each SM: tiles of 32 steps of k would keep 32 KB on their way at most."""
-    for shape, depths in (("16x16x500000", {16, 32, 64}), ("16x16x16000", {16, 32})):
-        assert {config.tile.block_k for config in double(shape)} == depths
+    assert {config.tile.block_k for config in double("16x16x500000")} == {16, 32, 64}

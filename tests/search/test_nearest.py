@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from search_spaces import H200, on
+from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES, Arch
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN, typical
@@ -17,13 +17,12 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.search.features import Table
-from tilewright.tuner.search.nearest import distance, fitted, nearest, predictions
+from tilewright.tuner.search.nearest import carried, distance, nearest, predictions
 from tilewright.tuner.search.ranker import ranker_of
 
 pytestmark = pytest.mark.fast
 
-ARCH = ARCHES["sm_90a"]
-EDGES = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
+TARGET = TYPICAL["sm_90a"]
 
 
 def test_distance_counts_doublings() -> None:
@@ -31,19 +30,9 @@ def test_distance_counts_doublings() -> None:
     assert distance(Problem(0, 1, 1), Problem(1, 1, 1)) == 1
 
 
-@pytest.mark.parametrize(
-    ("shape", "vectors", "edge"),
-    [("1024", (1, 4, 4), "exact"), ("1022", (1, 2, 2), "bounds"), ("1023", (1, 1, 1), "bounds")],
-)
-def test_a_config_is_fitted_with_the_widest_vectors(shape: str, vectors: tuple[int, ...], edge: str) -> None:
-    fit = fitted(parse("simt:64x64x16,lanes_m=4"), Problem.parse(shape), ARCH, EDGES)
-    assert fit is not None
-    assert (tuple(fit.get(f"vec_{each}") for each in "abc"), fit.edge) == (vectors, edge)
-
-
 def test_what_is_for_odd_rows_is_reset_where_rows_are_aligned() -> None:
     config = parse("simt:64x64x16,lanes_m=4,pack_a,pack_b,shared")
-    odd, even = (fitted(config, Problem.parse(shape), ARCH, (Edge.BOUNDS,)) for shape in ("2047", "1024"))
+    odd, even = (carried(config, Problem.parse(shape), TARGET) for shape in ("2047", "1024"))
     assert odd is not None
     assert even is not None
     assert [(each.packs, each.get("shared")) for each in (odd, even)] == [((True, True), True), ((False, False), False)]
@@ -62,13 +51,13 @@ def test_accumulators_pass_through_shared_memory_where_sectors_of_c_would_be_wri
     text: str, shape: str, kept: bool
 ) -> None:
     problem = Problem.parse(shape, "double" if "dmma" in text else "float")
-    fit = fitted(parse(text), problem, H200.arch, (Edge.BOUNDS,))
+    fit = carried(parse(text), problem, H200)
     assert fit is not None
     assert fit.get("shared") is kept
 
 
-def test_what_cannot_serve_is_not_fitted() -> None:
-    assert fitted(parse("dmma:64x64x16"), Problem.parse("512"), ARCH, EDGES) is None
+def test_what_cannot_serve_is_not_carried() -> None:
+    assert carried(parse("dmma:64x64x16"), Problem.parse("512"), TARGET) is None
 
 
 def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
@@ -76,12 +65,12 @@ def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
 
 
 def test_the_nearest_shape_of_the_device_comes_first() -> None:
-    near, far = parse("simt:64x64x16,lanes_m=4,edge=exact"), parse("simt:128x64x16")
+    near, far = parse("simt:64x64x16,lanes_m=4"), parse("simt:128x64x16")
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
     found = nearest(Problem.parse("516"), H200, records)
     assert found is not None
     assert (found.told, found.record) == ("predicted (from 512x512x512)", records[1])
-    assert (found.config.cta_tile, found.config.edge) == (near.cta_tile, "bounds")
+    assert found.config.cta_tile == near.cta_tile
     for shape in ("514", "512x512x640"):  # rows of another alignment, and too far
         found = nearest(Problem.parse(shape), H200, records)
         assert found is not None
@@ -90,11 +79,11 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
 
 def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
     there, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
-    of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4,edge=exact"), there.key)
+    of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), there.key)
     found = nearest(Problem.parse("512"), here, (of_there,))
     assert found is not None
     assert (found.told, found.record, found.sibling) == ("predicted (from 512x512x512 on nvidia-h200)", None, of_there)
-    assert (found.config.cta_tile, found.config.edge) == ((64, 64, 16), "exact")
+    assert found.config.cta_tile == (64, 64, 16)
     assert (found.expected_us, found.regret) == (None, None)  # those of the other device are not known here
     served = found.served(Problem.parse("512"), here)
     assert (served.origin, served.recorded_us) == ("as tuned for 512x512x512 on nvidia-h200", 0.0)
@@ -126,14 +115,14 @@ def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() ->
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
 def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None:
-    """What was tuned on one device is fitted to what another lacks: shared memory, cp.async, instructions, clusters."""
+    """What was tuned on one device is carried to one that lacks shared memory, cp.async, instructions or clusters."""
     store, info, rng = Store(Path("nowhere").absolute()), typical(arch), random.Random(arch.name)
     for _ in range(30):
         sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]
         problem = Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
         found = store.lookup(info, problem, nearest)
         assert found.origin != "default", problem
-        assert serves(found.config, problem, arch)
+        assert serves(found.config, problem, info)
 
 
 def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
@@ -141,7 +130,7 @@ def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
     t4, found = typical(ARCHES["sm_75"]), list[str]()
     for shape in ("4096", "1513x44x320", "4096x1x4096"):
         (predicted,) = predictions(Problem.parse(shape, "double"), t4, 1)
-        assert serves(predicted.config, Problem.parse(shape, "double"), t4.arch)
+        assert serves(predicted.config, Problem.parse(shape, "double"), t4)
         assert predicted.regret is None
         found.append(predicted.config.family)
     assert found == ["simt", "simt", "skinny"]
@@ -155,7 +144,7 @@ def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.Monke
 
 def test_what_a_device_lacks_is_replaced_in_what_is_predicted() -> None:
     problem, a100, h200 = Problem.parse("512", "double"), KNOWN["nvidia-a100-sxm4-80gb"], KNOWN["nvidia-h200"]
-    assert fitted(parse("dmma:64x64x16,vec=2"), problem, a100.arch, (Edge.BOUNDS,)) is None
+    assert carried(parse("dmma:64x64x16"), problem, a100) is None
     assert {config.get("mma_k") for config in configs_of(a100, "dmma")} == {4}
     assert 8 in {config.get("mma_k") for config in configs_of(h200, "dmma")}
 

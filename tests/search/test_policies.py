@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from search_spaces import FEW_TILES, advised, on, settled, tried
+from search_spaces import FEW_TILES, H200, advised, on, settled, tried
 from slow import first_of
+from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES
-from tilewright.codegen.config import Config
 from tilewright.codegen.families import families, family_named
-from tilewright.codegen.legality import serves
+from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import Problem
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.policies import policy_of
@@ -42,7 +42,7 @@ def test_policies_are_found_by_the_names_of_families() -> None:
 def test_what_policies_name_exists(family: str) -> None:
     policy, known = policy_of(family), {leaf.name for leaf in families()[family].leaves()}
     assert {*policy.first, *policy.for_rows, *policy.tile_sides, *policy.side_by_side, *policy.orders_tiles} <= known
-    typical = {**policy.typical(ARCHES["sm_90a"]), **policy.modelled(ARCHES["sm_90a"])}
+    typical = {**policy.typical(TYPICAL["sm_90a"]), **policy.modelled(TYPICAL["sm_90a"])}
     assert set(typical) <= known
 
 
@@ -56,13 +56,13 @@ def test_the_space_is_large_enough_to_search_and_small_enough_to_list(shape: str
     assert 1000 <= len(found.configs) <= 20000
     left_out = dict(found.pruned)
     assert sum(left_out.values()) + len(found.configs) > 10**8
-    assert all(serves(config, problem, ARCHES[arch]) for config in random.Random(1).sample(found.configs, 200))
+    assert all(serves(config, problem, TYPICAL[arch]) for config in random.Random(1).sample(found.configs, 200))
 
 
 def test_double_is_left_to_faster_tensor_cores() -> None:
     (choices,) = settled("simt", block_m=(64,), block_n=(64,), mode=("none",), parts=(1,))
     plain = {leaf.name: leaf.plain for leaf in family_named("simt").leaves()}
-    values = {name: tuple(map(plain[name], given)) for name, given in choices.parameters}
+    values = {name: tuple(map(plain[name], given)) for name, given in choices.on(H200).items()}
     left = [arch for arch in ARCHES if not advised(Problem.parse("1024", "double"), arch, "simt", values)[0]]
     assert left == ["sm_80", "sm_90a"]
 
@@ -144,8 +144,9 @@ def test_thread_tiles_have_five_ten_or_fourteen_rows_or_columns_where_tiles_fit_
         assert 8 in (tile.thread_m, tile.thread_n) or (tile.thread_m, tile.thread_n) == (10, 10)
         assert (config.pipeline.load, config.pipeline.fragments) == ("cp_async", "double")
         assert not config.epilogue.shared or tile.slices == 1 or sums <= 32 * tile.slices
-        # Vectors as wide as C and what slices share of a thread's accumulators allow.
-        assert config.epilogue.vec_c == (1 if shape == "777" else math.gcd(4, tile.thread_n, sums // tile.slices))
+        # Vectors are as wide as C and what slices share of a thread's accumulators allow.
+        fit = config.fit(Problem.parse(shape))
+        assert fit.vec_c == (1 if shape == "777" else math.gcd(4, tile.thread_n, sums // tile.slices))
 
 
 @pytest.mark.parametrize(("shape", "groups"), [("512", {1}), ("1024x768x512", {1, 2})])
@@ -155,12 +156,11 @@ def test_copies_of_long_products_are_interleaved_among_others(shape: str, groups
     assert all(c.pipeline.load == "cp_async" for c in configs if c.pipeline.interleave == 2)
 
 
-def test_every_config_has_a_scalar_form_that_serves_any_alignment() -> None:
+def test_every_config_has_an_instance_for_any_alignment() -> None:
     odd, configs = Problem.parse("1021x1019x1013"), simt("1024", **FEW_TILES)
     for config in random.Random(2).sample(configs, 200):
-        scalar: Config = config.changed(edge=type(config.edge).BOUNDS).scalar()
-        assert scalar.alignment == (1, 1, 1)
-        assert serves(scalar, odd, ARCHES["sm_90a"])
+        fit = fitted(odd, config, TYPICAL["sm_90a"], aligned=False)
+        assert fit.alignment == fit.multiples == (1, 1, 1)
 
 
 @pytest.mark.parametrize(("arch", "cluster"), [("sm_120", True), ("sm_80", False)])

@@ -14,7 +14,7 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.pruned import pays
 
-VALUES = {choices.family: dict(choices.parameters) for choices in read_spaces()}
+VALUES = {choices.family: choices.on(H200) for choices in read_spaces()}
 
 
 def rules(problem: Problem, info: DeviceInfo, family: str, **less: Any) -> tuple[Rule[Any], ...]:
@@ -22,7 +22,7 @@ def rules(problem: Problem, info: DeviceInfo, family: str, **less: Any) -> tuple
 
 
 def kept(problem: Problem, info: DeviceInfo, config: Config, found: tuple[Rule[Any], ...]) -> bool:
-    return all(rule.holds(problem, config, info.arch) for rule in found)
+    return all(rule.holds(problem, config, info) for rule in found)
 
 
 def keep(problem: Problem, info: DeviceInfo, text: str) -> bool:

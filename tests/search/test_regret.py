@@ -6,10 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.search.ranker import Ranker, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -32,24 +32,24 @@ def run(regret: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) ->
 def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
     regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    trials, lines, ships = __import__("trials"), list[str](), shipped()["float"]
-    small = ships | {"portfolio": dict([*ships["portfolio"].items()][:40]), "ranking": ships["ranking"][:40]}
-    monkeypatch.setattr(regret, "shipped", lambda: {"float": small})
+    trials, lines = __import__("trials"), list[str]()
+    of_kernels = ("kernels", "ways", "corrections", *(f"ranking_{part}" for part in ("asked", "above", "leaves")))
+    small = {name: array[:40] if name in of_kernels else array for name, array in shipped("float").items()}
+    monkeypatch.setattr(regret, "shipped", lambda name: {"float": small}[name])
     ranker = Ranker(small, DType.FLOAT)
     for shape, times in TIMES_US.items():
         problem = Problem.parse(shape, "float", "nt")
-        entries = {
-            config: Entry("ok", us, (us,))
-            for config, us in zip(trials.looked_up(ranker, problem, H200), times)
-            if us is not None
-        }
-        lines.append(trials.line_of(trials.Trials(problem, entries, None)))
+        found = zip(trials.looked_up(ranker, problem, H200), times)
+        outcomes = {config: us for config, us in found if us is not None}
+        lines.append(trials.line_of(trials.Trials(problem, outcomes, None, H200.key)))
     measured = tmp_path / "trials.jsonl"
     measured.write_text("".join(lines))
     trials.pack([measured], tmp_path / "nvidia-h200" / "dataset")
-    for name, path in (("RESULTS", "."), ("HELD_OUT", "held-out.json.xz"), ("LIMITS", "regret.json")):
+    for name, path in (("RESULTS", "."), ("HELD_OUT", "held-out"), ("RANKERS", "."), ("LIMITS", "regret.json")):
         monkeypatch.setattr(regret, name, tmp_path / path)
-    regret.write_held_out({"float": {"shapes": [*TIMES_US][:3], **small}})
+    regret.HELD_OUT.mkdir()
+    np.savez_compressed(regret.HELD_OUT / "float", **small, shapes=np.array([*TIMES_US][:3]))
+    np.savez_compressed(regret.RANKERS / "float", **small)
 
     run(regret, monkeypatch, "--accept")
     limits: dict[str, Any] = json.loads(regret.LIMITS.read_text())
@@ -60,6 +60,10 @@ def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
         first, first_measured = limits[name + regret.FIRST], limits[name + regret.FIRST_MEASURED]
         assert first == {"problems": 2, "mean": round(mean, 3), "p90": 1.47, "worst": 1.5}
         assert first_measured == {"problems": 3, "mean": round(mean_of_all, 3), "p90": 1.46, "worst": 1.5}
+
+    page = (regret.RANKERS / regret.PAGE).read_text()
+    assert f"| {names[1]}{regret.FIRST} | 2 | {round(mean, 3)} | 1.47 | 1.5 |\n" in page
+    assert "| `float` | 40 | simt " in page
 
     run(regret, monkeypatch)  # each figure is its own limit
     limits[names[0] + regret.FIRST]["p90"] = 1.469
@@ -85,6 +89,11 @@ def test_what_is_judged_has_limits_and_what_has_limits_is_judged(regret: ModuleT
     assert regret.beyond({"a": figures}, {}) == ["a has no limit"]
     for now in ({}, {"a": none}):
         assert regret.beyond(now, {"a": figures}) == ["a: problems 0, the limit is 1"]
+
+
+def test_the_page_says_what_ships_and_how_good_it_is(regret: ModuleType) -> None:
+    page = regret.page(json.loads(regret.LIMITS.read_text()))
+    assert (regret.RANKERS / regret.PAGE).read_text() == page, "python benchmarks/regret.py --accept writes it"
 
 
 @pytest.mark.slow

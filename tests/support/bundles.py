@@ -2,10 +2,11 @@
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from emitted_on_host import Program
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.families import parse
@@ -14,14 +15,16 @@ from tilewright.codegen.problem import Problem
 Row = tuple[str, str, str, str]
 """Config, shape, dtype and transposes."""
 
-SHARED_K = "simt:32x32x8,thread=4x4,split_k=3,vec=1x4x4"
+SHARED_K = "simt:32x32x8,thread=4x4,split_k=3"
 TESTED = Layout(main=True)
 
 
 def served(rows: Sequence[Row], *arches: str) -> list[Served]:
     names = arches or ("sm_90a",)
     return [
-        Served(Problem.parse(shape, dtype, trans, parse(text).accuracy), parse(text), ARCHES[arch], sm_count=5)
+        Served(
+            Problem.parse(shape, dtype, trans, parse(text).accuracy), parse(text), replace(TYPICAL[arch], sm_count=5)
+        )
         for arch in names
         for text, shape, dtype, trans in rows
     ]

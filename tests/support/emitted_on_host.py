@@ -27,17 +27,21 @@ def one_unit(files: Emitted, name: str) -> str:
     for filename, text in sources:
         texts.append(f'#line 1 "{filename}"\n' + _DYNAMIC.sub(dynamic, text))
         for label, body in _NAMESPACE.findall(text):
-            known += [f"FAKE_KERNEL({name}_impl::{label}::{kernel}, {size})" for kernel, size in kernels_in(body)]
+            known += [f"FAKE_KERNEL({size}, {name}_impl::{label}::{kernel})" for kernel, size in kernels_in(body)]
         if "__global__ void empty_kernel()" in text:
-            known += [f"FAKE_KERNEL({name}_test::{kernel}, 1)" for kernel in ("empty_kernel", "hold_device")]
+            known += [f"FAKE_KERNEL(1, {name}_test::{kernel})" for kernel in ("empty_kernel", "hold_device")]
     register = "\n    ".join(known)
     return "\n".join((*texts, f"static void register_kernels_of_{name}()\n{{\n    {register}\n}}\n"))
 
 
 def kernels_in(text: str) -> list[tuple[str, str]]:
-    """The kernels of a text, each with the CTAs of its clusters."""
+    """The kernels of a text and each instance of those that are templates, with the CTAs of its clusters."""
     sizes = dict(re.findall(r"constexpr int (\w+)\s*=\s*(\d+);", text))
-    return [(kernel, sizes.get(size, size) or "1") for size, kernel in _KERNEL.findall(text)]
+    found = []
+    for size, kernel in _KERNEL.findall(text):
+        instances = dict.fromkeys(re.findall(rf"<const void\*>\(({kernel}<[^>]*>)\)", text)) or (kernel,)
+        found += [(instance, sizes.get(size, size) or "1") for instance in instances]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def plant(selector: str, problem: Problem, config: str, statement: str, prelude:
     compiler: Any = Altering(
         compiler_for(info), lambda code: prelude + code.replace(FIRST_LINE, FIRST_LINE + f"    {statement}\n")
     )
-    compile_cached(compiler, render(problem, chosen, info.arch))
+    compile_cached(compiler, render(problem, chosen, info))
     return chosen
 
 
@@ -46,6 +46,6 @@ def small_space(folder: Path, *widths: int) -> Path:
     """A folder with one space file: the tiled family with some widths and nothing else to choose."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = ", ".join(map(str, widths))
-    text = f'family = "tiled"\n[parameters]\ntile_width = [{listed}]\nedge = ["bounds"]\nskew = [0]\nunroll = [4]\n'
+    text = f'family = "tiled"\n[parameters]\ntile_width = [{listed}]\nedge = ["fit"]\nskew = [0]\nunroll = [4]\n'
     (folder / "tiled.toml").write_text(text)
     return folder

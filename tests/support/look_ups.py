@@ -25,7 +25,15 @@ from tilewright.tuner.search.nearest import nearest, predictions
 GOLDEN = "tests/golden/look-ups.table"
 """Path of the file from the root."""
 UNKNOWN = DeviceInfo(
-    "NVIDIA GeForce RTX 5070", "cuda", ARCHES["sm_120"], 48, 2512.0, 12 * 10**9, 48 << 20, 672.0, "unknown"
+    name="NVIDIA GeForce RTX 5070",
+    selector="cuda",
+    arch=ARCHES["sm_120"],
+    sm_count=48,
+    clock_mhz=2512.0,
+    memory_bytes=12 * 10**9,
+    l2_bytes=48 << 20,
+    bandwidth_gbs=672.0,
+    driver="unknown",
 )
 """A GPU that is not among the known devices, of a generation on which nothing was measured."""
 DEVICES = (
@@ -81,21 +89,21 @@ class LookUps:
     of each of the next choices' digests and, near a cube, the digest of what a look-up takes beside shipped records."""
 
     def __str__(self) -> str:
-        """The file's text: a title, a line a config, then for each problem a line a device."""
+        """The file's text: a title, a line a config, then a line a problem with a field a device."""
         devices = ", ".join(info.key for info in DEVICES)
         title = f"Look-ups, explained and made by tests/support/look_ups.py, on {devices}\n\n"
         configs = (f"{digest} {text}\n" for digest, text in sorted(self.configs.items(), key=lambda pair: pair[1]))
-        blocks = ("\n".join(["", problem, *map(" ".join, rows), ""]) for problem, rows in self.rows.items())
-        return "".join((title, *configs, *blocks))
+        lines = ("\t".join([problem, *map(" ".join, rows)]) + "\n" for problem, rows in self.rows.items())
+        return "".join((title, *configs, "\n", *lines))
 
     @classmethod
     def parse(cls, text: str) -> "LookUps":
         """The look-ups of a text of the file."""
-        _, configs, *blocks = text.rstrip("\n").split("\n\n")
+        _, configs, lines = text.rstrip("\n").split("\n\n")
         rows = {}
-        for block in blocks:
-            problem, *lines = block.split("\n")
-            rows[problem] = [tuple(line.split(" ")) for line in lines]
+        for line in lines.split("\n"):
+            problem, *fields = line.split("\t")
+            rows[problem] = [tuple(field.split(" ")) for field in fields]
         return cls(dict(line.split(" ") for line in configs.split("\n")), rows)
 
 

@@ -1,9 +1,11 @@
-"""Machine code for sm_90a of shipped records and of drawn configs, held to tests/golden/machine_code.tsv without a GPU.
+"""Machine code for sm_90a of shipped records and of drawn instances, held without a GPU to machine_code.tsv.
 
     pip install -e '.[nvrtc]'                           # CuPy, and the NVRTC that the file is of
     python tests/support/machine_code.py check          # whether the file is true: .ci/run does this
     python tests/support/machine_code.py write          # accept a change; --all compiles unchanged texts too
     python tests/support/machine_code.py compare REV    # a commit with the checkout; REV REV: two commits
+
+A record has two kernels: the instance for its problem, and the one for operands that are not aligned.
 
 Compiling all kernels takes minutes of processor time, and one compiler makes the same machine code of the same text. So
 the file holds the facts of each kernel's machine code and a seal, a digest of these facts and of the text that they
@@ -11,7 +13,7 @@ are of. `check` compiles kernels whose seal does not fit their text, and a few w
 kernel's name do not count in the digest of a text: rewording a comment in a template breaks no seal. After any other
 change of a text the file has to be written again. Where the machine code is the same as before, this changes the seals
 alone, which are the last part of the file: a line that changes before it is a kernel with other machine code. A drawn
-config stays in the file until it is not legal any more, or a new family needs its place.
+instance stays in the file until it is not legal any more, or a new family needs its place.
 
 `compare` asks each commit for its texts, by the commit's own version of this file if it has one, and compiles for both
 commits the kernels whose texts differ. It ends with status 1 if machine code differs. It takes seconds if few texts
@@ -31,25 +33,28 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nvrtc import MachineCode, compiled, variants
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.families import families
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.store.store import Store
-from variants import coarse
+from variants import instance_of, instance_text
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "machine_code.tsv"
 TARGET = "sm_90a"
 INSTALL = "pip install -e '.[nvrtc]'"
+UNALIGNED = " unaligned"
+"""Word behind a record's device and problem that names its kernel for operands which are not aligned."""
 DRAWN = 100
 """Number of kernels in the file that are of no record."""
 COMPILED_AGAIN = 16
@@ -64,7 +69,7 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _VERSION = re.compile(r"NVRTC (\S+)$", re.MULTILINE)
 
 Sources = dict[str, KernelSource]
-"""Texts by their kernels, `float nn naive:8x32`: dtype, transposes and config."""
+"""Texts by their kernels, as `variants.instance_text` names them: `float nn exact 1x1x1 naive:8x32`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Entry:
     """A kernel's text and machine code."""
 
     kernel: str
-    """Dtype, transposes and config."""
+    """Dtype, transposes, edge, widths of vectors and config."""
     text: str
     """Digest of the text."""
     machine: MachineCode | None = None
@@ -88,7 +93,7 @@ class Golden:
     shipped: tuple[Entry, ...] = ()
     """Kernels of records that ship."""
     drawn: tuple[Entry, ...] = ()
-    """Kernels of drawn configs."""
+    """Kernels of drawn instances."""
     seals: tuple[str, ...] = ()
     """Seals as they were read; the entries have no text then."""
 
@@ -119,7 +124,7 @@ class Golden:
             f"# Machine code for {TARGET}, written by tests/support/machine_code.py with NVRTC {self.compiler}",
             "# Shipped records: digest, registers of a thread, static shared bytes, local bytes of a thread, kernel",
             *map(_line, self.shipped),
-            "# Drawn configs",
+            "# Drawn instances",
             *map(_line, self.drawn),
             "# Seals of the lines above",
             *(" ".join(seals[i : i + SEALS_A_LINE]) for i in range(0, len(seals), SEALS_A_LINE)),
@@ -149,23 +154,33 @@ def text_digest(source: KernelSource, flags: Sequence[str] = ()) -> str:
 
 
 def of_records() -> dict[str, tuple[str, KernelSource]]:
-    """The kernel of each record that ships and its text, by the record's device and problem."""
-    texts = {}
+    """Both kernels of each record that ships and their texts, by the record's device and problem."""
+    texts, target = {}, TYPICAL[TARGET]
     for record in Store().both()[1]:
-        problem, config = record.problem, record.config
-        kernel = f"{problem.dtype.value} {problem.trans} {config}"
-        texts[f"{record.device} {problem}"] = kernel, render(problem, config, ARCHES[TARGET])
+        problem = record.problem
+        for aligned in (True, False):
+            fit = fitted(problem, record.config, target, aligned)
+            source = render(problem, fit.config, target, fit)
+            label = f"{record.device} {problem}" + ("" if aligned else UNALIGNED)
+            texts[label] = instance_text(problem, fit), source
     return texts
+
+
+def is_legal(problem: Problem, fit: Fit) -> bool:
+    """Whether an instance may serve a problem: operands that are not aligned, where its vectors are narrow."""
+    config = fit.config
+    return serves(config, problem, TYPICAL[TARGET]) and all(
+        rule.holds(problem, config, fit) for rule in config.fit_rules
+    )
 
 
 def of_drawn(candidates: Iterable[str], shipped: Collection[str]) -> Sources:
     """The texts of the first kernels that are legal and not shipped."""
     texts: Sources = {}
     for kernel in candidates:
-        dtype, trans, config = kernel.split(" ", 2)
-        if len(texts) < DRAWN and kernel not in shipped:
-            with suppress(ConfigError):
-                texts[kernel] = render(coarse(Problem.parse("1024", dtype, trans)), parse(config), ARCHES[TARGET])
+        problem, fit = instance_of(kernel)
+        if len(texts) < DRAWN and kernel not in shipped and is_legal(problem, fit):
+            texts[kernel] = render(problem, fit.config, TYPICAL[TARGET], fit)
     return texts
 
 
@@ -174,8 +189,8 @@ def draw(before: Sequence[str]) -> list[str]:
     transposes, the same in each run."""
     generator, pools = random.Random(1), []
     for name, family in families().items():
-        old = [kernel for kernel in before if kernel.split(" ", 2)[2].partition(":")[0] == name]
-        pool = [f"{dtype} {trans} {config}" for config, dtype, trans in variants(family)]
+        old = [kernel for kernel in before if instance_of(kernel)[1].config.family == name]
+        pool = list(variants(family))
         pools.append(list(dict.fromkeys([*old, *generator.sample(pool, min(DRAWN, len(pool)))])))
     return [kernel for turn in itertools.zip_longest(*pools) for kernel in turn if kernel]
 

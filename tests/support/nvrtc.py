@@ -21,19 +21,18 @@ from io import BytesIO
 
 from elftools.elf.elffile import ELFFile
 from search_spaces import tried
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
-from variants import FEW, coarse, combinations, dtypes, most_spilled_bytes
+from variants import FEW, coarse, combinations, dtypes, instance_of, instances, most_spilled_bytes
 
 TARGETS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 
-Row = tuple[str, str, str, str]
-"""Config, dtype, transposes and target."""
+Row = tuple[str, str]
+"""An instance, as `variants.instance_text` writes it, and a target."""
 
 _EXECUTED = (".text.", ".nv.constant2.")
 """Sections that hold instructions, and tables that the compiler made for them; kernels use no other constants."""
@@ -93,23 +92,24 @@ def _compile(name: str, code: str, target: str) -> MachineCode:
 
 
 def assert_as_predicted(rows: Sequence[Row]) -> None:
-    """Fail where a variant takes more registers or local memory, or other shared memory, than its config predicts."""
+    """Fail where an instance takes more registers or local memory, or other shared memory, than its config predicts."""
     sources = []
-    for text, dtype, trans, target in rows:
-        problem = coarse(Problem.parse("1024", dtype, trans))
-        sources.append((render(problem, parse(text), ARCHES[target]), target))
+    for text, target in rows:
+        problem, fit = instance_of(text)
+        sources.append((render(problem, fit.config, TYPICAL[target], fit), target))
     assert_facts_as_predicted(rows, compiled(sources))
 
 
 def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode]) -> None:
-    """The same for variants whose machine code is at hand."""
+    """The same for instances whose machine code is at hand."""
     wrong = []
-    for (text, dtype, trans, target), machine in zip(rows, facts, strict=True):
-        config, problem = parse(text), coarse(Problem.parse("1024", dtype, trans))
+    for (text, target), machine in zip(rows, facts, strict=True):
+        problem, fit = instance_of(text)
+        config = fit.config
         version = tuple(map(int, machine.compiler.split(".")[:2]))  # 13.5 spills more than 13.0
         more = 2 if (config.family, target) == ("tf32x3", "sm_120") else 0
-        predicted = (config.registers(problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
-        most_bytes = most_spilled_bytes(config, target, dtype, version)
+        predicted = (config.registers(fit, problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
+        most_bytes = most_spilled_bytes(fit, target, problem.dtype, version)
         taken = machine.registers, machine.smem_bytes, machine.local_bytes
         if taken[0] > predicted[0] or taken[1] != predicted[1] or taken[2] > most_bytes:
             wrong.append((text, target, taken, (*predicted, most_bytes)))
@@ -127,19 +127,19 @@ def _listed(family: type[Config]) -> list[Config]:
 def targets_of(family: type[Config]) -> list[str]:
     """The targets that have the family's instructions."""
     if family().accuracy is not Grade.IEEE:
-        return [target for target in TARGETS if serves(family(), coarse(Problem.parse("1024")), ARCHES[target])]
+        return [target for target in TARGETS if serves(family(), coarse(Problem.parse("1024")), TYPICAL[target])]
     return [target for target in TARGETS if target != "sm_80" or not family.tensor_cores]
 
 
-def variants(family: type[Config]) -> Iterator[tuple[str, str, str]]:
-    """Every config that all targets can hold that have the instructions, with each dtype and transposition."""
+def variants(family: type[Config]) -> Iterator[str]:
+    """Instances in each dtype and transposition of every config that all targets with its instructions can hold."""
     small = math.prod(len(leaf.choices) for leaf in family.leaves()) <= FEW
     targets = targets_of(family)
     for config in combinations(family) if small else _listed(family):
         for dtype, trans in itertools.product(DType, ("nn", "nt", "tn", "tt")):
             problem = coarse(Problem.parse("1024", dtype, trans))
-            if all(serves(config, problem, ARCHES[target]) for target in targets):
-                yield str(config), dtype.value, trans
+            if all(serves(config, problem, TYPICAL[target]) for target in targets):
+                yield from instances(config, dtype.value, trans)
 
 
 if __name__ == "__main__":

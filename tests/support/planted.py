@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from limbs import scaled_integers, with_infinity
 from products import QuickDevice, exact, integers, run
-from quick import QuickCompiler, numbered, together
-from tilewright.codegen.arch import ARCHES
+from quick import QuickCompiler, numbered, rendered, together
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
-from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host import host_info
@@ -71,11 +71,11 @@ SHAPES: tuple[Shape, ...] = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A config, and a replacement in its text that makes the kernel wrong; none where `old` is empty. It runs with
-    each of the shapes, rounded up to whole vectors."""
+    """An instance of a kernel, and a replacement in its text that makes it wrong; none where `old` is empty. It runs
+    with each of the shapes, rounded up to whole vectors."""
 
     name: str
-    config: Config
+    fit: Fit
     old: str = ""
     new: str = ""
     dtype: str = "double"
@@ -92,8 +92,7 @@ class Planted:
 
     def source(self) -> KernelSource:
         """The text with the fault. Fails where it has no place for it."""
-        problem = Problem.parse("64x64x512", self.dtype, self.trans, self.config.accuracy)
-        source = render(problem, self.config, ARCHES["host"])
+        source = rendered(_problem(self.fit.config, self.dtype, self.trans), self.fit)
         for old, new in (self.before, (self.old, self.new)):
             assert old in source.code, f"{self.name}: {old!r} is not in the text"
             source = replace(source, code=source.code.replace(old, new, 1)) if old else source
@@ -102,12 +101,12 @@ class Planted:
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    limbs = any(each.config.accuracy is not Grade.IEEE for each in planted)
+    limbs = any(each.fit.config.accuracy is not Grade.IEEE for each in planted)
     paths = built([each.source() for each in planted], folder, FOR_LIMBS if limbs else COMPILER)
     jobs = [
         (
-            each.name, each.cpu_limit_s, str(each.config), each.dtype, each.trans, each.shapes, each.sm_count,
-            each.special, number, path,
+            each.name, each.cpu_limit_s, str(each.fit.config), (each.fit.edge, *_widths(each.fit)), each.dtype,
+            each.trans, each.shapes, each.sm_count, each.special, number, path,
         )
         for number, (each, path) in enumerate(zip(planted, paths, strict=True))
     ]  # fmt: skip
@@ -178,10 +177,21 @@ def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
     json.dump(found, sys.stdout)
 
 
+def _problem(config: Config, dtype: str, trans: str) -> Problem:
+    return Problem.parse("64x64x512", dtype, trans, config.accuracy)
+
+
+def _widths(fit: Fit) -> tuple[int, int, int]:
+    return fit.vec_a, fit.vec_b, fit.vec_c
+
+
 @cache
-def _source(config: str, dtype: str, trans: str) -> KernelSource:
-    known = parse(config)
-    return render(Problem.parse("64x64x512", dtype, trans, known.accuracy), known, ARCHES["host"])
+def _source(fit: Fit, dtype: str, trans: str) -> KernelSource:
+    return rendered(_problem(fit.config, dtype, trans), fit)
+
+
+def _fit(text: str, edge: str, *widths: int) -> Fit:
+    return Fit(parse(text), Edge(edge), *widths)
 
 
 @cache
@@ -191,19 +201,21 @@ def _device(alignment: int, sm_count: int) -> QuickDevice:
 
 
 def _check(
-    text: str, dtype: str, trans: str, shapes: Sequence[Shape], sm_count: int, special: bool, number: int, path: str
-) -> int:
-    config = parse(text)
+    text: str, instance: Sequence[Any], dtype: str, trans: str, shapes: Sequence[Shape], sm_count: int, special: bool,
+    number: int, path: str,
+) -> int:  # fmt: skip
+    fit = _fit(text, *instance)
+    config = fit.config
     size = Problem.parse("1", dtype).dtype.size_bytes
     # Scalar kernels get memory aligned to one element, so that every matrix ends where the guard page begins.
-    step = 1 if max(config.alignment) == 1 else 4
+    step = 1 if max(fit.alignment) == 1 else 4
     device = _device(size if step == 1 else 16, sm_count)
-    source = numbered(_source(text, dtype, trans), number)
+    source = numbered(_source(fit, dtype, trans), number)
     binary = Binary(Path(path).read_bytes())
     for sizes in shapes:
         m, n, k = (-(-size // step) * step for size in sizes)
         problem = Problem.parse(f"{m}x{n}x{k}", dtype, trans, config.accuracy)
-        kernel = Kernel(device, problem, config, source, binary)
+        kernel = Kernel(device, problem, fit, source, binary)
         coarse = config.accuracy is not Grade.IEEE
         if coarse:
             try:
@@ -260,8 +272,8 @@ def _main() -> None:
     jobs = json.load(sys.stdin)
     # What every child would do for itself.
     host_info()
-    for _, _, text, dtype, trans, *_ in jobs:
-        _source(text, dtype, trans)
+    for _, _, text, instance, dtype, trans, *_ in jobs:
+        _source(_fit(text, *instance), dtype, trans)
     judge(_check, jobs)
 
 

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from quick import compiled
+from tilewright.codegen.config import Config
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
+from tilewright.codegen.render import render
 from tilewright.runtime.device.host import HostDevice, HostFunction, host_info
 from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Operand
 from tilewright.runtime.product.kernel import Kernel
@@ -127,7 +132,7 @@ def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extra
 
 
 def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
-    """Each operand in turn begins an element behind where its vectors would: the scalar kernel serves it."""
+    """Each operand in turn begins an element behind where its vectors would: the unaligned instance serves it."""
     device = QuickDevice(alignment=alignment)
     kernel = prepare(device)
     a, b, c = integers(kernel.problem, 1)
@@ -143,7 +148,9 @@ def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
             operands.append(Operand(memory.pointer + size * skip, *array.shape, array.shape[1], False, memory))
         kernel.launch(*operands)
         assert np.array_equal(arrays[2], exact(kernel.problem, a, b, c, 1, 0))
-    assert kernel._twin is not None
+    assert max(kernel.fit.alignment) > 1
+    assert kernel._unaligned is not None
+    assert kernel._unaligned.fit.alignment == (1, 1, 1)
 
 
 def bits(kernel: Kernel, alpha: float = 1.0) -> bytes:
@@ -159,8 +166,22 @@ def on_device(array: Any) -> Operand:
 
 
 def prepared(kernel: Kernel, problem: Problem) -> Kernel:
-    """What `prepare` gives for another size: the text is the same, as tests of rendering make sure."""
-    return Kernel(kernel.device, problem, kernel.config, kernel.source, kernel.binary)
+    """The same instance for another size: the text is the same, as tests of rendering make sure."""
+    return Kernel(kernel.device, problem, kernel.fit, kernel.source, kernel.binary)
+
+
+def guarded(config: Config, dtype: str = "float", trans: str = "nn", wide: bool = False) -> Fit:
+    """The instance of a config that serves products of any size: of any alignment, or with vectors as wide as those of
+    rows of whole vectors."""
+    fit = config.fit(Problem.parse("64x64x512", dtype, trans, config.accuracy), aligned=wide)
+    assert fit is not None
+    return fit if fit.edge is Edge.PAD else replace(fit, edge=Edge.BOUNDS)
+
+
+def instance(device: Device, problem: Problem, fit: Fit) -> Kernel:
+    """A kernel of a certain instance, whichever the problem would have."""
+    source = render(problem, fit.config, device.info, fit)
+    return Kernel(device, problem, fit, source, compiled(device.compiler, source))
 
 
 def sized(problem: Problem, m: int, n: int, k: int) -> Problem:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError
+from tilewright.codegen.fit import Fit
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
@@ -65,14 +66,23 @@ _BINARIES: dict[tuple[str, str], Binary] = {}
 """What `compile_together` made in this process, by name and text of each kernel."""
 
 
-def compile_together(wanted: Iterable[tuple[Problem, Config]]) -> None:
-    """Compile what `prepare` will ask for on the host, as one text."""
-    sources = {(source.name, source.code): source for source in (render(*each, ARCHES["host"]) for each in wanted)}
+def compile_together(wanted: Iterable[tuple[Problem, Config | Fit]]) -> None:
+    """Compile what `prepare` will ask for on the host, or certain instances, as few texts: instances of a config share
+    its name, so that no two lie in one text."""
+    sources = {(source.name, source.code): source for source in (rendered(*each) for each in wanted)}
     missing = [source for key, source in sources.items() if key not in _BINARIES]
-    if missing:
+    while missing:
+        some = list({source.name: source for source in missing}.values())
         with tempfile.TemporaryDirectory() as folder:
-            binary = QuickCompiler().build(together(missing), folder)
-        _BINARIES.update({(source.name, source.code): binary for source in missing})
+            binary = QuickCompiler().build(together(some), folder)
+        _BINARIES.update({(source.name, source.code): binary for source in some})
+        missing = [source for source in missing if source not in some]
+
+
+def rendered(problem: Problem, chosen: Config | Fit) -> KernelSource:
+    """The text of a config's instance for a problem, or of a certain one, on the host."""
+    config, fit = (chosen.config, chosen) if isinstance(chosen, Fit) else (chosen, None)
+    return render(problem, config, TYPICAL["host"], fit)
 
 
 def compiled(compiler: Compiler, source: KernelSource) -> Binary:

@@ -14,8 +14,8 @@ from typing import Any
 
 from emitted_on_host import COMPILER, FAKE, HEADERS, kernels_in
 from tilewright.codegen.bundle import Served
-from tilewright.codegen.config import Config
 from tilewright.codegen.emit import COUNTER_BYTES, emit
+from tilewright.codegen.fit import Fit
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import PACKED_BYTES, KernelSource, LaunchConfig
@@ -32,8 +32,6 @@ _BUFFER, _BUFFER_STEP = 1 << 50, 1 << 44
 """Address of the first buffer that the library allocates, and bytes from one buffer to the next."""
 _LINE_BYTES = 256
 """The parts of an emitted function's workspace begin at multiples of this many bytes."""
-_ANY_SIZE = 1 << 14
-"""A size in each dimension, before it is rounded up, that every config serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +88,19 @@ class _Recorder(HostDevice):
 
 
 @cache
-def _source(config: Config, dtype: DType, trans: str) -> KernelSource:
-    """The text of a config, which is the same for every size."""
-    sizes = (-(-_ANY_SIZE // each) * each for each in config.multiples)
-    return render(Problem(*sizes, dtype, trans[0] == "t", trans[1] == "t", config.accuracy), config, GPU.arch)
+def _source(fit: Fit, dtype: DType, trans: str) -> KernelSource:
+    """The text of an instance, which is the same for every size."""
+    return render(Problem.parse("1", dtype, trans), fit.config, GPU, fit)
 
 
-def by_library(problem: Problem, config: Config, sm_count: int, counters_first: bool) -> Work:
+def by_library(problem: Problem, fit: Fit, sm_count: int, counters_first: bool) -> Work:
     """The work of a `Kernel` on a device of `sm_count` SMs.
 
     Its buffers are placed as an emitted function divides its workspace: COUNTER_BYTES of counters where any kernel of
     the bundle needs some, which `counters_first` says; then counters, if those are too few; partial tiles; copies.
     """
-    gpu = _Recorder(sm_count)
-    kernel = Kernel(gpu, problem, config, _source(config, problem.dtype, problem.trans), Binary(b""))
+    gpu, config = _Recorder(sm_count), fit.config
+    kernel = Kernel(gpu, problem, fit, _source(fit, problem.dtype, problem.trans), Binary(b""))
     lds = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
     kernel.laid(*lds)(0, False, A, B, C, 1.0, 1.0)
     buffers = gpu.allocated  # partial tiles first and counters last where it has a workspace, and copies between
@@ -169,7 +166,9 @@ class Answer:
     """Bytes that the function `_describe` tells."""
 
 
-_KERNEL_TEXT = re.compile(r"^namespace (k\d+) \{\n(.*?)^static const Kernel KERNEL", re.DOTALL | re.MULTILINE)
+_KERNELS = re.compile(
+    r"^namespace (k\d+) \{\n.*?^(static const Kernel KERNEL.*?^\}  // namespace \1$)", re.DOTALL | re.MULTILINE
+)
 _HEAD = """
 #include <cstdio>
 #include <iostream>
@@ -337,12 +336,15 @@ def _without_kernels(text: str, namespace: str) -> tuple[str, list[str]]:
     rows = list[str]()
 
     def emptied(found: re.Match[str]) -> str:
-        kernels = kernels_in(found[2])
-        rows.extend(f'{{(const void*){namespace}::{found[1]}::{k}, "{k}", {cluster}}},' for k, cluster in kernels)
-        empty = "".join(f"void {kernel}() {{}}\n" for kernel, _ in kernels)
-        return f"namespace {found[1]} {{\n{empty}static const Kernel KERNEL"
+        kernels = kernels_in(found[0])
+        for kernel, cluster in kernels:
+            name = kernel.partition("<")[0]
+            rows.append(f'{{(const void*){namespace}::{found[1]}::{kernel}, "{name}", {cluster}}},')
+        heads = dict.fromkeys(("template <auto...> " if "<" in k else "", k.partition("<")[0]) for k, _ in kernels)
+        empty = "".join(f"{template}void {kernel}() {{}}\n" for template, kernel in heads)
+        return f"namespace {found[1]} {{\n{empty}{found[2]}"
 
-    return _KERNEL_TEXT.sub(emptied, text), rows
+    return _KERNELS.sub(emptied, text), rows
 
 
 def _answer(line: str) -> Answer:

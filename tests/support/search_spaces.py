@@ -4,17 +4,19 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
+from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import family_named
 from tilewright.codegen.leaf import Value
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.tuner.search.candidates import Candidates, Choices, candidates, read_spaces
 from tilewright.tuner.search.legal import legal_configs
 from tilewright.tuner.search.policies import policy_of
 
-H200 = DeviceInfo("NVIDIA H200", "cuda", ARCHES["sm_90a"], 132, 1980.0, 141 * 10**9, 60 << 20, 4800.0, "13.0")
+H200 = replace(KNOWN["nvidia-h200"], bandwidth_gbs=4800.0, driver="13.0")
 FEW_TILES: dict[str, tuple[Value, ...]] = {"block_m": (64,), "block_n": (64, 128), "parts": (1, 2)}
 
 
@@ -29,7 +31,7 @@ def settled(*names: str, **values: tuple[Value, ...]) -> tuple[Choices, ...]:
     fixed: dict[str, tuple[Value, ...]] = {"raster": (1, 8), "min_ctas": (1,), "l2_prefetch": (0,), **values}
     found = []
     for choices in [each for each in read_spaces() if each.family in names]:
-        typed = dict(choices.parameters)
+        typed = choices.on(H200)
         for name in typed.keys() & fixed.keys():
             typed[name] = tuple(map(family_named(choices.family).leaf(name).typed, fixed[name]))
         found.append(replace(choices, parameters=tuple(typed.items())))
@@ -42,7 +44,7 @@ def advised(
     """What rules and advice leave of some plain values of a family, whatever the model says."""
     kind, policy = family_named(family), policy_of(family)
     typed = {name: tuple(kind.leaf(name).typed(each) for each in given) for name, given in values.items()}
-    return legal_configs(problem, ARCHES[arch], kind, typed, policy.advice, policy.first)
+    return legal_configs(problem, TYPICAL[arch], kind, typed, policy.advice, policy.first)
 
 
 @lru_cache(maxsize=16)

@@ -13,13 +13,23 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import codec as record_json
-from tilewright.runtime.store.codec import dumps, key_digest, loads
+from tilewright.runtime.store.codec import key_digest, line_of, of_line
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 
 DEVICE = "nvidia-h200"
 PROBLEM = Problem(1024, 768, 512)
-INFO = DeviceInfo("NVIDIA H200", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 1 << 25, 4800.0, "CUDA 13.0")
+INFO = DeviceInfo(
+    name="NVIDIA H200",
+    selector="cuda:0",
+    arch=ARCHES["sm_90a"],
+    sm_count=132,
+    clock_mhz=1980.0,
+    memory_bytes=1 << 37,
+    l2_bytes=32 << 20,
+    bandwidth_gbs=4800.0,
+    driver="CUDA 13.0",
+)
 CONFIGS = [parse(f"tiled:{width},unroll=1") for width in (4, 8, 16, 32)]
 
 
@@ -38,16 +48,18 @@ def path_of(store: Store, problem: Problem = PROBLEM, device: str = DEVICE) -> P
 
 @cache
 def shipped() -> dict[str, Record]:
-    """The records that ship, by device and filename: `nvidia-h200/64x64x64-float-nn.json`."""
-    files = [file for folder in (resources.files(configs) / "tuned").iterdir() for file in folder.iterdir()]
-    records = [loads(file.read_bytes()) for file in files]
-    return dict(sorted((f"{record.device}/{file.name}", record) for file, record in zip(files, records)))
+    """The records that ship, by device and problem: `nvidia-h200/64x64x64 float nn`."""
+    files = (resources.files(configs) / "tuned").iterdir()
+    records = [of_line(line) for file in files for line in file.read_bytes().splitlines()]
+    return dict(sorted((f"{record.device}/{record.problem}", record) for record in records))
 
 
-def ship(store: Store, record: Record, folder: str = DEVICE, name: str = "some.json") -> Path:
-    path = store.root.parent / "shipped" / folder / name
+def ship(store: Store, record: Record, device: str = DEVICE) -> Path:
+    """Add a record to those that ship for a device."""
+    path = store.root.parent / "shipped" / f"{device}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(dumps(record))
+    with path.open("ab") as file:
+        file.write(line_of(record))
     return path
 
 

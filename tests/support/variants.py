@@ -3,16 +3,18 @@
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import family_named
-from tilewright.codegen.leaf import Value
+from tilewright.codegen.families import family_named, parse
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge, Leaf, Value
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.mechanisms.blocked import registers_held_to
+from tilewright.codegen.mechanisms.split import proposed_parts
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.text import values_of
 from tilewright.tuner.search.candidates import read_spaces
@@ -31,7 +33,7 @@ PLAIN: dict[str, dict[str, Value]] = {
 
 
 def variant(text: str, **changes: Value) -> Config:
-    """The config that the text and the changes name, `variant("simt:128x64x8,stages=2", vec_a=4)`: the plainest
+    """The config that the text and the changes name, `variant("simt:128x64x8,stages=2", slices=2)`: the plainest
     there is but for what they say. `split_k`, `stream_k` and `persistent` say how work is shared out, and in how
     many parts."""
     name, _, rest = text.partition(":")
@@ -70,15 +72,20 @@ FEW = 5000
 """Combinations up to which all are taken."""
 
 
+def proposed(leaf: Leaf) -> tuple[Any, ...]:
+    """The values of a parameter that searches try on some device."""
+    return proposed_parts(132) if isinstance(leaf.choices, range) else tuple(leaf.choices)
+
+
 def combinations(family: type[Config], count: int = FEW) -> Iterator[Config]:
     """Combinations of the family's choices, the impossible ones too."""
     names = [leaf.name for leaf in family.leaves()]
-    choices = [leaf.choices for leaf in family.leaves()]
+    choices = [proposed(leaf) for leaf in family.leaves()]
     rows: Iterator[tuple[Any, ...]] = itertools.product(*choices)
     if math.prod(map(len, choices)) > FEW:
         generator = random.Random(1)
         # Few of the many parts suit a mode: the default has half.
-        dealt = [(leaf.default,) * len(leaf.choices) + leaf.choices for leaf in family.leaves()]
+        dealt = [(leaf.default,) * len(each) + each for leaf, each in zip(family.leaves(), choices)]
         rows = (tuple(generator.choice(values) for values in dealt) for _ in range(count))
     for values in rows:
         yield family.build(dict(zip(names, values, strict=True)))
@@ -87,13 +94,49 @@ def combinations(family: type[Config], count: int = FEW) -> Iterator[Config]:
 def dtypes(family: type[Config]) -> list[DType]:
     """The types that the family computes in where a device has all it asks for."""
     return [
-        dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), ARCHES["sm_90a"]))
+        dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), TYPICAL["sm_90a"]))
     ]
 
 
-def edges(name: str) -> list[str]:
-    """What a kernel of the family may do at the edges of C."""
-    return [edge for edge in ("exact", "bounds", "pad") if edge != "pad" or not family_named(name)().limbs]
+WHOLE, RAGGED, ODD = "1024x768x512", "1020x764x516", "1021x767x509"
+"""Shapes with sides that default tiles divide, with rows that vectors divide and tiles do not, and with odd rows."""
+
+
+def edges(name: str) -> list[tuple[str, str]]:
+    """Texts of a family's default config and shapes, a pair for everything that its kernels do at edges of matrices."""
+    pairs = [(f"{name}:", WHOLE), (f"{name}:", RAGGED)]
+    pads = any(leaf.name == "edge" for leaf in family_named(name).leaves())
+    return [*pairs, (f"{name}:edge=pad", RAGGED)] if pads else pairs
+
+
+def instance_text(problem: Problem, fit: Fit) -> str:
+    """Text of an instance, which `instance_of` reads back: `float nn exact 4x4x4 simt:64x64x16`."""
+    widths = f"{fit.vec_a}x{fit.vec_b}x{fit.vec_c}"
+    return f"{problem.dtype.value} {problem.trans} {fit.edge} {widths} {fit.config}"
+
+
+def instance_of(text: str) -> tuple[Problem, Fit]:
+    """An instance by its text, and a large problem of its type and transposes."""
+    dtype, trans, edge, widths, config = text.split(" ", 4)
+    vec_a, vec_b, vec_c = map(int, widths.split("x"))
+    return coarse(Problem.parse("1024", dtype, trans)), Fit(parse(config), Edge(edge), vec_a, vec_b, vec_c)
+
+
+def instances(config: Config, dtype: str, trans: str) -> list[str]:
+    """Texts of a config's instances for large problems with the widest vectors: for whole tiles, and for rows that
+    vectors alone divide."""
+    problems = [coarse(Problem.parse(shape, dtype, trans)) for shape in ("1024", "1020x1012x1004")]
+    pairs = [(problem, config.fit(problem)) for problem in problems]
+    return list(dict.fromkeys(instance_text(problem, fit) for problem, fit in pairs if fit))
+
+
+def one_each(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, ...]]:
+    """For each config, type and transposes, and what follows them, one of its instances in their place, in turn."""
+    found = []
+    for number, (config, dtype, trans, *more) in enumerate(rows):
+        texts = instances(parse(config), dtype, trans)
+        found.append((texts[number % len(texts)], *more))
+    return found
 
 
 def coarse(problem: Problem) -> Problem:
@@ -108,14 +151,16 @@ def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Conf
     policy = policy_of(family.family)
     for m in (1024, 16):
         problem = coarse(Problem(m, 1024, 1024, dtypes(family)[-1]))
-        configs, _ = legal_configs(problem, ARCHES[arch], family, dict(chosen.parameters), policy.advice, policy.first)
+        target = TYPICAL[arch]
+        configs, _ = legal_configs(problem, target, family, chosen.on(target), policy.advice, policy.first)
         if configs:
             break
     return random.Random(1).sample(configs, min(count, len(configs)))
 
 
-def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, ...]) -> int:
-    """What this version of the compiler may spill of a variant that is offered: next to nothing."""
+def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ...]) -> int:
+    """Bytes that this version of the compiler may spill of an instance that is offered: next to nothing."""
+    config: Any = fit.config
     if config.family == "skinny" and config.tile.block_short >= 8:
         # Many short rows leave 128 registers, or take all there are: a few words wait in the main loop.
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
@@ -123,7 +168,7 @@ def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, .
         return (
             8  # of a thread that takes all registers one pair, where k is not innermost in B and limbs cannot hold it
         )
-    full = config.registers(DType.parse(dtype)) == registers_held_to(config)
+    full = config.registers(fit, dtype) == registers_held_to(config)
     if config.family == "tf32x3":
         return 8 if full and target == "sm_120" and nvrtc > (13, 0) else 0
     if config.family not in ("simt", "dmma"):
@@ -141,5 +186,5 @@ def most_spilled_bytes(config: Any, target: str, dtype: str, nvrtc: tuple[int, .
     # a thread of 128 accumulators for sm_100.
     if full and (config.split_ctas > 1 or config.stream_ctas_per_sm or config.pipeline.interleave > 1):
         both = config.split_ctas > 1 and config.pipeline.interleave > 1
-        return (56 if target == "sm_80" else 24) if both else 16
+        return {"sm_80": 56, "sm_100": 32}.get(target, 24) if both else 16
     return 8 if target == "sm_100" and config.tile.accumulators >= 128 else 0

@@ -14,10 +14,9 @@ import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from tilewright.codegen.arch import ARCHES
+from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import family_named
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.verify import Verifier
@@ -26,7 +25,7 @@ from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.product.kernel import prepare
 from tilewright.tuner.search.candidates import read_spaces
 from tilewright.tuner.search.legal import legal_configs
-from tilewright.tuner.search.nearest import fitted
+from tilewright.tuner.search.nearest import carried
 from tilewright.tuner.search.policies import policy_of
 from variants import dtypes
 
@@ -43,8 +42,8 @@ def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Co
     policy, shares = policy_of(name), []
     for grade in [each for each in Grade if dtype is DType.FLOAT or each is Grade.IEEE]:
         cube = Problem(1024, 1024, 1024, dtype, accuracy=grade)
-        values = dict(space.parameters)
-        listed, _ = legal_configs(cube, ARCHES[arch], family, values, policy.advice, policy.first)
+        values = space.on(TYPICAL[arch])
+        listed, _ = legal_configs(cube, TYPICAL[arch], family, values, policy.advice, policy.first)
         shares.append([config for config in listed if config.accuracy is grade])
     shares, found = [share for share in shares if share], []
     for share in shares:
@@ -52,7 +51,7 @@ def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Co
     for config in itertools.chain.from_iterable(zip(*shares, strict=False)):
         trans, shape = next(kinds)
         problem = Problem.parse("x".join(map(str, shape)), dtype, trans, config.accuracy)
-        served = fitted(config, problem, ARCHES[arch], (Edge.BOUNDS,))
+        served = carried(config, problem, TYPICAL[arch])
         if served is not None:
             found.append((problem, served))
         if len(found) == count:
@@ -66,7 +65,7 @@ def main(name: str, count: int) -> int:
     listed, wrong = drawn(name, count, device.info.arch.name), 0
     with device.entered():
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            sources = [render(problem, config, device.info.arch) for problem, config in listed]
+            sources = [render(problem, config, device.info) for problem, config in listed]
             list(pool.map(lambda source: compile_cached(device.compiler, source), sources))
         for problem, config in listed:
             reason = Verifier(device, problem).check(prepare(device, problem, config).launch).reason

@@ -4,12 +4,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from tilewright.codegen.arch import ARCHES
+from stored import INFO
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import TimingPlan, summarise
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Status
 from tilewright.tuner.measure import evaluate, ratios
 from tilewright.tuner.measure.decide import NAIVE, aa_spread, decided, judge
@@ -17,7 +16,6 @@ from tilewright.tuner.measure.evaluate import Duel, Side
 from tilewright.tuner.measure.ratios import interval
 from variants import variant
 
-INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCHES["sm_90a"], 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
 FIRST, SECOND, THIRD = map(variant, ("naive:8x32", "tiled:16", "tiled:32"))
 VENDOR = None
 
@@ -125,7 +123,7 @@ def test_the_record_keeps_what_was_measured() -> None:
     assert record.vendor_us == 22.0
     assert record.ratio_vendor == 2.0
     assert record.versions == (("generator", "1"),)
-    assert record.digest == render(problem, SECOND, INFO.arch).digest
+    assert record.digest == render(problem, SECOND, INFO).digest
 
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

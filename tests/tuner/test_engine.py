@@ -10,8 +10,8 @@ from typing import Any
 
 import faults
 import pytest
-from stored import make
-from tilewright.codegen.arch import ARCHES
+from stored import INFO, make
+from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError, TuningError
 from tilewright.codegen.legality import serves
@@ -22,7 +22,7 @@ from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.elf import code_digest
-from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
+from tilewright.runtime.device.protocol import Binary, Device, Launch
 from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure import ratios
@@ -39,8 +39,6 @@ from tilewright.tuner.tune import _Run, tune
 from variants import variant
 
 PROBLEM = Problem(24, 20, 16)
-ARCH = ARCHES["sm_90a"]
-INFO = DeviceInfo("NVIDIA X", "cuda:0", ARCH, 132, 1980.0, 1 << 37, 60 << 20, 4800.0, "CUDA 13.0")
 
 
 class Counting(Progress):
@@ -59,10 +57,10 @@ def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_rea
     problem = Problem.parse(shape)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
     found = candidates(problem, INFO, spaces)
-    everything = sum(math.prod(len(values) for _, values in choices.parameters) for choices in spaces)
+    everything = sum(math.prod(len(values) for values in choices.on(INFO).values()) for choices in spaces)
     assert len(found.configs) + sum(count for _, count in found.pruned) == everything
     assert len(set(found.configs)) == len(found.configs)
-    assert all(serves(config, problem, ARCH) for config in found.configs)
+    assert all(serves(config, problem, INFO) for config in found.configs)
     assert all(reason and count > 0 for reason, count in found.pruned)
     for config in found.configs[::37]:
         point = found.point_of(config)
@@ -100,7 +98,7 @@ def test_the_same_code_under_two_names_is_one() -> None:
     compiler = compiler_for(choose("host").info)
 
     def digest(text: str) -> str:
-        source = render(PROBLEM, variant(text), ARCHES["host"])
+        source = render(PROBLEM, variant(text), TYPICAL["host"])
         return code_digest(compile_cached(compiler, source).image, source)
 
     assert digest("naive:unroll=1") == digest("naive:unroll=1")
@@ -114,10 +112,10 @@ def test_identical_binaries_are_measured_once(tmp_path: Path, monkeypatch: pytes
     spaces = tmp_path / "spaces"
     spaces.mkdir()
     (spaces / "tiled.toml").write_text(
-        "family = 'tiled'\n[parameters]\ntile_width = [8]\nedge = ['bounds']\nskew = [0]\nunroll = [2, 4]\n"
+        "family = 'tiled'\n[parameters]\ntile_width = [8]\nedge = ['fit']\nskew = [0]\nunroll = [2, 4]\n"
     )
     info = choose("host").info
-    sources = [render(PROBLEM, variant(f"tiled:8,unroll={unroll}"), info.arch) for unroll in (2, 4)]
+    sources = [render(PROBLEM, variant(f"tiled:8,unroll={unroll}"), info) for unroll in (2, 4)]
     body = "namespace {" + sources[0].code.partition("namespace {")[2]
 
     class Same(faults.Altering):
@@ -189,7 +187,9 @@ def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkey
 
     def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         sides = original(self, configs, rounds, seconds)
-        return tuple(replace(side, measurement=sides[0].measurement) for side in sides)
+        times = sides[0].measurement
+        again = times.samples_us
+        return tuple(replace(side, measurement=times, again_us=side.again_us and again) for side in sides)
 
     monkeypatch.setattr(Bench, "duel", tied)
     result = tune(PROBLEM, device="host", seconds=40, isolation=False, configs=[named])

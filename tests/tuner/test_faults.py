@@ -158,7 +158,7 @@ class Faults:
         spaces = tmp_path / "three"
         spaces.mkdir()
         (spaces / "tiled.toml").write_text(
-            "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['bounds']\nskew = [0]\nunroll = [1, 2, 4]\n"
+            "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['fit']\nskew = [0]\nunroll = [1, 2, 4]\n"
         )
         for width, unroll in itertools.product((8, 16), (1, 2, 4)):
             # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.

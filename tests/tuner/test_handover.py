@@ -25,7 +25,7 @@ from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import Handover, Operands, OwnKernel
 from tilewright.runtime.store.found import Found
-from tilewright.runtime.store.record import REMOVED, Accuracy
+from tilewright.runtime.store.record import Accuracy
 from tilewright.tuner import vendor
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.search.nearest import nearest
@@ -92,7 +92,6 @@ def recorded(ratio: float | None, **changes: Any) -> Found:
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=1.5)}, False),  # the library was wrong
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=math.nan)}, False),
     (0.9, {"accuracy": Accuracy(0.5, 0, 0, vendor=0.5)}, True),
-    (0.9, {"versions": ((REMOVED, "prefetch"),)}, False),  # the times of another kernel
 ])  # fmt: skip
 def test_by_a_record(
     ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ QUICK = (FIRST_GUESSES, "gp")
 @pytest.mark.parametrize(
     "method", [pytest.param(each, marks=[] if each in QUICK else [pytest.mark.slow]) for each in METHODS]
 )
-@pytest.mark.parametrize("name", recorded_search.names())
+@pytest.mark.parametrize("name", recorded_search.NAMES)
 def test_a_search_needs_no_more_evaluations_than_before(name: str, method: str) -> None:
     limits, measured = COMMITTED["figures"][name][method], recorded_search.figures(name, method)
     worse = [

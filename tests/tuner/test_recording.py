@@ -331,6 +331,16 @@ def test_a_space_of_1e11_combinations_is_walked_in_some_thousand_steps(tmp_path:
     assert sorted(complete, key=str) == sorted(rows_of(document), key=str)
 
 
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(RECORDINGS.glob("*.json.gz")) if ".t4." not in p.name], ids=lambda path: path.stem
+)
+def test_the_recordings_that_are_here_have_restrictions(path: Path) -> None:
+    with gzip.open(path, "rt") as file:
+        header = json.loads("".join(itertools.takewhile(lambda line: not line.startswith('"cache"'), file)) + '"": {}}')
+    used = header["restrictions"][-1].partition(" in ")[0]
+    assert used == f"({''.join(f'{name}, ' for name in header['tune_params_keys'])})"
+
+
 DIMENSION = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).flatmap(
     lambda numbers: st.lists(st.sampled_from(["absent", "in", "A1"]), max_size=1).map(lambda w: (*w, *sorted(numbers)))
 )

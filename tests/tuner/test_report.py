@@ -28,9 +28,10 @@ from tilewright.tuner.search.candidates import candidates, config_of, read_space
 from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.search.space import Dimension, Space
 
-RESULTS = Path(tilewright.__file__).resolve().parent / "benchmarks/results/nvidia-h200"
+ROOT = Path(tilewright.__file__).resolve().parent
+RESULTS = ROOT / "benchmarks/results/nvidia-h200"
 H200 = KNOWN[DEVICE]
-WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,vec=1x4x4,l2_prefetch,edge=exact")
+WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,l2_prefetch")
 
 
 def test_resources_of_a_compiled_kernel() -> None:
@@ -45,7 +46,7 @@ def test_resources_of_a_compiled_kernel() -> None:
 
 def test_resources_without_a_compiler_are_the_configs() -> None:
     taken = resources(PROBLEM, WINNER, H200)
-    assert (taken.registers, taken.spill_bytes) == (WINNER.registers(PROBLEM.dtype), None)
+    assert (taken.registers, taken.spill_bytes) == (WINNER.registers(WINNER.fit(PROBLEM), PROBLEM.dtype), None)
 
 
 def test_least_times() -> None:
@@ -93,7 +94,7 @@ def test_the_parameter_that_matters_is_the_most_important() -> None:
     times: list[tuple[Config, float]] = []
     for width in (4, 8, 16, 32):
         for unroll in (1, 2, 4, 8):
-            for edge in ("bounds", "pad"):
+            for edge in ("fit", "pad"):
                 config = parse(f"tiled:{width},unroll={unroll},edge={edge}")
                 times.append((config, 1000 / width + rng.random()))
     found = importances(times)
@@ -110,14 +111,18 @@ def test_every_candidates_point_reads_back_as_its_config() -> None:
     found = candidates(PROBLEM, INFO, read_spaces())
     pairs = list(zip(found.space.points, found.configs, strict=True))
     for point, config in random.Random(2).sample(pairs, 500):
-        assert config_of(dict(found.space.values(point)), INFO.sm_count) == config
+        assert config_of(dict(found.space.values(point))) == config
 
 
-@pytest.mark.parametrize(
-    ("name", "unknown"), [("float-1024x768x512-rows", 0), ("float-16x4096x4096", 244), ("double-1024x768x512", 1046)]
-)
-def test_recordings_of_schema_1_are_read(tmp_path: Path, name: str, unknown: int) -> None:
-    tuning = tuning_of(Store(tmp_path), None, None, RESULTS / f"recordings/{name}.json.gz", None)
+@pytest.mark.parametrize(("renamed", "unknown"), [("", 0), ("mma_k", 177)])
+def test_trials_of_a_recording_that_this_version_does_not_have_are_counted(
+    tmp_path: Path, renamed: str, unknown: int
+) -> None:
+    recording = read_cache_file(RESULTS / "recordings/double-1024x768x512.json.gz")
+    dimensions = tuple(replace(each, name="other") if each.name == renamed else each for each in recording.dimensions)
+    file = tmp_path / "recording.json"
+    write_cache_file(file, replace(recording, dimensions=dimensions))
+    tuning = tuning_of(Store(tmp_path), None, None, file, None)
     assert sum(trial.config is None for trial in tuning.trials) == unknown < len(tuning.trials)
     told = f"{unknown} trials are of variants that this version does not have: listed, and not drawn."
     assert (told in tuning.sources) == (unknown > 0)
@@ -125,18 +130,16 @@ def test_recordings_of_schema_1_are_read(tmp_path: Path, name: str, unknown: int
     assert all(trial.variant.startswith(trial.config.family) for trial in tuning.trials if trial.config)
 
 
-def test_a_journal_of_the_version_before_is_read_and_what_was_removed_is_told(tmp_path: Path) -> None:
-    names = {"family": ("dmma",), "fragments": ("ahead", "double"), "min_ctas": (1, 2), "split_k": (1, 2)}
+def test_trials_of_a_journal_that_this_version_does_not_have_are_listed_and_counted(tmp_path: Path) -> None:
+    names = {"family": ("dmma",), "fragments": ("ahead", "double"), "speed": ("absent", 2), "split_k": (1, 2)}
     dimensions = tuple(Dimension(name, choices) for name, choices in names.items())
     points = tuple(itertools.product((0,), (0, 1), (0, 1), (0, 1)))
     problem = Problem.parse("1024", "double")
     kept = Journal.of(tmp_path / "trials", problem, DEVICE, (("generator", "before"),), Space(dimensions, points))
     for place, point in enumerate(points):
         kept.add(point, Entry("ok", 10.0 + place, error=0.25), datetime.now())
-    store = Store(tmp_path, tmp_path / "none")
-    assert store.keep(replace(make(9.0, problem, parse("dmma")), versions=(("removed", "fragments=ahead"),)))
-    tuning = tuning_of(store, problem, DEVICE, None, None)
-    assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,min_ctas=1,split_k=1", 10.0))
+    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), problem, DEVICE, None, None)
+    assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,split_k=1", 10.0))
     assert [trial.entry.time_us for trial in tuning.trials] == [10.0 + place for place in range(8)]
     assert [trial.config for trial in tuning.trials] == [
         *[None] * 4,
@@ -145,7 +148,7 @@ def test_a_journal_of_the_version_before_is_read_and_what_was_removed_is_told(tm
         None,
         None,
     ]
-    assert tuning.trials[0].variant == "dmma:fragments=ahead,min_ctas=1,split_k=1"
+    assert tuning.trials[2].variant == "dmma:fragments=ahead,speed=2,split_k=1"
     assert tuning.sources[-1].startswith("6 trials are of variants that this version does not have")
 
 

@@ -1,8 +1,8 @@
 """The measurements of shapes that nobody tuned, small and on the processor."""
 
 import json
+import lzma
 import os
-import tarfile
 from argparse import ArgumentTypeError
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,11 +16,11 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.settings import CACHE_VARIABLE
+from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.first_use import likely
-from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.files import read_cache_file
 from tilewright.tuner.search.nearest import around, nearest
-from tilewright.tuner.search.ranker import ranker_digest
 
 FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
@@ -46,17 +46,22 @@ def test_shapes_are_new_and_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not untuned.near((100, 2000, 33), (100, 2000, 39))
 
 
+def _measured(packed: Path) -> set[tuple[str, str]]:
+    """Shapes and transposes of a packed file."""
+    rows = map(json.loads, lzma.decompress(packed.read_bytes()).decode().splitlines()[1:])
+    return {(row["shape"], row["trans"]) for row in rows}
+
+
 def test_every_problem_of_the_data_sets_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = script("dataset", monkeypatch)
     problems = dataset.problems()
     assert len(set(problems)) == len(problems)
     packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
     assert {next(packed).problem for _ in range(3)} <= set(problems)
-    with tarfile.open(FOLDER / "results/nvidia-h100-80gb-hbm3/dataset/double.tar.xz") as archive:
-        names = {name.removesuffix(".t4.json").removesuffix(".json") for name in archive.getnames()} - {"vendor"}
-    drawn = {f"{each.shape}-{each.trans}" for each in problems if each.dtype is DType.DOUBLE}
-    assert names <= drawn
-    assert len(drawn - names) == 29  # time was up before these were measured
+    measured = _measured(FOLDER / "results/nvidia-h100-80gb-hbm3/dataset/double.jsonl.xz")
+    drawn = {(each.shape, each.trans) for each in problems if each.dtype is DType.DOUBLE}
+    assert measured <= drawn
+    assert len(drawn - measured) == 29  # time was up before these were measured
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -73,8 +78,9 @@ def test_of_a_new_problem_so_many_are_tried_as_is_told(dtype: DType, monkeypatch
     assert len(dataset.variants_of(dataset.Job(problem, info))) == dataset.TRIALS
 
 
-def test_untuned_shapes_were_measured_by_the_ranker_that_ships() -> None:
+def test_untuned_shapes_were_measured_by_the_ranker_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one device at least: a fit that came later than all measurements is judged by none of them."""
+    ranker_digest = script("untuned", monkeypatch).ranker_digest
     store, today = Store(Path("no-such-folder").absolute()), []
     for path in (FOLDER / "results").glob("*/untuned.json"):
         document = json.loads(path.read_text())
@@ -122,21 +128,16 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
     assert len(set(many) & set(found)) == dataset.FASTEST + dataset.FAR_ELSEWHERE
 
 
-def test_a_data_set_is_of_one_device_and_has_three_times_of_a_variant(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    trials, dataset = script("trials", monkeypatch), script("dataset", monkeypatch)
-    entry = dataset.thinned(Entry("ok", 50.0, tuple(map(float, range(100, 0, -1)))))
-    assert (entry.time_us, entry.times_us) == (50.0, (1.0, 51.0, 100.0))
-    assert dataset.thinned(Entry("ok", 2.0, (3.0, 1.0, 2.0))).times_us == (3.0, 1.0, 2.0)
+def test_a_data_set_is_of_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trials, outcomes = script("trials", monkeypatch), {parse("tiled:16"): 50.0}
     other, problem = "nvidia-h100-80gb-hbm3", Problem.parse("64", "float")
     file, packed = tmp_path / "trials.jsonl", tmp_path / "packed"
-    file.write_text(trials.line_of(trials.Trials(problem, {parse("tiled:16"): entry}, 20.0, other)))
+    file.write_text(trials.line_of(trials.Trials(problem, outcomes, 20.0, other)))
     trials.pack([file], packed)
     (found,) = trials.read(packed)
-    assert (found.device_key, found.entries[parse("tiled:16")]) == (other, entry)
+    assert (found.device_key, found.outcomes) == (other, outcomes)
     with file.open("a") as lines:
-        lines.write(trials.line_of(trials.Trials(problem, {parse("tiled:16"): entry}, 20.0)))
+        lines.write(trials.line_of(trials.Trials(problem, outcomes, 20.0, "nvidia-h200")))
     with pytest.raises(ValueError, match="was measured on nvidia-h200: pack each device into its own folder"):
         trials.pack([file], packed)
 
@@ -149,17 +150,37 @@ def dataset_line(problem: Problem, configs: tuple[Config, ...], monkeypatch: pyt
 
 def test_packed_times_have_five_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trials = script("trials", monkeypatch)
-    entry = Entry("ok", 12.3456789, (12.3456789, 123456.789), 1.23456, 0.5, 0.25, error=1.23456e-7)
-    short = Entry("ok", 12.346, (12.346, 123460.0), 1.23, 0.5, 0.25, error=1.23e-7)
-    failed = Entry("compile_error", reason="ptxas")
-    configs = parse("simt:64x64x16"), parse("tiled:16")
-    found = trials.Trials(Problem.parse("64", "float"), dict(zip(configs, (entry, failed))), 20.0)
+    configs = [parse(text) for text in ("simt:64x64x16", "tiled:16", "naive")]
+    outcomes = dict(zip(configs, (12.3456789, Status.COMPILE_ERROR, 123456.789)))
     file = tmp_path / "trials.jsonl"
-    file.write_text(trials.line_of(found))
+    file.write_text(trials.line_of(trials.Trials(Problem.parse("64", "float"), outcomes, 20.0, "nvidia-h200")))
     trials.pack([file], tmp_path / "packed")
     (packed,) = trials.read(tmp_path / "packed")
-    assert packed.entries[configs[0]] == short
-    assert packed.entries[configs[1]].status == "compile_error"
+    assert packed.outcomes == dict(zip(configs, (12.346, Status.COMPILE_ERROR, 123460.0)))
+    assert packed.times == {config: us for config, us in packed.outcomes.items() if config != configs[1]}
+    assert packed.fastest == (configs[0], configs[2], configs[1])
+
+
+def test_a_problem_of_the_data_set_is_exported_as_recordings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials, data = script("trials", monkeypatch), FOLDER / "results/nvidia-h200/dataset/float-normwise.jsonl.xz"
+    measured = next(trials.read(data))
+    shape, trans = measured.problem.shape, measured.problem.trans
+    other = next(each for each in ("nn", "tt") if (shape, each) not in _measured(data))
+    command = ["trials.py", "export", str(data), "-o", str(tmp_path), "--shape", shape, "--trans"]
+    monkeypatch.setattr("sys.argv", [*command, other])
+    with pytest.raises(SystemExit):
+        trials.main()
+    assert f"{data} has no {shape} {other}: name a shape and the transposes" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*command, trans])
+    trials.main()
+    path = Path(capsys.readouterr().out.strip())
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, path.name.replace(".json", ".t4.json")}
+    recording = read_cache_file(path)
+    assert recording.device_name == KNOWN["nvidia-h200"].name
+    found = trials.trials_of(recording, measured.vendor_us, "nvidia-h200")
+    assert (found.problem, found.outcomes) == (measured.problem, pytest.approx(measured.outcomes))
 
 
 @pytest.mark.slow
@@ -173,14 +194,15 @@ def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, 
     dataset.search(found, 3, 60.0, slice(None))
     narrow, wide = dataset.read(found)
     assert [narrow.problem, wide.problem] == problems[::-1]
-    assert all(len(each.entries) == 3 and each.entries[each.fastest[0]].time_us > 0 for each in (narrow, wide))
+    assert all(len(each.outcomes) == 3 and each.outcomes[each.fastest[0]] > 0 for each in (narrow, wide))
     text = found.read_text()
     dataset.search(found, 3, 60.0, slice(None))  # nothing is left to do
     assert found.read_text() == text
     dataset.pack([found], tmp_path / "packed")
     packed = {each.problem: each for each in dataset.read(tmp_path / "packed")}
     assert packed[narrow.problem].fastest == narrow.fastest
-    assert packed[narrow.problem].vendor_us == narrow.vendor_us > 0
+    assert packed[narrow.problem].vendor_us == pytest.approx(narrow.vendor_us, rel=1e-4)
+    assert narrow.vendor_us > 0
 
 
 @pytest.mark.slow
@@ -209,7 +231,7 @@ def test_parts_fill_rows_and_a_file_is_continued(
     assert 0 < one["first_use_s"] < 60
     info, problem = choose("host").info, untuned.drawn(2, 48)[0]
     records = tuple(Store(tmp_path / "empty").records())
-    expected = likely(problem, info, records, default_config(problem, info.arch))
+    expected = likely(problem, info, records, default_config(problem, info))
     assert one["first_use"] in map(str, expected)
     assert one["first_use_us"] > 0
     one, two = measure("tune")

@@ -263,7 +263,7 @@ class Tuning:
             result = message.result
             right = (result.problem, result.device.key) == (job.problem, self._key)
             check(right, "a result of another problem", StoreError)
-            good = serves(result.best.config, job.problem, attempt.device.arch)
+            good = serves(result.best.config, job.problem, attempt.device)
             check(good, "a winner that cannot serve its problem", StoreError)
             self._ended.append((job, result))
             self._close(job)

@@ -97,7 +97,7 @@ def decided(
         measurement=first.measurement,
         accuracy=first.accuracy,
         versions=versions,
-        digest=render(problem, first.config, info.arch).digest,
+        digest=render(problem, first.config, info).digest,
         vendor_us=vendor.measurement.median_us,
         ratio_vendor=first.ratio_vendor,
         ratio_interval=first.interval,

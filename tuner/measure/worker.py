@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
+from ...codegen.legality import fitted
 from ...codegen.problem import Grade, Problem
 from ...codegen.render import render
 from ...runtime.device.cache import CacheWarning, compile_cached, mark_private
@@ -46,8 +47,9 @@ class Worker:
 
     def compile(self, info: DeviceInfo, problem: Problem, config: Config) -> tuple[str, float]:
         """Fill the cache; a digest of the machine code and how it is launched, and the seconds that compiling took."""
-        binary = compile_cached(compiler_for(info), render(problem, config, info.arch))
-        launched = config.launch_config(problem, info.sm_count), config.edge, config.multiples, config.packs, config.pdl
+        fit = fitted(problem, config, info)
+        binary = compile_cached(compiler_for(info), render(problem, config, info, fit))
+        launched = config.launch_config(problem, info.sm_count), fit.edge, config.multiples, config.packs, config.pdl
         return code_digest(binary.image, launched), binary.seconds
 
     def open(self, info: DeviceInfo, problem: Problem) -> None:

@@ -222,8 +222,8 @@ def _entry(element: dict[str, Any]) -> Entry:
     if failure is not None or time is None or not time > 0:
         status = str(element.get("status", _FAILURES.get(failure or "", "launch_error")))
         return Entry(status, None, (), compile_s, verify_s, bench_s, reason, error)
-    times_us = tuple(number(one) * 1e3 for one in element.get("times") or [time])
-    return Entry("ok", number(time) * 1e3, times_us, compile_s, verify_s, bench_s, reason, error)
+    times_us = tuple(_us_of(number(one)) for one in element.get("times") or [time])
+    return Entry("ok", _us_of(number(time)), times_us, compile_s, verify_s, bench_s, reason, error)
 
 
 def write_both(path: Path, recording: Recording) -> None:
@@ -333,6 +333,10 @@ def write_t4(path: Path, recording: Recording) -> None:
 
 def _ms(time_us: float) -> float:
     return round(time_us / 1e3, 9)
+
+
+def _us_of(time_ms: float) -> float:
+    return round(time_ms * 1e3, 6)  # as many digits as `_ms` leaves: 27.705 stays what it is
 
 
 def _write(path: Path, text: str) -> None:

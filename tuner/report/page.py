@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...codegen.arch import ARCHES
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
 from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
+from ...runtime.device.known import KNOWN
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
 from ..result import load_command
@@ -136,8 +136,8 @@ def _commands(tuning: Tuning, config: Config | None) -> list[str]:
 
 def _code(tuning: Tuning, config: Config) -> str:
     """The kernel's text; empty for a config that this version refuses."""
-    arch = tuning.info.arch if tuning.info else max(ARCHES.values(), key=lambda row: row.capability)
+    target = tuning.info or max(KNOWN.values(), key=lambda info: info.arch.capability)
     try:
-        return render(tuning.problem, config, arch).code
+        return render(tuning.problem, config, target).code
     except TilewrightError:
         return ""

@@ -102,7 +102,6 @@ def tuning_of(
     device_key = device_key or _only_device(store, problem)
     if record is None:
         record = store.best(device_key, problem)
-        record = None if record and record.removed else record  # its times are another kernel's
         sources += ["Winner: the record in the store."] if record else []
     versions = record.versions if record else ()
     if told is None:
@@ -111,7 +110,7 @@ def tuning_of(
             sources.append("Trials: the search's journal in the store" + ("." if same else ", of other versions."))
             break
     info = _info_of(device_key)
-    trials = _trials(told, info.sm_count if info else None) if told else ()
+    trials = _trials(told) if told else ()
     if unknown := sum(trial.config is None for trial in trials):
         sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
@@ -172,12 +171,12 @@ def _info_of(key: str) -> DeviceInfo | None:
     return next((info for info in (*available()[0], *KNOWN.values()) if info.key == key), None)
 
 
-def _trials(recording: Recording, sm_count: int | None) -> tuple[Trial, ...]:
+def _trials(recording: Recording) -> tuple[Trial, ...]:
     found = []
     for number, (point, entry) in enumerate(recording.entries.items(), 1):
         values = recording.values(point)
         try:
-            config = config_of(values, sm_count)
+            config = config_of(values)
             text = str(config)
         except TilewrightError:  # of an older version
             config = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
+from ...codegen.fit import narrowest
 from ...codegen.problem import DType, Problem
 from ...codegen.render import render
 from ...runtime.check.roofline import LAUNCH_US, rates_of
@@ -58,14 +59,15 @@ class Resources:
 def resources(problem: Problem, config: Config, gpu: DeviceInfo, binary: Binary | None = None) -> Resources:
     """What a variant takes, by its compiled kernel where there is one."""
     registers = binary.registers or 0 if binary else 0
-    limits = cta_limits(config, problem.dtype, gpu.arch, registers)
+    fit = config.fit(problem) or narrowest(problem, config)
+    limits = cta_limits(fit, problem.dtype, gpu.arch, registers)
     warps = -(-config.threads // 32) * max(1, min(limits.values()))
     return Resources(
         tiles=config.tiles(problem),
         ctas=config.ctas(problem, gpu.sm_count),
         threads=config.threads,
         smem_bytes=config.smem_bytes(problem.dtype),
-        registers=registers or config.registers(problem.dtype),
+        registers=registers or config.registers(fit, problem.dtype),
         spill_bytes=binary.frame_bytes if binary else None,
         limits=tuple(limits.items()),
         sm_count=gpu.sm_count,
@@ -76,7 +78,7 @@ def resources(problem: Problem, config: Config, gpu: DeviceInfo, binary: Binary 
 def compiled(problem: Problem, config: Config, gpu: DeviceInfo) -> Binary | None:
     """The kernel's machine code, None where this machine cannot make it; needs a compiler and no GPU."""
     try:
-        return compile_cached(compiler_for(gpu), render(problem, config, gpu.arch))
+        return compile_cached(compiler_for(gpu), render(problem, config, gpu))
     except (ImportError, TilewrightError):
         return None
 

@@ -3,7 +3,7 @@
 import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from operator import attrgetter
@@ -13,12 +13,12 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, check
 from ...codegen.families import families, family_named
-from ...codegen.leaf import Mode, Value
+from ...codegen.leaf import Leaf, Mode, Value
 from ...codegen.legality import rules_of
+from ...codegen.mechanisms.split import FILLING, filling_parts
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
-from ...codegen.removed import same_today
-from ...codegen.schema1 import from_schema_1
+from ...codegen.target import Target
 from ...runtime.device.protocol import DeviceInfo
 from .legal import legal_configs, worth
 from .policies import policy_of
@@ -39,7 +39,15 @@ class Choices:
 
     family: str
     parameters: tuple[tuple[str, tuple[Any, ...]], ...]
-    """Parameter names and typed values, simple ones first."""
+    """Parameter names and typed values, simple ones first; `filling` stands for split counts that fill a device."""
+
+    def on(self, target: Target) -> dict[str, tuple[Any, ...]]:
+        """The values of each parameter for a device."""
+        filling = filling_parts(target.sm_count)
+        return {
+            name: tuple(dict.fromkeys(each for value in values for each in (filling if value == FILLING else (value,))))
+            for name, values in self.parameters
+        }
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
@@ -61,7 +69,7 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
         listed = {choices.family for choices in found}
         for name in [family for family in families() if family not in listed]:
             leaves = family_named(name).leaves()
-            found.append(Choices(name, tuple((leaf.name, leaf.choices) for leaf in leaves)))
+            found.append(Choices(name, tuple((leaf.name, tuple(leaf.choices)) for leaf in leaves)))
     return tuple(found)
 
 
@@ -75,10 +83,15 @@ def _read(name: str, data: bytes) -> Choices:
             raise ConfigError("it needs a table [parameters]")
         for key, values in parameters.items():
             check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
-        typed = ((key, tuple(dict.fromkeys(map(kind.leaf(key).typed, values)))) for key, values in parameters.items())
+        typed = ((key, tuple(dict.fromkeys(_typed(kind.leaf(key), values)))) for key, values in parameters.items())
         return Choices(kind.family, tuple(typed))
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a ConfigError, an absurd number, too deep
         raise ConfigError(f"space {name}: {reason_of(error)}") from error
+
+
+def _typed(leaf: Leaf, values: Iterable[object]) -> Iterator[Any]:
+    for value in values:
+        yield FILLING if value == FILLING and leaf.name == "parts" else leaf.typed(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +129,11 @@ def candidates(
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
-        kind, values = family_named(choices.family), dict(choices.parameters)
+        kind, values = family_named(choices.family), choices.on(info)
         policy = policy_of(kind.family)
-        axes = worth(problem, info.arch, kind, (*rules_of(kind), *policy.advice), values, reasons)
+        axes = worth(problem, info, kind, (*rules_of(kind), *policy.advice), values, reasons)
         advice = (*policy.advice, *pays(problem, info, kind, axes))
-        configs, why = legal_configs(problem, info.arch, kind, axes, advice, policy.first)
+        configs, why = legal_configs(problem, info, kind, axes, advice, policy.first)
         kept += configs
         reasons += why
     listed = set(kept) if known else set()
@@ -156,19 +169,16 @@ def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
     return found
 
 
-def config_of(values: Mapping[str, Value], sm_count: int | None = None) -> Config:
-    """The config at a point, by the names and values that a space gives it, today's or those of a recording of schema 1
-    on a device of `sm_count` SMs. Raises ConfigError, also for one that families lost since."""
+def config_of(values: Mapping[str, Value]) -> Config:
+    """The config at a point, by the names and values that a space gives it. Raises ConfigError for one that this
+    version does not have."""
     known = {name: value for name, value in values.items() if value != ABSENT}
-    family = str(known.pop(FAMILY, ""))
-    kind = family_named(family)
-    if known.keys() - _readers(kind).keys() - kind.gone.keys():
-        return same_today(kind, from_schema_1(family, known.items(), sm_count))
+    kind = family_named(str(known.pop(FAMILY, "")))
     for mode in _SPLITS:
         parts = known.pop(str(mode), 0)
         if parts not in (0, 1) or (parts and mode is Mode.STREAM_K):
             known |= {"mode": str(mode), "parts": parts}
-    return same_today(kind, known)
+    return kind.of(known)
 
 
 def _space(configs: tuple[Config, ...]) -> Space:

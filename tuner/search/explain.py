@@ -106,7 +106,7 @@ def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[
     exact = next((record for record, _ in near if record.problem == problem), None)
     if exact is not None and found.origin == "exact":
         return f"there is a record of exactly this product on {info.key}"
-    reason = "" if exact is None else next(rejections(problem, exact.config, info.arch), "")
+    reason = "" if exact is None else next(rejections(problem, exact.config, info), "")
     begin = (
         f"the record of this product does not serve it ({reason})" if reason else "there is no record of this product"
     )

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from ...codegen.config import Config
 from ...codegen.families import families
+from ...codegen.fit import Fit
+from ...codegen.leaf import Edge
 from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.check.roofline import floor_us
@@ -184,7 +186,7 @@ class Table:
             clustered, cooperative = config.clustered, config.cooperative_ctas
             does = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
             if does not in taken:
-                limits = cta_limits(config, self.dtype, self.info.arch)
+                limits = cta_limits(_unaligned(config, self.dtype), self.dtype, self.info.arch)
                 taken[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
             filled = filled_sms(config, self.info.sm_count)
             yield split, stream, persistent, clustered, cooperative, filled, *taken[does]
@@ -193,7 +195,7 @@ class Table:
         """What a kernel is in whichever way it shares out the work; `held` for one CTA of those that share a tile."""
         tile_m, tile_n, tile_k = config.cta_tile
         dtype, size = self.dtype, self.dtype.size_bytes
-        cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config)
+        cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config, _unaligned(config, dtype))
         values = config.typed
         inner, elements = k_innermost(values), tile_m * tile_n
         loaded = 2 * config.limbs or size  # bytes of an element in a tile
@@ -435,6 +437,11 @@ class Table:
             copied.append(vector)
             side_by_side.append(np.minimum(vector * lanes + tiled, row))
         return c["copies_a"] / copied[0] + c["copies_b"] / copied[1], copied, side_by_side
+
+
+def _unaligned(config: Config, dtype: DType) -> Fit:
+    """The instance for operands of any alignment: only what is packed first is copied in vectors."""
+    return Fit(config, Edge.BOUNDS, *config.widest_vectors(typical(dtype, Grade.IEEE)[0], aligned=False))
 
 
 @cache

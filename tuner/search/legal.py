@@ -8,10 +8,10 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.legality import Rule, rules_of
 from ...codegen.problem import Problem
+from ...codegen.target import Target
 
 
 class _Chosen:
@@ -67,10 +67,10 @@ _HOLDS, _BROKEN = -1, -2
 """What a rule says; where a value is open that it asks for, it is the place of that value instead."""
 
 
-def _says(rule: Rule[Any], problem: Problem, config: Any, arch: Arch) -> bool | str:
+def _says(rule: Rule[Any], problem: Problem, config: Any, target: Target) -> bool | str:
     """Whether the rule holds; the name of an open parameter where it asks for one."""
     try:
-        return bool(rule.holds(problem, config, arch))
+        return bool(rule.holds(problem, config, target))
     except KeyError as missing:
         return str(missing.args[0])
 
@@ -87,10 +87,10 @@ class _Memory:
         self.key: Callable[[Mapping[str, Any]], object] = lambda chosen: ()
         self.said: dict[object, int] = {}
 
-    def ask(self, problem: Problem, arch: Arch, config: Any, chosen: _Chosen, places: Mapping[str, int]) -> int:
+    def ask(self, problem: Problem, target: Target, config: Any, chosen: _Chosen, places: Mapping[str, int]) -> int:
         """What the rule says, which is remembered."""
         chosen.asked.clear()
-        said = _says(self.rule, problem, config, arch)
+        said = _says(self.rule, problem, config, target)
         if isinstance(said, str):
             verdict = places[said]
             chosen.asked.discard(said)
@@ -105,7 +105,7 @@ class _Memory:
 
 
 def keeping(
-    rules: Sequence[Rule[Any]], problem: Problem, config: Config, arch: Arch, changes: Sequence[dict[str, Any]]
+    rules: Sequence[Rule[Any]], problem: Problem, config: Config, target: Target, changes: Sequence[dict[str, Any]]
 ) -> Sequence[dict[str, Any]]:
     """Of changes of the same parameters of a config those with which rules hold. Each is asked once for all that are
     alike in what it asks for."""
@@ -122,7 +122,7 @@ def keeping(
             values.update(change)
             verdict = memory.said.get(memory.key(values))
             if verdict is None:
-                verdict = memory.ask(problem, arch, traced, chosen, {})
+                verdict = memory.ask(problem, target, traced, chosen, {})
                 if changing.isdisjoint(memory.names):  # all are alike
                     found += changes if verdict == _HOLDS else ()
                     break
@@ -133,7 +133,7 @@ def keeping(
 
 
 def open_rules(
-    rules: Sequence[Rule[Any]], problem: Problem, kind: type[Config], arch: Arch, changes: Sequence[dict[str, Any]]
+    rules: Sequence[Rule[Any]], problem: Problem, kind: type[Config], target: Target, changes: Sequence[dict[str, Any]]
 ) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
     """Of values of a few parameters of a family those with which rules may hold, whatever the others are; and the rules
     that ask for others."""
@@ -143,7 +143,7 @@ def open_rules(
         said = list[bool | str]()
         for change in changes:
             chosen.values = change
-            said.append(_says(rule, problem, config, arch))
+            said.append(_says(rule, problem, config, target))
         changes = [change for change, holds in zip(changes, said) if holds is not False]
         if any(isinstance(each, str) for each in said):
             left.append(rule)
@@ -151,16 +151,16 @@ def open_rules(
 
 
 def may_hold(
-    problem: Problem, arch: Arch, kind: type[Config], rules: Sequence[Rule[Any]], values: Mapping[str, Any]
+    problem: Problem, target: Target, kind: type[Config], rules: Sequence[Rule[Any]], values: Mapping[str, Any]
 ) -> bool:
     """Whether a few typed values of a family's parameters break none of the rules, whatever the others are."""
     config = _traced(kind, _Chosen(values))
-    return all(_says(rule, problem, config, arch) is not False for rule in rules)
+    return all(_says(rule, problem, config, target) is not False for rule in rules)
 
 
 def worth(
     problem: Problem,
-    arch: Arch,
+    target: Target,
     kind: type[Config],
     rules: Sequence[Rule[Any]],
     values: Mapping[str, Sequence[Any]],
@@ -174,14 +174,14 @@ def worth(
     chosen = dict(fixed)
     config = _traced(kind, _Chosen(chosen))
     for rule in rules:
-        said = _says(rule, problem, config, arch)
+        said = _says(rule, problem, config, target)
         if said is True:
             continue
         asks = said if isinstance(said, str) else next(iter(axes))
         kept = []
         for value in axes[asks] if said else ():
             chosen[asks] = value
-            if _says(rule, problem, config, arch) is not False:
+            if _says(rule, problem, config, target) is not False:
                 kept.append(value)
         if asks not in fixed:
             chosen.pop(asks, None)
@@ -194,7 +194,7 @@ def worth(
 
 def legal_configs(
     problem: Problem,
-    arch: Arch,
+    target: Target,
     kind: type[Config],
     values: Mapping[str, Sequence[Any]],
     advice: Sequence[Rule[Any]] = (),
@@ -209,7 +209,7 @@ def legal_configs(
     pruned: Counter[str] = Counter()
     rules = [*rules_of(kind), *advice]
     titles = [rule.title for rule in rules]
-    axes = worth(problem, arch, kind, rules, values, pruned)
+    axes = worth(problem, target, kind, rules, values, pruned)
     if not all(axes.values()):
         return [], pruned
     names = sorted(axes, key=lambda name: first.index(name) if name in first else len(first))
@@ -240,7 +240,7 @@ def legal_configs(
                 memory = memories[number][place]
                 verdict = memory.said.get(memory.key(values_now))
                 if verdict is None:
-                    verdict = memory.ask(problem, arch, config, chosen, places)
+                    verdict = memory.ask(problem, target, config, chosen, places)
                 if verdict == _HOLDS:
                     continue
                 if verdict == _BROKEN:

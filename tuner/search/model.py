@@ -6,9 +6,11 @@ from functools import lru_cache
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
+from ...codegen.fit import Fit, narrowest
 from ...codegen.leaf import Edge
 from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
 from ...codegen.problem import DType, Problem
+from ...runtime.device.known import CLUSTER_SHARE
 from ...runtime.device.protocol import DeviceInfo
 from .policies import policy_of
 from .policies.policy import Cost
@@ -23,10 +25,6 @@ _WAIT_CYCLES = 3000
 """Of those that add up a part of it each: until they know that all accumulators are there."""
 CLUSTER_CYCLES = 1200
 """Of CTAs of a cluster, which read each other's accumulators: writing them and waiting for each other twice."""
-_FILLED = {3: 117 / 132, 4: 120 / 132, 5: 110 / 132, 6: 102 / 132, 8: 120 / 132}
-"""By the CTAs of a cluster: the share of SMs on which clusters can have one CTA each. A cluster stays within a group of
-SMs (a GPC), of which some remain over: one cluster more and some SMs have two CTAs, whatever room others have. On H200s
-(132 SMs) times nearly double there (2026-11-24)."""
 _BARRIER_CYCLES = 60
 ARRIVAL_CYCLES = 1000
 """From a copy's start to its end on a busy device."""
@@ -53,19 +51,20 @@ _NARROW = 0.045
 def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     """A rough time in microseconds: what the critical SM has to do, or device memory."""
     arch, dtype = info.arch, problem.dtype
-    cost = policy_of(config.family).cost(problem, config)
+    fit = config.fit(problem) or narrowest(problem, config)
+    cost = policy_of(config.family).cost(problem, config, fit)
     m, n, k = problem.m, problem.n, problem.k
-    if config.edge is Edge.PAD:
+    if fit.edge is Edge.PAD:
         m, n, k = (-(-size // multiple) * multiple for size, multiple in zip((m, n, k), config.multiples))
     tile_m, tile_n, tile_k = config.cta_tile
     splits, stream = config.split_ctas, config.stream_ctas_per_sm
     tiles, ctas = config.tiles(problem), config.ctas(problem, info.sm_count)
     depth = math.ceil(-(-k // tile_k) / splits)  # tiles of k for each CTA
-    occupancy = _occupancy(config, dtype, arch)
+    occupancy = _occupancy(fit, dtype, arch)
     # CTAs of the critical SM, in stream-K tiles: there all SMs have the same.
     critical = tiles / info.sm_count if stream else float(-(-tiles * splits // filled_sms(config, info.sm_count)))
     concurrent = min(occupancy, max(math.ceil(critical), stream))
-    times = 1.0 if config.edge is Edge.PAD else _times_written(problem, cost)
+    times = 1.0 if fit.edge is Edge.PAD else _times_written(problem, cost)
     written = (times - 1) * m * n * dtype.size_bytes
     memory_us = (problem.bytes + written) / (info.bandwidth_gbs * 1e3)
     if config.tensor_cores:
@@ -83,7 +82,7 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
         passing = (m * -(-n // reuse_a) + n * -(-m // reuse_b)) * k * dtype.size_bytes
         cycles = max(cycles, passing / (_STREAMED_BYTES_PER_CYCLE * info.sm_count))
     cycles += LAUNCH_CYCLES + cost.slices_cycles + _split_cycles(config, tile_m * tile_n * dtype.size_bytes)
-    copies_us = 2 * memory_us + 3 * LAUNCH_CYCLES / info.clock_mhz if config.edge is Edge.PAD else 0.0
+    copies_us = 2 * memory_us + 3 * LAUNCH_CYCLES / info.clock_mhz if fit.edge is Edge.PAD else 0.0
     if any(config.packs):
         sizes = (m * k * config.packs[0] + k * n * config.packs[1]) * dtype.size_bytes
         copies_us = 2 * sizes / (info.bandwidth_gbs * 1e3) + PACK_CYCLES / info.clock_mhz
@@ -104,25 +103,26 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
 
 
 @lru_cache(1 << 16)  # a search asks for many thousand variants, once for each problem
-def _occupancy(config: Config, dtype: DType, arch: Arch) -> int:
-    return max(1, min(cta_limits(config, dtype, arch).values()))
+def _occupancy(fit: Fit, dtype: DType, arch: Arch) -> int:
+    return max(1, min(cta_limits(fit, dtype, arch).values()))
 
 
-def cta_limits(config: Config, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
+def cta_limits(fit: Fit, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
     """How many CTAs an SM has room for at a time, by what they take of it: slots, warps, registers (`registers` of a
     thread where they are known, else those the config predicts), shared memory."""
+    config = fit.config
     threads = -(-config.threads // 32) * 32
     return {
         "CTA slots": arch.max_blocks_per_sm,
         "warps": arch.max_threads_per_sm // threads,
-        "registers": arch.registers_per_sm // ((registers or config.registers(dtype)) * threads),
+        "registers": arch.registers_per_sm // ((registers or config.registers(fit, dtype)) * threads),
         "shared memory": arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
     }
 
 
 def filled_sms(config: Config, sm_count: int) -> int:
     """How many SMs can have one of the config's CTAs each, and none two."""
-    return round(sm_count * (_FILLED.get(config.split_ctas, 1.0) if config.clustered else 1.0))
+    return round(sm_count * (CLUSTER_SHARE.get(config.split_ctas, 1.0) if config.clustered else 1.0))
 
 
 def fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:

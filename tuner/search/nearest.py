@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
-from ...codegen.leaf import Edge, Leaf
-from ...codegen.legality import rules_of, whole
-from ...codegen.mechanisms.operands import WIDE_BYTES, widest
+from ...codegen.leaf import Leaf
+from ...codegen.legality import rules_of, serves
+from ...codegen.mechanisms.split import proposed_parts
 from ...codegen.problem import DType, Grade, Problem
+from ...codegen.target import Target
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.found import Found
 from ...runtime.store.record import Record
-from .legal import keeping
 from .policies import policy_of
 from .ranker import Predicted, Ranker, ranker_of
 
@@ -51,8 +51,7 @@ def nearest(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Fo
             if near is None or not each.config.accuracy.keeps(near):
                 return Found(each.config, "predicted", expected_us=each.us, regret=each.regret)
     for _, record in _within(math.inf, problem, info, records):
-        # Another shape may want other vectors, and guarded edges.
-        config = fitted(record.config, problem, info.arch, (record.config.edge, Edge.BOUNDS))
+        config = carried(record.config, problem, info)
         if config is not None and record.device != info.key:
             return Found(config, "predicted", sibling=record)
         if config is not None:
@@ -122,7 +121,7 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
     ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
     found: dict[Config, Predicted] = {}
     for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
-        config = fitted(each.config, problem, info.arch, (Edge.EXACT, Edge.BOUNDS))
+        config = carried(each.config, problem, info)
         if config is not None:
             found.setdefault(config, Predicted(config, each.us, regret))
             if len(found) == count:
@@ -132,39 +131,41 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Predicte
 
 def around(config: Config, problem: Problem, info: DeviceInfo) -> list[Config]:
     """The configs for a problem on a GPU that differ from one in a parameter or in two, a step up or down, or in how
-    the work is shared out; those that are expected to be the fastest come first. What is hopeless is left out, and
-    edges and vectors stay. None where no ranker knows the type."""
+    the work is shared out; those that are expected to be the fastest come first. What is hopeless is left out. None
+    where no ranker knows the type."""
     kind: Any = type(config)
     rankers = _rankers(problem, info.arch)
     if not rankers:
         return []
     # What the ranker chooses may break some advice.
-    advice = [rule for rule in policy_of(kind.family).advice if rule.holds(problem, config, info.arch)]
+    advice = [rule for rule in policy_of(kind.family).advice if rule.holds(problem, config, info)]
     rules = *rules_of(kind), *advice
     steps = [
         (leaf.name, value)
         for leaf in kind.leaves()
-        if leaf.name != "edge" and leaf.name not in kind.vectors
-        for value in _beside(leaf, config.get(leaf.name))
+        for value in _beside(_values(leaf, info), config.get(leaf.name))
     ]
     pairs = itertools.combinations_with_replacement(steps, 2)
     changes = [dict((one, other)) for one, other in pairs if one == other or one[0] != other[0]]
     changes += rankers[0].ways(config, problem, info)
     every = dict.fromkeys(config.changed(**values) for values in changes)
-    found = [each for each in every if each != config and all(rule.holds(problem, each, info.arch) for rule in rules)]
+    found = [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
     if not found:
         return []
     order = np.argsort(rankers[0].behind(problem, info, found), kind="stable")
     return [found[i] for i in order]
 
 
-def _beside(leaf: Leaf, value: Any) -> list[Any]:
+def _values(leaf: Leaf, info: DeviceInfo) -> Sequence[Any]:
+    """The values of a parameter that are tried on a device."""
+    return proposed_parts(info.sm_count) if isinstance(leaf.choices, range) else leaf.choices
+
+
+def _beside(values: Sequence[Any], value: Any) -> list[Any]:
     """The values of a parameter next to one: a step up and down of a number, every other value of an enumeration."""
     if isinstance(value, enum.Enum):
-        return [choice for choice in leaf.choices if choice != value]
-    rising = sorted(leaf.choices)
-    place = rising.index(value)
-    return [*rising[max(0, place - 1) : place], *rising[place + 1 : place + 2]]
+        return [each for each in values if each != value]
+    return [*sorted(each for each in values if each < value)[-1:], *sorted(each for each in values if each > value)[:1]]
 
 
 def _rankers(problem: Problem, arch: Arch) -> list[Ranker]:
@@ -189,47 +190,12 @@ def _doublings(problem: Problem) -> tuple[float, float, float]:
     return math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)
 
 
-def fitted(config: Config, problem: Problem, arch: Arch, edges: tuple[Edge, ...]) -> Config | None:
-    """The config as it serves a problem: with the first of `edges` and the widest vectors that do.
+def carried(config: Config, problem: Problem, target: Target) -> Config | None:
+    """The config of another problem as it serves this one; None where it cannot.
 
-    The tiles stay. What it has for rows that are not aligned is reset where that is hopeless for the problem. None
-    where it cannot serve the problem.
-    """
+    The tiles stay. What it has for rows that are not aligned is reset where that is hopeless for the problem."""
     kind: Any = type(config)
     advice = policy_of(kind.family).for_rows
-    hopeless = [name for name, rule in advice.items() if not rule.holds(problem, config, arch)]
-    aimed = config.changed(**{name: kind.leaf(name).default for name in hopeless}) if hopeless else config
-    rules = rules_of(kind)
-    for edge in dict.fromkeys(edges):
-        if edge is Edge.EXACT and not whole(problem, aimed):
-            continue
-        base = aimed if edge is aimed.edge else aimed.changed(edge=edge)
-        widths: Sequence[dict[str, int]] = _widths(kind, _widest(problem, base))
-        fit, kept = base.changed(**widths[0]), 0
-        for rule in itertools.cycle(rules):  # until all hold, one after another
-            if rule.holds(problem, fit, arch):
-                kept += 1
-            elif widths := keeping([rule], problem, base, arch, widths):
-                fit, kept = base.changed(**widths[0]), 1
-            else:
-                break
-            if kept == len(rules):
-                return fit
-    return None
-
-
-def _widest(problem: Problem, config: Config) -> tuple[int, ...]:
-    """For each of a config's vectors the widest that divides the rows it copies or stores."""
-    free = WIDE_BYTES // problem.dtype.size_bytes  # of rows that are padded or packed
-    padded = config.edge is Edge.PAD
-    return tuple([widest(problem, each) if each and not padded else free for each in config.vectors_of])
-
-
-@cache
-def _widths(kind: Any, most: tuple[int, ...]) -> list[dict[str, int]]:
-    """Every combination of the widths of a family's vectors that divide these, the widest first."""
-    choices = [
-        [width for width in kind.leaf(name).choices if limit % width == 0] for name, limit in zip(kind.vectors, most)
-    ]
-    every = sorted(itertools.product(*choices), key=math.prod, reverse=True)
-    return [dict(zip(kind.vectors, chosen)) for chosen in every]
+    hopeless = [name for name, rule in advice.items() if not rule.holds(problem, config, target)]
+    config = config.changed(**{name: kind.leaf(name).default for name in hopeless}) if hopeless else config
+    return config if serves(config, problem, target) else None

@@ -10,7 +10,7 @@ from typing import Any
 from ...codegen.config import Config
 from ...codegen.leaf import Mode
 from ...codegen.legality import Rule, rules_of
-from ...codegen.mechanisms.split import LONG_SPLITS, Reduce, Split
+from ...codegen.mechanisms.split import USUAL_PARTS, Reduce, Split
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
 from .legal import legal_configs, may_hold
@@ -51,14 +51,14 @@ def pays(
         return _on_host(kind, axes)
     rules = (*rules_of(kind), *policy.advice)
     typical = _typical(problem, info, kind, axes)
-    modelled = policy.modelled(info.arch)
+    modelled = policy.modelled(info)
 
     tile_of = reader(kind.family, *policy.tile_sides)
 
     def possible(way: Way, reduce: Reduce, tile: Mapping[str, int]) -> bool:
         # Those that the policy advises against, long or too small, are not counted: the others have to be enough.
         split = {"mode": way[0], "parts": way[1], "reduce": reduce}
-        return may_hold(problem, info.arch, kind, rules, {**modelled, **split, **tile})
+        return may_hold(problem, info, kind, rules, {**modelled, **split, **tile})
 
     known = [_PLAIN] if Mode.NONE in axes["mode"] else []
     if Mode.SPLIT_K in axes["mode"]:
@@ -82,8 +82,8 @@ def pays(
 
     sure = {tile for tile, configs in typical.items() if not policy.non_power_of_two(configs[0])}
     tiles = itertools.product(*(axes[side] for side in policy.tile_sides))
-    # Split counts for some devices come beside the others, and do not raise what those have to reach.
-    usual = [way for way in known if way[1] not in LONG_SPLITS]
+    # Split counts that fill this device come beside the usual ones, and do not raise what those have to reach.
+    usual = [way for way in known if way[1] in USUAL_PARTS[way[0]]]
     times = {
         (tile, way): us(tile, way) for tile, way in itertools.product(tiles, usual) if tile in sure and works(tile, way)
     }
@@ -115,10 +115,10 @@ def pays(
         return (_PLAIN if config.split_ctas == 1 else (Mode.SPLIT_K, config.split_ctas)) in found
 
     return (
-        Rule("block tiles can be shared out evenly among the SMs", lambda problem, config, arch: tile_pays(config)),
+        Rule("block tiles can be shared out evenly among the SMs", lambda problem, config, target: tile_pays(config)),
         Rule(
             "with its split of k block tiles are shared out evenly among the SMs",
-            lambda problem, config, arch: split_pays(config),
+            lambda problem, config, target: split_pays(config),
         ),
     )
 
@@ -130,14 +130,14 @@ def _on_host(kind: type[Config], axes: Mapping[str, Sequence[Any]]) -> tuple[Rul
         read, value = reader(kind.family, name), axes[name][0]
         return Rule(
             f"the processor runs one thread after the other, and gains nothing from {name}",
-            lambda problem, config, arch: read(config) == value,
+            lambda problem, config, target: read(config) == value,
         )
 
     policy = policy_of(kind.family)
     sides = reader(kind.family, *policy.tile_sides)
     even: Rule[Any] = Rule(
         "the processor has no SMs that other tiles than powers of two would share out evenly",
-        lambda problem, config, arch: all(side.bit_count() == 1 for side in sides(config)),
+        lambda problem, config, target: all(side.bit_count() == 1 for side in sides(config)),
     )
     return (even, *(least(name) for name in policy.side_by_side))
 
@@ -148,13 +148,13 @@ def _typical(
     """For each tile of C a few configs by which it can be judged: the best by the model of those that have it, a CTA
     for each tile of C and common values of what hardly changes the order of tiles."""
     policy = policy_of(kind.family)
-    common, left = policy.typical(info.arch), {}
+    common, left = policy.typical(info), {}
     for leaf in kind.leaves():
         given = axes[leaf.name]
         some = given if leaf.name in policy.orders_tiles else common.get(leaf.name, (leaf.default,))
         left[leaf.name] = [value for value in given if value in some] or given
     found: dict[tuple[int, int], list[tuple[bool, float, int, Any]]] = {}
-    configs, _ = legal_configs(problem, info.arch, kind, left, policy.advice, policy.first)
+    configs, _ = legal_configs(problem, info, kind, left, policy.advice, policy.first)
     for place, config in enumerate(configs):
         order = (policy.non_power_of_two(config), estimate_us(problem, config, info), place, config)
         found.setdefault(config.cta_tile[:2], []).append(order)

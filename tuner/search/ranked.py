@@ -6,13 +6,12 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ...codegen.config import Config
-from ...codegen.leaf import Edge
 from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record
 from .model import estimate_us
-from .nearest import around, distance, fitted, predictions
+from .nearest import around, carried, distance, predictions
 from .policies import policy_of
 
 GUESSES = 48
@@ -54,14 +53,12 @@ def ranked(problem: Problem, info: DeviceInfo, configs: tuple[Config, ...]) -> l
 
 
 def recorded(problem: Problem, info: DeviceInfo, records: Iterable[Record], count: int = 4) -> list[Config]:
-    """Winners of the nearest tuned shapes, with the vectors and edges of this one: of this device first, then of
-    others."""
+    """Winners of the nearest tuned shapes: of this device first, then of others."""
     near = sorted(
         (record for record in records if record.problem.dtype is problem.dtype),
         key=lambda record: (record.device != info.key, distance(record.problem, problem)),
     )
-    edges = (Edge.EXACT, Edge.BOUNDS, Edge.PAD)
-    winners = (fitted(record.config, problem, info.arch, edges) for record in near)
+    winners = (carried(record.config, problem, info) for record in near)
     return list(itertools.islice(dict.fromkeys(config for config in winners if config is not None), count))
 
 
@@ -72,7 +69,7 @@ def stored(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> lis
     grades = [problem.accuracy, *(grade for grade in Grade if grade.keeps(problem.accuracy))]
     asked = [replace(problem, accuracy=grade) for grade in dict.fromkeys(grades)]
     configs = dict.fromkeys(record.config for each in asked for record in here if record.problem == each)
-    return [config for config in configs if serves(config, problem, info.arch)]
+    return [config for config in configs if serves(config, problem, info)]
 
 
 def beyond_advice(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list[Config]:

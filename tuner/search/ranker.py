@@ -2,18 +2,16 @@
 
 The ranker predicts how the times of two kernels for a product differ by gradient-boosted trees over physical features,
 such as the waves of CTAs and the time of each of the device's limits. `benchmarks/fit_ranker.py` fits it;
-`configs/ranker.json` is all that it learned.
+`configs/ranker` has all that it learned, and a page that says what that is.
 """
 
-import hashlib
 import itertools
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +19,11 @@ from numpy.typing import NDArray
 from ...codegen.arch import Arch
 from ...codegen.config import Config
 from ...codegen.families import family_named, parse
-from ...codegen.leaf import Edge, Mode
+from ...codegen.leaf import Mode
 from ...codegen.legality import Rule, rules_of, serves
-from ...codegen.mechanisms.split import LONG_SPLITS, MODES, Reduce
+from ...codegen.mechanisms.split import USUAL_PARTS, Reduce
 from ...codegen.problem import DType, Grade, Problem
+from ...codegen.target import Target
 from ...runtime.check.roofline import floor_us
 from ...runtime.device import launcher
 from ...runtime.device.protocol import DeviceInfo
@@ -41,7 +40,10 @@ STAGES = (0, MODELLED), (100, 128), (300, 64), (600, 32)
 _SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Whole, as a kernel of the portfolio has it."""
 LEAF = 1e-4
-"""The file has what trees add in whole multiples of it."""
+"""Arrays have what trees add in whole multiples of it."""
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""All that a ranker learned, by name."""
 
 
 class Trees:
@@ -96,11 +98,10 @@ class Trees:
         return each[0].astype(np.intp), borders, levels, first, self.leaves.ravel().astype(np.float32)
 
 
-def trees_of(values: Sequence[dict[str, Any]]) -> Trees:
-    """Trees as the file has them."""
-    asked = [[FEATURES.index(name) for name in tree["asks"].split()] for tree in values]
-    above, leaves = ([tree[name] for tree in values] for name in ("above", "leaves"))
-    return Trees(np.array(asked, np.intp), np.array(above, float), np.array(leaves, np.intp), LEAF)
+def trees_of(arrays: Arrays, name: str) -> Trees:
+    """The trees that the arrays have under a name; they say what features are called, in whatever order."""
+    places = np.array([FEATURES.index(feature) for feature in arrays["features"]])
+    return Trees(places[arrays[f"{name}_asked"]], arrays[f"{name}_above"], arrays[f"{name}_leaves"], LEAF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Predicted:
     """A config that the ranker expects much of."""
 
     config: Config
-    """As the portfolio has it: vectors and edge are those of no problem in particular."""
+    """As the portfolio has it."""
     us: float
     """Expected microseconds."""
     regret: float | None = None
@@ -119,24 +120,23 @@ class Predicted:
 class Ranker:
     """The portfolio and trees of one type and accuracy."""
 
-    def __init__(self, values: dict[str, Any], dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
+    def __init__(self, arrays: Arrays, dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
         self.dtype, self.accuracy = dtype, accuracy
-        self.portfolio = tuple(map(parse, values["portfolio"]))
+        self.portfolio = tuple(map(parse, arrays["kernels"].tolist()))
         """Kernels without a way to share out the work."""
-        kernels = values["portfolio"].values()
-        self._ways = [frozenset(kernel["ways"].split()) for kernel in kernels]
+        self._ways = [frozenset(ways.split()) for ways in arrays["ways"].tolist()]
         """For each the ways that pay somewhere on a device that was measured, as `way_of` tells them."""
-        self._corrections: list[float] = [kernel["correction"] for kernel in kernels]
+        self._corrections: list[float] = arrays["corrections"].tolist()
         """For each how far the model of the device is off, as a logarithm."""
-        self.regret: dict[str, float] = values["regret"]
+        self.regret: dict[str, float] = dict(zip(arrays["devices"].tolist(), arrays["regrets"].tolist()))
         """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit; by the key of
         each device that was measured."""
-        self.trees = trees_of(values["ranking"])
+        self.trees = trees_of(arrays, "ranking")
         """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
         ends = *(begin for begin, _ in STAGES[1:]), None
         parts = ((self.trees[begin:end], most) for (begin, most), end in zip(STAGES, ends))
         self._stages = [(part, most) for part, most in parts if len(part.leaves)]
-        self.level = trees_of(values["level"])
+        self.level = trees_of(arrays, "level")
         """For log(time of the first choice / least time) of a product."""
         self._tables: dict[DeviceInfo, Table | None] = {}
 
@@ -146,7 +146,7 @@ class Ranker:
         if info not in self._tables:
             rows: dict[Config, float] = {}
             for base, ways, correction in zip(self.portfolio, self._ways, self._corrections):
-                for config in _on_device(base, self.dtype, info.arch, self.accuracy):
+                for config in _on_device(base, self.dtype, info, self.accuracy):
                     if info.key not in self.regret or way_of(config) in ways:
                         rows.setdefault(config, correction)
             self._tables[info] = Table(tuple(rows), self.dtype, info, tuple(rows.values())) if rows else None
@@ -159,12 +159,12 @@ class Ranker:
 
     def behind(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
         """Logarithms of the times of a few configs for a problem, up to a number that is the same for all."""
-        table = Table(tuple(map(unfitted, configs)), self.dtype, info)
+        table = Table(tuple(config.unaligned for config in configs), self.dtype, info)
         return self.trees(table.features(replace(problem, accuracy=self.accuracy)))
 
     def ways(self, config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
         """The ways to share out the work of a problem that can pay for a config, as values of its parameters."""
-        shared = shared_out(plain(config), self.dtype, info.arch, self.accuracy)
+        shared = shared_out(plain(config), self.dtype, info, self.accuracy)
         names = [name for name in _SHARED_OUT if name in {leaf.name for leaf in config.leaves()}]
         if not (shared and names):
             return []
@@ -204,15 +204,10 @@ class Ranker:
 
 
 def plain(config: Config) -> Config:
-    """A kernel as the portfolio has it: without a way to share out the work, guarded, with vectors of one element, and
-    one for a short side for that of which it does not matter which."""
-    found = _changed(unfitted(config), _SHARED_OUT)
+    """A kernel as the portfolio has it: for operands of any alignment, without a way to share out the work, and one for
+    a short side for that of which it does not matter which."""
+    found = _changed(config.unaligned, _SHARED_OUT)
     return both_sides(found)[0]
-
-
-def unfitted(config: Config) -> Config:
-    """A config as it serves no problem in particular: guarded, with vectors of one element."""
-    return _changed(config, {"edge": Edge.BOUNDS}).scalar()
 
 
 def way_of(config: Config) -> str:
@@ -230,33 +225,33 @@ def _changed(config: Config, values: dict[str, Any]) -> Config:
 
 
 @cache
-def shared_out(base: Config, dtype: DType, arch: Arch, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
+def shared_out(base: Config, dtype: DType, target: Target, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
     """A kernel of the portfolio with every way to share out the work that it can have on a device; one for a short side
     for either side."""
-    served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, arch)), None)
+    served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, target)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
         return both_sides(base)
-    ways, rules = _ways(base.family, served, arch)
-    kept = ((side, keeping(rules, served, side, arch, ways)) for side in both_sides(base))
+    ways, rules = _ways(base.family, served, target)
+    kept = ((side, keeping(rules, served, side, target, ways)) for side in both_sides(base))
     return tuple([side.changed(**way) for side, ways in kept for way in ways])
 
 
 @cache
-def _ways(family: str, problem: Problem, arch: Arch) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
-    """Every way to share out work that a family has, but for counts that no measured variant had, which are left to
-    searches; and the rules that say which of them a kernel has."""
-    known = {mode: [parts for parts in counts if parts not in LONG_SPLITS] for mode, counts in MODES.items()}
-    ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in known.items() for parts in counts]
-    ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in known[Mode.SPLIT_K]]
+def _ways(family: str, problem: Problem, target: Target) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
+    """Every usual way to share out work that a family has, and the rules that say which of them a kernel has. Counts
+    that fill one device are left to searches."""
+    ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in USUAL_PARTS.items() for parts in counts]
+    ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in USUAL_PARTS[Mode.SPLIT_K]]
     kind = family_named(family)
-    return open_rules(rules_of(kind), problem, kind, arch, [dict(zip(_SHARED_OUT, way)) for way in ways])
+    return open_rules(rules_of(kind), problem, kind, target, [dict(zip(_SHARED_OUT, way)) for way in ways])
 
 
-def _on_device(base: Config, dtype: DType, arch: Arch, accuracy: Grade) -> tuple[Config, ...]:
+def _on_device(base: Config, dtype: DType, target: Target, accuracy: Grade) -> tuple[Config, ...]:
     """The same of a kernel of another device, with what this one lacks replaced."""
-    ways = (shared_out(base.changed(**other), dtype, arch, accuracy) for other in ({}, *policy_of(base.family).instead))
+    others = {}, *policy_of(base.family).instead
+    ways = (shared_out(base.changed(**other), dtype, target, accuracy) for other in others)
     return next(filter(None, ways), ())
 
 
@@ -268,25 +263,20 @@ def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = No
 
 @cache
 def _ranker(dtype: DType, accuracy: Grade, learned_of: DType) -> Ranker | None:
-    values = shipped().get(name_of(learned_of, accuracy))
-    return Ranker(values, dtype, accuracy) if values else None
+    arrays = shipped(name_of(learned_of, accuracy))
+    return Ranker(arrays, dtype, accuracy) if arrays else None
 
 
 def name_of(dtype: DType, accuracy: Grade) -> str:
-    """Under which the file has a ranker: the type, and the accuracy where it is not `ieee`."""
-    return dtype.value if accuracy is Grade.IEEE else f"{dtype.value} {accuracy}"
+    """The name of a ranker's file: the type, and the accuracy where it is not `ieee`."""
+    return dtype.value if accuracy is Grade.IEEE else f"{dtype.value}-{accuracy}"
 
 
 @cache
-def shipped() -> dict[str, Any]:
-    """What ships of all types and accuracies, by name."""
-    file = resources.files(__package__.partition(".")[0]).joinpath("configs/ranker.json")
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    return found
-
-
-@cache
-def ranker_digest() -> str:
-    """Of what ships for `ieee`: 16 hexadecimal digits of its SHA-256."""
-    known = [shipped().get(name_of(dtype, Grade.IEEE)) for dtype in DType]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+def shipped(name: str) -> Arrays:
+    """All that ships under a name; empty where nothing does."""
+    file = resources.files(__package__.partition(".")[0]).joinpath(f"configs/ranker/{name}.npz")
+    if not file.is_file():
+        return {}
+    with file.open("rb") as data, np.load(data) as arrays:
+        return dict(arrays)

@@ -1,6 +1,6 @@
 // sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
 //
-// Written by tilewright, file digest a71d6892071e3b0a. To write it with kernels that are looked up:
+// Written by tilewright, file digest f1e50dcbaad54064. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -24,6 +24,7 @@ struct Kernel {
     int tile_m, tile_n;             // rows and columns of C that a CTA computes
     int block_x, block_y;           // threads of a CTA
     int static_smem, dynamic_smem;  // bytes of shared memory: declared, and given at launch
+    int align_a, align_b, align_c;  // elements: pointer, leading dimension and stored row are multiples of them
     bool limited;                   // whether CTAs of an SM are kept to as many as there have to be
     mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device on which it may have its shared memory
 };
@@ -42,6 +43,7 @@ struct Product {
     bool trans_a, trans_b;
     const Shape* shapes;
     int count;
+    const Shape* fallback;  // which serves whatever those do not
 };
 
 }  // namespace sgemm_impl
@@ -80,9 +82,11 @@ __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
     return beta == T(0) ? alpha * product : alpha * product + beta * *c;
 }
 
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_093c91b2(
+static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_489e88e4(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
@@ -113,8 +117,8 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     T acc = 0;
     const Index depth = alpha == T(0) ? 0 : k;
     for (Index p0 = 0; p0 < depth; p0 += TILE_WIDTH) {
-        a_tile[a_i][a_p] = a_inside && p0 + a_p < depth ? *a : T(0);
-        b_tile[b_p][b_j] = b_inside && p0 + b_p < depth ? *b : T(0);
+        a_tile[a_i][a_p] = !GUARDED || (a_inside && p0 + a_p < depth) ? *a : T(0);
+        b_tile[b_p][b_j] = !GUARDED || (b_inside && p0 + b_p < depth) ? *b : T(0);
         a += TILE_WIDTH * a_step;
         b += TILE_WIDTH * b_step;
         __syncthreads();
@@ -124,19 +128,20 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
         __syncthreads();
     }
 
-    if (row < m && col < n) {
+    if (!GUARDED || (row < m && col < n)) {
         T* c = C + row * ldc + col;
         *c = blend(acc, c, alpha, beta);
     }
 }
 
 static const Kernel KERNEL = {
-    "gemm_tiled_f32_nn_16x16x16_093c91b2",
+    "gemm_tiled_f32_nn_16x16x16_489e88e4",
     "tiled:16",
-    reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_093c91b2),
+    reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
     16, 16,  // tile
     16, 16,  // threads
     2048, 0,  // shared memory
+    1, 1, 1,  // vectors of A, B and C
     false,  // CTAs of an SM limited
 };
 
@@ -154,7 +159,6 @@ using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 constexpr int BLOCK_S    = 4;     // elements of the short side of C that a CTA computes
 constexpr int THREAD_L   = 4;     // elements of its long side that a thread computes
 constexpr int THREAD_K   = 4;     // steps of k that a thread loads at a time
-constexpr int VEC        = 1;     // elements of the large operand that one load moves
 constexpr int LANES_K    = 1;     // lanes of a warp that share k
 constexpr int WARPS_L    = 1;     // warps along the long side
 constexpr int WARPS_K    = 4;     // warps that share k
@@ -168,11 +172,9 @@ constexpr int WARP_L  = LANES_L * THREAD_L;   // elements of the long side that 
 constexpr int TILE_L  = WARPS_L * WARP_L;     // that a CTA computes
 constexpr int WARP_K  = LANES_K * THREAD_K;   // steps of k that a warp loads at a time
 constexpr int TILE_K  = WARPS_K * WARP_K;     // that a CTA loads at a time
-constexpr int LOADS   = THREAD_L * THREAD_K / VEC;  // loads of a thread for them
 constexpr int NEXT_K  = LANES_L;              // from a lane to the one that has the next steps of k
 constexpr int SMALL_READ = THREAD_K * BLOCK_S < WIDE ? THREAD_K * BLOCK_S : WIDE;  // of the small operand at once
 
-static_assert(THREAD_L % VEC == 0, "a thread loads whole vectors");
 static_assert(RESIDENT_K % TILE_K == 0, "whole rounds of the main loop");
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
@@ -198,11 +200,18 @@ __device__ __forceinline__ int lane_l() { return threadIdx.x % LANES_L; }
 __device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / LANES_L; }
 __device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
 
+// The small operand lies in shared memory as RESIDENT_K rows of BLOCK_S: those of a step of k side by side.
+constexpr int SMALL_PITCH = BLOCK_S <= WIDE ? BLOCK_S : BLOCK_S + WIDE;  // WIDE spare ones: rows shift banks
+__device__ __forceinline__ int small_place(int s, int k) { return k * SMALL_PITCH + s; }
+
 // The large operand, whose stored rows run along C: each lies at one step of k. A thread loads THREAD_L / VEC
 // vectors of THREAD_K rows at a time, LANES_L * VEC elements apart in each.
+template <int VEC, bool GUARDED>
 struct Large {
-    static constexpr int VECTORS = THREAD_L / VEC;                    // of a row
+    static constexpr int LOADS = THREAD_L * THREAD_K / VEC;  // of a thread for TILE_K steps of k
+    static constexpr int VECTORS = THREAD_L / VEC;           // of a row
     static constexpr int READ_ROWS = SMALL_READ > BLOCK_S ? SMALL_READ / BLOCK_S : 1;  // rows side by side
+    static_assert(THREAD_L % VEC == 0, "a thread loads whole vectors");
 
     const T* next;  // what this thread loads first of the next rows
     int ld;
@@ -237,7 +246,7 @@ struct Large {
             #pragma unroll
             for (int j = 0; j < VECTORS; ++j) {
                 const T* from = next + Index(row_of(i)) * ld + col_of(j * VEC);
-                const bool inside = (row_of(i) < k_left) & (col_of(j * VEC) < l_left);
+                const bool inside = GUARDED ? (row_of(i) < k_left) & (col_of(j * VEC) < l_left) : 0 < k_left;
                 part[i * VECTORS + j] = {};
                 if (inside) part[i * VECTORS + j] = *reinterpret_cast<const Vector<VEC>*>(from);
             }
@@ -245,42 +254,38 @@ struct Large {
         next += Index(TILE_K) * ld;
         k_left -= TILE_K;
     }
-};
 
-// The small operand lies in shared memory as RESIDENT_K rows of BLOCK_S: those of a step of k side by side.
-constexpr int SMALL_PITCH = BLOCK_S <= WIDE ? BLOCK_S : BLOCK_S + WIDE;  // WIDE spare ones: rows shift banks
-__device__ __forceinline__ int small_place(int s, int k) { return k * SMALL_PITCH + s; }
-
-// Adds the products of a loaded part and of the small operand, of which `small` is this thread's first row.
-__device__ __forceinline__ void outer_product(
-    T (&acc)[BLOCK_S][THREAD_L], const Vector<VEC> (&part)[LOADS], const T* small)
-{
-    constexpr int READ_ROWS = Large::READ_ROWS;
-    #pragma unroll
-    for (int i = 0; i < THREAD_K; i += READ_ROWS) {
-        // All lanes that share a step of k read the same: a broadcast.
-        Vector<SMALL_READ> factor[READ_ROWS * BLOCK_S / SMALL_READ];
+    // Adds the products of a loaded part and of the small operand, of which `small` is this thread's first row.
+    static __device__ __forceinline__ void outer_product(
+        T (&acc)[BLOCK_S][THREAD_L], const Vector<VEC> (&part)[LOADS], const T* small)
+    {
         #pragma unroll
-        for (int f = 0; f < READ_ROWS * BLOCK_S / SMALL_READ; ++f) {
-            const T* from = small + Large::row_of(i) * SMALL_PITCH + f * SMALL_READ;
-            factor[f] = *reinterpret_cast<const Vector<SMALL_READ>*>(from);
-        }
-        #pragma unroll
-        for (int t = 0; t < READ_ROWS; ++t) {
+        for (int i = 0; i < THREAD_K; i += READ_ROWS) {
+            // All lanes that share a step of k read the same: a broadcast.
+            Vector<SMALL_READ> factor[READ_ROWS * BLOCK_S / SMALL_READ];
             #pragma unroll
-            for (int s = 0; s < BLOCK_S; ++s) {
-                const int place = t * BLOCK_S + s;
+            for (int f = 0; f < READ_ROWS * BLOCK_S / SMALL_READ; ++f) {
+                const T* from = small + row_of(i) * SMALL_PITCH + f * SMALL_READ;
+                factor[f] = *reinterpret_cast<const Vector<SMALL_READ>*>(from);
+            }
+            #pragma unroll
+            for (int t = 0; t < READ_ROWS; ++t) {
                 #pragma unroll
-                for (int j = 0; j < THREAD_L; ++j) {
-                    const T one = part[(i + t) * Large::VECTORS + j / VEC].x[j % VEC];
-                    acc[s][j] += one * factor[place / SMALL_READ].x[place % SMALL_READ];
+                for (int s = 0; s < BLOCK_S; ++s) {
+                    const int place = t * BLOCK_S + s;
+                    #pragma unroll
+                    for (int j = 0; j < THREAD_L; ++j) {
+                        const T one = part[(i + t) * VECTORS + j / VEC].x[j % VEC];
+                        acc[s][j] += one * factor[place / SMALL_READ].x[place % SMALL_READ];
+                    }
                 }
             }
         }
     }
-}
+};
 
 // Puts the small operand Y down in shared memory: BLOCK_S times RESIDENT_K steps of k, 0 outside the matrix.
+template <bool GUARDED>
 __device__ __forceinline__ void load_small(T* shared, const T* Y, int ld, int s_left, int k_left)
 {
     // A warp takes 16 bytes along the short side by as many steps of k as it has lanes left: few conflicts of
@@ -293,7 +298,7 @@ __device__ __forceinline__ void load_small(T* shared, const T* Y, int ld, int s_
         const int k = i / SIDE % RESIDENT_K;
         const int s = i / (SIDE * RESIDENT_K) * SIDE + i % SIDE;
         const T* from = Y + Index(s) * ld + k;
-        const bool inside = (s < s_left) & (k < k_left);
+        const bool inside = GUARDED ? (s < s_left) & (k < k_left) : k < k_left;
         shared[small_place(s, k)] = inside ? *from : T(0);
     }
 }
@@ -328,6 +333,7 @@ struct Place {
 };
 
 // The tile of C that a CTA makes.
+template <bool GUARDED>
 struct Result {
     T* c;          // its first element
     int ldc;
@@ -337,7 +343,7 @@ struct Result {
     __device__ __forceinline__ void write(int e, T acc) const
     {
         const Place at(e);
-        if (at.s >= s_left || at.l >= l_left) return;
+        if (GUARDED && (at.s >= s_left || at.l >= l_left)) return;
         T* to = c + Index(at.s) * ldc + at.l;
         *to = blend(acc, to, alpha, beta);
     }
@@ -359,7 +365,7 @@ __device__ __forceinline__ void reduce_lanes(T (&acc)[BLOCK_S][THREAD_L])
 }
 
 // Adds up the accumulators of the warps that share C, warp after warp, and hands on each: `take(element, total)`.
-template <typename Take>
+template <typename Loads, typename Take>
 __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* shared, Take take)
 {
     #pragma unroll
@@ -370,7 +376,7 @@ __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* sha
             for (int s = first; s < first + ROWS; ++s) {
                 #pragma unroll
                 for (int j = 0; j < THREAD_L; ++j) {
-                    shared[warp_k() * WARP_ACC + Place::slot(s, Large::owned(j))] = acc[s][j];
+                    shared[warp_k() * WARP_ACC + Place::slot(s, Loads::owned(j))] = acc[s][j];
                 }
             }
         }
@@ -388,12 +394,16 @@ __device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* sha
     }
 }
 
+constexpr int VEC      = 4;     // elements of the large operand that one load moves
+constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+
 }  // namespace
 
-static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_6906e290(
+static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_1b8415c9(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
     int m, int n, int k, T alpha, T beta)
 {
+    using Loads = Large<VEC, GUARDED>;
     __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
 
     // The CTA's tile of C: TILE_L along the long side, BLOCK_S along the short one.
@@ -412,7 +422,7 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16
     const Index k_begin = 0;
     const int k_left = int(min(depth - k_begin, Index(tiles) * TILE_K));
 
-    Large large(B, ldb, l0, k_begin, l_left, k_left);
+    Loads large(B, ldb, l0, k_begin, l_left, k_left);
     const T* const small = A + s0 * lda + k_begin;
     const Index small_step = 1;  // from one step of k to the next
     const int small_ld = lda;
@@ -421,10 +431,10 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16
     // Puts down what the tiles from `tile` on need of the small operand.
     const auto stage_small = [&](unsigned tile) {
         const T* from = small + Index(tile) * TILE_K * small_step;
-        load_small(resident, from, small_ld, s_left, k_left - int(tile * TILE_K));
+        load_small<GUARDED>(resident, from, small_ld, s_left, k_left - int(tile * TILE_K));
     };
 
-    Vector<VEC> part[LOADS];
+    Vector<VEC> part[Loads::LOADS];
     griddepcontrol_wait();
     launch_dependents();
     large.load(part);
@@ -440,28 +450,29 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16
             __syncthreads();
         }
 
-        const T* factors = resident + small_place(0, Large::first());
+        const T* factors = resident + small_place(0, Loads::first());
         const unsigned end = min(tiles, begin + RESIDENT_K / TILE_K);
         #pragma unroll 1
         for (unsigned tile = begin; tile < end; ++tile) {
-            outer_product(acc, part, factors);
+            Loads::outer_product(acc, part, factors);
             large.load(part);
             factors += small_place(0, TILE_K);
         }
     }
 
-    const Result result = {C + s0 * ldc + l0, ldc, s_left, l_left, alpha, beta};
+    const Result<GUARDED> result = {C + s0 * ldc + l0, ldc, s_left, l_left, alpha, beta};
     reduce_lanes(acc);
-    reduce_warps(acc, shared, [&](int e, T total) { result.write(e, total); });
+    reduce_warps<Loads>(acc, shared, [&](int e, T total) { result.write(e, total); });
 }
 
 static const Kernel KERNEL = {
-    "gemm_skinny_f32_nn_4x128x16_6906e290",
+    "gemm_skinny_f32_nn_4x128x16_1b8415c9",
     "skinny:4x4x4",
-    reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_6906e290),
+    reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_1b8415c9),
     4, 128,  // tile
     128, 1,  // threads
     8192, 0,  // shared memory
+    1, 4, 1,  // vectors of A, B and C
     true,  // CTAs of an SM limited
 };
 
@@ -478,8 +489,9 @@ const Shape F32_NN_SHAPES[] = {
     {300, 200, 100, 8.2288f, 7.6439f, 6.6439f, &k0::KERNEL, "as given", 0, 0},
     {1024, 16, 512, 10.0000f, 4.0000f, 9.0000f, &k1::KERNEL, "as given", 0, 0},
 };
+const Shape F32_NN_GENERAL = {0, 0, 0, 0, 0, 0, &k0::KERNEL, "general", 0, 0};
 const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 2};
+    false, false, F32_NN_SHAPES, 2, &F32_NN_GENERAL};
 
 constexpr int MAX_DEVICES = 64;
 
@@ -567,7 +579,21 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
     return ctas_of(kernel, sizes) > 0;
 }
 
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away.
+// Whether rows of `width` elements, `ld` apart, suit vectors of `count` elements.
+bool rows_suit(int count, Index ld, Index width) { return ld % count == 0 && width % count == 0; }
+
+// Whether the stored rows of a product do, if leading dimensions are multiples of vectors.
+bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
+{
+    return rows_suit(kernel.align_a, 0, product.trans_a ? sizes.m : sizes.k)
+        && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
+}
+
+// Whether sizes are within a factor of 8.
+bool is_near(Index size, Index other) { return size <= 8 * other && other <= 8 * size; }
+
+// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
+// one is near.
 // Only a kernel that `suits` counts.
 template <typename Suits>
 const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
@@ -583,6 +609,7 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
+        if (!is_near(shape.m, sizes.m) || !is_near(shape.n, sizes.n) || !is_near(shape.k, sizes.k)) continue;
         const float doublings =
             std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
         if (doublings < least && suits(*shape.kernel)) {
@@ -590,6 +617,7 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
             best = &shape;
         }
     }
+    if (!best && suits(*product.fallback->kernel)) best = product.fallback;
     return best;
 }
 
@@ -597,7 +625,7 @@ const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
 const Shape* chosen(const Product& product, const Sizes& sizes)
 {
     return chosen(product, sizes, [&](const Kernel& kernel) {
-        return serves(kernel, sizes);
+        return serves(kernel, sizes) && rows_suit(kernel, product, sizes);
     });
 }
 
@@ -685,6 +713,12 @@ template <typename T>
 bool odd(const T* X) { return reinterpret_cast<std::uintptr_t>(X) % sizeof(T) != 0; }
 
 template <typename T>
+bool suits(int count, const T* X, Index ld, Index width)
+{
+    return reinterpret_cast<std::uintptr_t>(X) % (count * sizeof(T)) == 0 && rows_suit(count, ld, width);
+}
+
+template <typename T>
 int run(
     const Product& product, const T* A, Index lda, const T* B, Index ldb, T* C, Index ldc, Index m, Index n, Index k,
     T alpha, T beta, void*, std::size_t, cudaStream_t stream)
@@ -697,7 +731,14 @@ int run(
     if (!C || (reads_ab && (!A || !B))) return SGEMM_NULL_POINTER;
     if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return SGEMM_MISALIGNED;
 
-    const Shape* shape = chosen(product, sizes);
+    const auto lies_well = [&](const Kernel& kernel) {
+        return suits(kernel.align_c, C, ldc, n)
+            && (!reads_ab
+                || (suits(kernel.align_a, A, lda, product.trans_a ? m : k)
+                    && suits(kernel.align_b, B, ldb, product.trans_b ? k : n)))
+            && serves(kernel, sizes);
+    };
+    const Shape* shape = chosen(product, sizes, lies_well);
     if (!shape) return SGEMM_TOO_LARGE;
     const Kernel& kernel = *shape->kernel;
     const int known = current_device(&device);
@@ -714,7 +755,7 @@ int init_product(const Product& product, const Device& device)
         int status = allow_smem(kernel, device);
         return status;
     };
-    int status = SGEMM_SUCCESS;
+    int status = init_kernel(*product.fallback->kernel);
     for (int i = 0; i < product.count && status == SGEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
     return status;
 }

@@ -1,6 +1,6 @@
 // sgemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 801bbe1340e030f9. To write it with kernels that are looked up:
+// Written by tilewright, file digest 96544cb3addbbbda. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -28,7 +28,7 @@
 //     if (status != SGEMM_SUCCESS) puts(sgemm_status_string(status));
 //
 //   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
-//   alignment  of A, B and C to one element
+//   alignment  of A, B and C to one element; fastest to 16 bytes, with leading dimensions of whole 16 bytes
 //   workspace  none: sgemm_workspace_size is always 0
 //   threads    every function may be called from any number of threads at once
 //   streams    calls on different streams run side by side
@@ -38,7 +38,8 @@
 //   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
 //              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
 //
-// The shapes that kernels were chosen for; another gets the kernel of the nearest that can serve it:
+// The shapes that kernels were chosen for; another gets the kernel of the nearest that can serve it, or a general one
+// where none is within a factor of 8 of each of m, n and k:
 //
 //   300x200x100            float  nn  sm_90a  as given
 //   1024x16x512            float  nn  sm_90a  as given

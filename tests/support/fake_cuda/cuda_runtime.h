@@ -158,7 +158,8 @@ void add(void (*)(Ts...))
             };
         }};
 }
-#define FAKE_KERNEL(kernel, cluster) fake::add<kernel, cluster>(&kernel);
+// The name of a template's instance may have commas.
+#define FAKE_KERNEL(cluster, ...) fake::add<__VA_ARGS__, cluster>(&__VA_ARGS__);
 
 }  // namespace fake
 

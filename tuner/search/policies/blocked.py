@@ -4,12 +4,12 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from ....codegen.arch import Arch
-from ....codegen.leaf import Edge, Mode
-from ....codegen.legality import Rule, whole
+from ....codegen.leaf import Mode
+from ....codegen.legality import Rule
 from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, stored_row, widest
-from ....codegen.mechanisms.split import LONG_SPLITS
+from ....codegen.mechanisms.split import USUAL_PARTS
 from ....codegen.problem import DType, Problem
+from ....codegen.target import Target
 from .policy import Policy
 
 SHALLOW = 32
@@ -23,8 +23,8 @@ _LARGEST = 32 * 64
 """Elements of C that a CTA of deep tiles computes at most."""
 _BYTES_AHEAD = range(24 << 10, 104 << 10)
 """What a CTA of deep tiles keeps on its way: an SM takes some 34 KB from memory while one copy lasts."""
-_ALL_RUN, _SOME_WAIT = 128, 512
-"""Up to so many tiles of C all run at a time, on a large device; beyond so many some surely wait."""
+_WAVES_WAIT = 4
+"""Waves of tiles of C, one on each SM, of which some surely wait."""
 _FEW_ROWS = 3
 """Rows of tiles with which the best of a problem gains in double where tiles of a column follow each other, though all
 run at a time: 1.1% in the mean, with four to eight 0.6%, in float 0.2% (H100s, CUDA 13.0, 2026-11-26)."""
@@ -44,11 +44,11 @@ _MOST_FITTED, _FITS, _NEARLY = 2, 0.93, 1.12
 do, and how much more than the best of them."""
 LONG_K = 1 << 14
 """Steps of k from which on it counts that CTAs which share them fill every SM."""
-_FILLED = (*range(127, 133), *range(254, 265))
-"""CTAs that fill 132 SMs once or twice, up to a few."""
-_AT_ONCE = 264
-"""CTAs that a large device runs at a time with two on each SM: later ones begin while others work, and have nothing to
-wait for before their tiles."""
+_IDLE_SMS = 5
+"""SMs that may stay idle in each wave of CTAs that are said to fill a device."""
+_AT_ONCE = 2
+"""CTAs of an SM that a device runs at a time: later ones begin while others work, and have nothing to wait for before
+their tiles."""
 
 
 def _written(problem: Problem, least_bytes: int) -> bool:
@@ -61,7 +61,7 @@ def shared_pays(row_bytes: int) -> Rule[Any]:
     return Rule(
         f"accumulators pass through shared memory where rows of C are no multiple of {row_bytes} bytes, or much is "
         "written and little computed",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             not config.epilogue.shared
             or stored_row(problem, "c") * problem.dtype.size_bytes % row_bytes > 0
             or _written(problem, _UNCACHED_BYTES)
@@ -73,12 +73,12 @@ class Blocked(Policy):
     """What such families have in common."""
 
     tile_sides = ("block_m", "block_n")
-    orders_tiles = frozenset(("block_m", "block_n", "vec_a", "vec_b", "vec_c", "edge"))
+    orders_tiles = frozenset(("block_m", "block_n"))
     side_by_side: ClassVar[tuple[str, ...]] = (
         "mode", "parts", "slices", "fragments", "stages", "raster", "interleave", "evict_first",
     )  # fmt: skip
 
-    def typical(self, arch: Arch) -> Mapping[str, tuple[Any, ...]]:
+    def typical(self, target: Target) -> Mapping[str, tuple[Any, ...]]:
         return {
             "block_k": (16, 32, 64),
             "slices": (1, 4, 8),
@@ -124,10 +124,10 @@ def much_ahead(problem: Problem, config: Any) -> bool:
     )
 
 
-def cluster_fits(config: Any, arch: Arch) -> bool:
+def cluster_fits(config: Any, target: Target) -> bool:
     """Whether two CTAs that share a tile of C form a cluster where there are clusters, and no others do: larger ones
     crowd on some SMs of a device and leave others idle."""
-    return bool(config.clustered == ("cluster" in arch.instructions and config.split_ctas == 2))
+    return bool(config.clustered == ("cluster" in target.arch.instructions and config.split_ctas == 2))
 
 
 def unaligned(problem: Problem, operand: str) -> bool:
@@ -140,23 +140,24 @@ def narrow_operands(problem: Problem, config: Any) -> int:
     return sum(not packed and unaligned(problem, operand) for operand, packed in zip("ab", config.packs))
 
 
-def has_pdl(arch: Arch) -> bool:
+def has_pdl(target: Target) -> bool:
     """Whether a kernel can begin while the one before it ends."""
-    return "griddepcontrol" in arch.instructions
+    return "griddepcontrol" in target.arch.instructions
 
 
-def at_once(problem: Problem, config: Any) -> bool:
-    """Whether a large device runs all CTAs at a time, two on each SM."""
-    return bool(config.ctas(problem, 0) <= _AT_ONCE)
+def at_once(problem: Problem, config: Any, target: Target) -> bool:
+    """Whether the device runs all CTAs at a time, two on each SM."""
+    return bool(config.ctas(problem, 0) <= _AT_ONCE * target.sm_count)
 
 
-def _raster_pays(problem: Problem, config: Any, arch: Arch) -> bool:
+def _raster_pays(problem: Problem, config: Any, target: Target) -> bool:
     rows, cols = -(-problem.m // config.tile.block_m), -(-problem.n // config.tile.block_n)
     group = config.launch.raster
     if rows == 1 or cols == 1:
         return bool(group == 1)
-    if rows * cols <= _SOME_WAIT:
-        apart = rows * cols > _ALL_RUN and problem.bytes > _CACHED_BYTES  # read again when the cache has dropped it
+    if rows * cols <= _WAVES_WAIT * target.sm_count:
+        # Operands are read again when the cache has dropped them.
+        apart = rows * cols > target.sm_count and problem.bytes > _CACHED_BYTES
         by_column = rows <= _FEW_ROWS and problem.dtype is DType.DOUBLE
         return group == 1 or (group == 4 and (apart or by_column))
     return bool(group == 4 or 4 < group < 2 * rows)
@@ -181,13 +182,13 @@ def sides_fit(
     return (
         Rule(
             "block tiles between the usual ones fit a narrow C, by their rows",
-            lambda problem, config, arch: (
+            lambda problem, config, target: (
                 config.tile.block_m not in fitted_m or _side_fits(problem.m, config.tile.block_m, rows, fitted_m)
             ),
         ),
         Rule(
             "block tiles between the usual ones fit a narrow C, by their columns",
-            lambda problem, config, arch: (
+            lambda problem, config, target: (
                 config.tile.block_n not in fitted_n or _side_fits(problem.n, config.tile.block_n, columns, fitted_n)
             ),
         ),
@@ -197,42 +198,47 @@ def sides_fit(
 SHAPES_PAY: tuple[Rule[Any], ...] = (
     Rule(
         "a block tile has at most 16 rows, or less than twice those of C",
-        lambda problem, config, arch: config.tile.block_m <= 16 or config.tile.block_m < 2 * problem.m,
+        lambda problem, config, target: config.tile.block_m <= 16 or config.tile.block_m < 2 * problem.m,
     ),
     Rule(
         "a block tile has at most 16 columns, or less than twice those of C",
-        lambda problem, config, arch: config.tile.block_n <= 16 or config.tile.block_n < 2 * problem.n,
+        lambda problem, config, target: config.tile.block_n <= 16 or config.tile.block_n < 2 * problem.n,
     ),
     Rule(
         "a block tile is at most four times as long as wide, unless C is narrow",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             min(problem.m, problem.n) <= 64 or nearly_square(4, config.tile.block_m, config.tile.block_n)
         ),
     ),
 )
 
 
-def _fills(problem: Problem, config: Any, few: Collection[int]) -> bool:
-    """Whether CTAs fill 132 SMs once or twice, with tiles that are no power of two or among `few`."""
+def _fills(problem: Problem, config: Any, target: Target, few: Collection[int]) -> bool:
+    """Whether CTAs fill all SMs once or twice, with tiles that are no power of two or among `few`."""
     count = tiles(problem, config)
-    return problem.k >= LONG_K and count * config.split.parts in _FILLED and (count.bit_count() > 1 or count in few)
+    waves = -(-count * config.split.parts // target.sm_count)
+    idle = waves * target.sm_count - count * config.split.parts
+    filled = waves in (1, 2) and idle <= _IDLE_SMS * waves
+    return problem.k >= LONG_K and filled and (count.bit_count() > 1 or count in few)
 
 
 def splits_pay(most_tiles: int, least_k: int, few: Collection[int]) -> tuple[Rule[Any], ...]:
     """Where split-K pays: in results of at most so many tiles, with so many steps of k for each CTA at least. So few
-    tiles as `few` has are shared out among 132 SMs, not only among 128."""
+    tiles as `few` has are shared out among all SMs, not only among a power of two."""
     return (
         Rule(
             f"CTAs that share out k have {least_k} steps each",
-            lambda problem, config, arch: config.split_ctas == 1 or least_k * config.split_ctas <= problem.k,
+            lambda problem, config, target: config.split_ctas == 1 or least_k * config.split_ctas <= problem.k,
         ),
         Rule(
-            "split counts for devices of 132 SMs fill those, for a long k",
-            lambda problem, config, arch: config.split.parts not in LONG_SPLITS or _fills(problem, config, few),
+            "split counts that are not usual fill all SMs, for a long k",
+            lambda problem, config, target: (
+                config.split.parts in USUAL_PARTS[config.split.mode] or _fills(problem, config, target, few)
+            ),
         ),
         Rule(
             f"CTAs share out k where there are at most {most_tiles} tiles, and each has a tile of k",
-            lambda problem, config, arch: (
+            lambda problem, config, target: (
                 config.split_ctas == 1
                 or (
                     tiles(problem, config) <= most_tiles
@@ -247,52 +253,52 @@ def splits_pay(most_tiles: int, least_k: int, few: Collection[int]) -> tuple[Rul
 STREAMS_PAY: tuple[Rule[Any], ...] = (
     Rule(
         "stream-K has 256 steps of k at least: shorter parts cost more to add up than they gain",
-        lambda problem, config, arch: config.split.mode is not Mode.STREAM_K or problem.k >= 256,
+        lambda problem, config, target: config.split.mode is not Mode.STREAM_K or problem.k >= 256,
     ),
     Rule(
         "stream-K has one to three CTAs per SM, which shared memory lets run at a time",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.split.mode is not Mode.STREAM_K
             or (
                 config.split.parts <= 3
-                and config.split.parts * config.smem_bytes(problem.dtype) <= arch.smem_per_sm_bytes
+                and config.split.parts * config.smem_bytes(problem.dtype) <= target.arch.smem_per_sm_bytes
             )
         ),
     ),
     Rule(
         "stream-K shares out large block tiles: small ones come out even by themselves",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.split.mode is not Mode.STREAM_K or config.tile.block_m * config.tile.block_n >= 96 * 64
         ),
     ),
 )
 EVICT_FIRST_PAYS: Rule[Any] = Rule(
     "evict-first stores are for a large C of few steps of k, or any of very few",
-    lambda problem, config, arch: (
+    lambda problem, config, target: (
         not config.epilogue.evict_first or _written(problem, _EVICTED_BYTES) or problem.k <= _VERY_SHORT_K
     ),
 )
 INTERLEAVE_PAYS: Rule[Any] = Rule(
     "cp.async copies are interleaved with the multiply-adds of long products",
-    lambda problem, config, arch: config.pipeline.interleave == 1 or problem.flops >= _INTERLEAVED_FLOPS[problem.dtype],
+    lambda problem, config, target: (
+        config.pipeline.interleave == 1 or problem.flops >= _INTERLEAVED_FLOPS[problem.dtype]
+    ),
 )
 L2_PREFETCH_SHORT: Rule[Any] = Rule(
     "L2 prefetch is for short products",
-    lambda problem, config, arch: not config.launch.l2_prefetch or problem.flops <= _PREFETCH_FLOPS,
+    lambda problem, config, target: not config.launch.l2_prefetch or problem.flops <= _PREFETCH_FLOPS,
 )
 L2_PREFETCH_PAYS: tuple[Rule[Any], ...] = (
     L2_PREFETCH_SHORT,
     Rule(
         "L2 prefetch is for kernels with PDL of which all CTAs run at once",
-        lambda problem, config, arch: not config.launch.l2_prefetch or (has_pdl(arch) and at_once(problem, config)),
+        lambda problem, config, target: (
+            not config.launch.l2_prefetch or (has_pdl(target) and at_once(problem, config, target))
+        ),
     ),
 )
 RASTER_PAYS: Rule[Any] = Rule(
     "tiles are rasterised in groups where not all of them run at a time, or in double have few rows, and no more than "
     "there are",
     _raster_pays,
-)
-EDGES_PAY: Rule[Any] = Rule(
-    "edges are exact where the tiles fit",
-    lambda problem, config, arch: (config.edge is Edge.EXACT) == whole(problem, config),
 )

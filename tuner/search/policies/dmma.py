@@ -2,14 +2,15 @@
 
 from typing import Any, ClassVar
 
-from ....codegen.arch import Arch
 from ....codegen.families.dmma import FITTED_M, FITTED_N, DmmaConfig
+from ....codegen.fit import Fit
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
 from ....codegen.mechanisms.operands import Fragments, widest
 from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import Problem
+from ....codegen.target import Target
 from . import blocked, fragments
 from .blocked import nearly_square
 from .policy import Cost, Factors
@@ -20,7 +21,7 @@ _SCHEDULERS = 4
 """Of an SM: each issues the instructions of every fourth warp of a CTA."""
 
 
-def _warp_shape_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+def _warp_shape_pays(problem: Problem, config: DmmaConfig, target: Target) -> bool:
     tile = config.tile
     if not tile.fitted:
         return tile.warp_m <= 64 and tile.warp_n in (8, 16, 32, 64) and nearly_square(2, tile.warp_m, tile.warp_n)
@@ -29,31 +30,24 @@ def _warp_shape_pays(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
     return across <= 2 or nearly_square(2, tile.warp_m, tile.warp_n)
 
 
-def _warps_fit(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+def _warps_fit(problem: Problem, config: DmmaConfig, target: Target) -> bool:
     warps = config.tile.warps * config.tile.slices
     return not config.tile.fitted or (warps % _SCHEDULERS == 0 and config.tile.accumulators >= 16)
 
 
-def _stores_wide(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
-    vec_c = widest(problem, "c")
-    if problem.k >= blocked.LONG_K and config.tile.accumulators % (config.tile.slices * vec_c):
-        vec_c = 1
-    return config.epilogue.vec_c == vec_c
-
-
-def _streams_plainly(problem: Problem, config: DmmaConfig, arch: Arch) -> bool:
+def _streams_plainly(problem: Problem, config: DmmaConfig, target: Target) -> bool:
     if config.split.mode is not Mode.STREAM_K:
         return True
     if config.tile.accumulators < MOST_ACCUMULATORS:  # beside rows that not all threads copy, addresses take more
         return not config.tile.fitted or config.pipeline.interleave == 1 or config.tile.block_k == 16
     plain = config.tile.block_k == 16 and not config.epilogue.shared
-    return plain and config.pipeline.vec_a == 2 and config.pipeline.vec_b == 2
+    return plain and widest(problem, "a") == widest(problem, "b") == 2
 
 
 _ADVICE: tuple[Rule[DmmaConfig], ...] = (
     Rule(
         "the larger instructions run at twice the rate where the device has them",
-        lambda problem, config, arch: config.tile.mma_k != 4 or "dmma.m16n8" not in arch.instructions,
+        lambda problem, config, target: config.tile.mma_k != 4 or "dmma.m16n8" not in target.arch.instructions,
     ),
     *blocked.sides_fit(_ROWS, FITTED_M, _COLUMNS, FITTED_N),
     Rule(
@@ -66,10 +60,6 @@ _ADVICE: tuple[Rule[DmmaConfig], ...] = (
         _warps_fit,
     ),
     *fragments.SHAPES_PAY,
-    Rule(
-        "C is stored in vectors as wide as its rows allow, and as slices that share a long k leave accumulators",
-        _stores_wide,
-    ),
     *fragments.TILES_PAY,
     Rule(
         f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K with deep tiles, a "
@@ -92,8 +82,8 @@ class _Dmma(blocked.Blocked):
     advice = _ADVICE
     for_rows = fragments.FOR_ROWS
     first = (
-        "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "vec_a", "vec_b", "vec_c", "fragments",
-        "slices", "mode", "parts", "reduce", "raster",
+        "block_m", "block_n", "block_k", "warp_m", "warp_n", "mma_k", "stages", "fragments", "slices",
+         "mode", "parts", "reduce", "raster",
     )  # fmt: skip
     orders_tiles = blocked.Blocked.orders_tiles | {"warp_m", "warp_n"}
     # Fitted to what 18 tunings in double measured on H200s: 9,199 variants (2026-11-22, CUDA 13.0); interleave to 34
@@ -112,7 +102,7 @@ class _Dmma(blocked.Blocked):
     def non_power_of_two(self, config: Any) -> bool:
         return bool(config.tile.fitted)
 
-    def cost(self, problem: Problem, config: Any) -> Cost:
+    def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile = config.tile
         return Cost(
             # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.

@@ -6,12 +6,13 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from ....codegen.arch import Arch
 from ....codegen.config import Config
 from ....codegen.families import family_named
+from ....codegen.fit import Fit
 from ....codegen.leaf import Value
 from ....codegen.legality import Rule
 from ....codegen.problem import Problem
+from ....codegen.target import Target
 
 Factors = Mapping[tuple[str, ...], Mapping[tuple[Value, ...], float]]
 
@@ -72,11 +73,11 @@ class Policy:
     factors: ClassVar[Factors] = {}
     """By group of parameters and their values: measured time over the model's (`benchmarks/fit_model.py`)."""
 
-    def typical(self, arch: Arch) -> Mapping[str, tuple[Any, ...]]:
+    def typical(self, target: Target) -> Mapping[str, tuple[Any, ...]]:
         """Common values of parameters that hardly change how tiles compare, where they differ from the defaults."""
         return {}
 
-    def modelled(self, arch: Arch) -> Mapping[str, Any]:
+    def modelled(self, target: Target) -> Mapping[str, Any]:
         """Values that the model assumes when it compares tiles."""
         return {}
 
@@ -88,8 +89,8 @@ class Policy:
         """Whether the model is less sure of the config, so that its tiles must not crowd out others."""
         return False
 
-    def cost(self, problem: Problem, config: Any) -> Cost:
-        """What the model asks."""
+    def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
+        """The cost of a config's instance for a problem."""
         return Cost()
 
     def factor(self, config: Config) -> float:

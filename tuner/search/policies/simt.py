@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ....codegen.arch import Arch
 from ....codegen.families.simt import FITTED_M, FITTED_N, Order, SimtConfig
+from ....codegen.fit import Fit
 from ....codegen.legality import Rule
-from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, Load, runs_along_k, widest
+from ....codegen.mechanisms.operands import WIDE_BYTES, Fragments, Load, runs_along_k
 from ....codegen.mechanisms.split import Reduce
 from ....codegen.problem import DType, Problem
+from ....codegen.target import Target
 from . import blocked
 from .blocked import is_deep, nearly_square
 from .policy import Cost, Factors
@@ -46,28 +47,9 @@ def _pack_worth(problem: Problem, operand: str) -> bool:
     return runs_along_k(problem, operand) and min(problem.m, problem.n, problem.k) >= _TRANSPOSED_PAYS
 
 
-def _packed_alike(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _packed_alike(problem: Problem, config: SimtConfig, target: Target) -> bool:
     both = all(blocked.unaligned(problem, each) and _pack_worth(problem, each) for each in "ab")
     return not both or config.pipeline.pack_a == config.pipeline.pack_b
-
-
-def _copies_wide(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
-    wide = WIDE_BYTES // problem.dtype.size_bytes
-    vectors = zip("ab", config.packs, (config.pipeline.vec_a, config.pipeline.vec_b))
-    return all(
-        vec == (wide if packed else widest(problem, operand)) or config.transposes_in_flight(problem, operand)
-        for operand, packed, vec in vectors
-    )
-
-
-def _stores_wide(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
-    vec_c = min(widest(problem, "c"), config.neighbours(problem.dtype))
-    if config.epilogue.vec_c > vec_c:
-        return False
-    if is_deep(config) or config.pipeline.load is Load.TMA or config.tile.non_power_of_two:
-        while config.tile.thread_m * config.tile.thread_n % (config.tile.slices * vec_c) and vec_c > 1:
-            vec_c //= 2  # many slices leave each thread few accumulators to write
-    return config.epilogue.vec_c == vec_c
 
 
 def _long_in_large(problem: Problem, config: SimtConfig) -> bool:
@@ -75,7 +57,7 @@ def _long_in_large(problem: Problem, config: SimtConfig) -> bool:
     return problem.m * problem.n >= _LARGE and config.tile.block_k == 8 and config.tile.thread_m == 16
 
 
-def _warp_shape_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _warp_shape_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     m, n = config.tile.warp_m, config.tile.warp_n
     # Where C takes longer to write than to compute, long parts of its rows are written better.
     writes_mostly = problem.k <= 32 and 16 * problem.k <= min(problem.m, problem.n)
@@ -94,7 +76,7 @@ def _warp_shape_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
     )
 
 
-def _non_power_of_two_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _non_power_of_two_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     tile, pipeline = config.tile, config.pipeline
     if not tile.non_power_of_two:
         return True
@@ -114,7 +96,7 @@ def _non_power_of_two_pays(problem: Problem, config: SimtConfig, arch: Arch) -> 
     )
 
 
-def _order_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _order_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     # By rows fewer multiply-adds of a long thread tile read all their operands anew; in a square one either may win.
     m, n, rows = config.tile.thread_m, config.tile.thread_n, config.tile.order is Order.ROWS
     if m > n:
@@ -137,7 +119,7 @@ def _own_barriers_go_deep(problem: Problem, config: SimtConfig) -> bool:
     )
 
 
-def _depth_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _depth_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     if config.pipeline.load is Load.TMA:
         return True
     if not is_deep(config):
@@ -147,12 +129,12 @@ def _depth_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
     return small or _own_barriers_go_deep(problem, config)
 
 
-def _tma_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _tma_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     if config.pipeline.load is not Load.TMA:
         return True
     depth, ahead, sides = config.tile.block_k, config.pipeline.stages - 1, config.tile.block_m + config.tile.block_n
     return (
-        "griddepcontrol" in arch.instructions
+        "griddepcontrol" in target.arch.instructions
         and ahead * depth * sides * problem.dtype.size_bytes in _TMA_BYTES_AHEAD
         and 8 <= depth // config.tile.slices <= 32
         and config.threads >= 160
@@ -161,7 +143,7 @@ def _tma_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
     )
 
 
-def _own_barriers_pay(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _own_barriers_pay(problem: Problem, config: SimtConfig, target: Target) -> bool:
     slices, steps = config.tile.slices, config.tile.block_k // config.tile.slices
     if (
         slices == 1
@@ -173,43 +155,43 @@ def _own_barriers_pay(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
     return steps < _MANY_OWN or config.tile.slice_barriers
 
 
-def _slices_pay(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _slices_pay(problem: Problem, config: SimtConfig, target: Target) -> bool:
     slices, most = config.tile.slices, 112 if config.tile.non_power_of_two else 64
     few = config.accumulator_registers(problem.dtype) <= most and config.multiplying_threads <= 128 * slices
     return slices == 1 or (few and blocked.tiles(problem, config) <= 512)
 
 
-def _residency_pays(problem: Problem, config: SimtConfig, arch: Arch) -> bool:
+def _residency_pays(problem: Problem, config: SimtConfig, target: Target) -> bool:
     # Without being held to it the compiler takes up to some 24 registers more than it needs.
     ctas = config.launch.min_ctas
-    needed = (config.least_registers(problem.dtype) + 24) * config.multiplying_threads
-    return ctas == 1 or needed * ctas > arch.registers_per_sm
+    needed = (config.least_registers(Fit(config), problem.dtype) + 24) * config.multiplying_threads
+    return ctas == 1 or needed * ctas > target.arch.registers_per_sm
 
 
 _PACKS_PAY: dict[str, Rule[SimtConfig]] = {
     "pack_a": Rule(
         "A is packed where its rows are not aligned or run along k, and each element is used often",
-        lambda problem, config, arch: not config.pipeline.pack_a or _pack_worth(problem, "a"),
+        lambda problem, config, target: not config.pipeline.pack_a or _pack_worth(problem, "a"),
     ),
     "pack_b": Rule(
         "B is packed where its rows are not aligned or run along k, and each element is used often",
-        lambda problem, config, arch: not config.pipeline.pack_b or _pack_worth(problem, "b"),
+        lambda problem, config, target: not config.pipeline.pack_b or _pack_worth(problem, "b"),
     ),
 }
 _ADVICE: tuple[Rule[SimtConfig], ...] = (
     Rule(
         "double is for the fp64 tensor cores where they are faster",
-        lambda problem, config, arch: (
-            problem.dtype is not DType.DOUBLE or arch.dmma_per_cycle <= arch.fma_per_cycle_double
+        lambda problem, config, target: (
+            problem.dtype is not DType.DOUBLE or target.arch.dmma_per_cycle <= target.arch.fma_per_cycle_double
         ),
     ),
     Rule(
         "TMA is for narrow results, where memory decides",
-        lambda problem, config, arch: config.pipeline.load is not Load.TMA or min(problem.m, problem.n) <= _NARROW,
+        lambda problem, config, target: config.pipeline.load is not Load.TMA or min(problem.m, problem.n) <= _NARROW,
     ),
     Rule(
         "a thread tile is at most twice as long as wide",
-        lambda problem, config, arch: nearly_square(2, config.tile.thread_m, config.tile.thread_n),
+        lambda problem, config, target: nearly_square(2, config.tile.thread_m, config.tile.thread_n),
     ),
     Rule(
         "a warp tile is at most twice as long as wide, four times where C is narrow and tiles are deep or large with "
@@ -225,32 +207,30 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
     *blocked.sides_fit(_ROWS, FITTED_M, _COLUMNS, FITTED_N),
     Rule(
         "sides of a block tile between those of whole warps with powers of two are for thread tiles with others",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             (config.tile.block_m not in _BETWEEN or config.tile.thread_m.bit_count() > 1)
             and (config.tile.block_n not in (*_BETWEEN, *FITTED_N) or config.tile.thread_n.bit_count() > 1)
         ),
     ),
     Rule(
         "block tiles below 64x64 are for results that have few of them",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.block_m * config.tile.block_n >= 64 * 64 or blocked.tiles(problem, config) <= 2048
         ),
     ),
     *_PACKS_PAY.values(),
     Rule("where rows of both operands are not aligned, both are packed or none is", _packed_alike),
-    Rule("A and B are copied in vectors as wide as their rows allow", _copies_wide),
-    Rule("C is stored in vectors as wide as its rows and a thread's share of them allow", _stores_wide),
-    Rule("at most 512 threads multiply", lambda problem, config, arch: config.multiplying_threads <= 512),
+    Rule("at most 512 threads multiply", lambda problem, config, target: config.multiplying_threads <= 512),
     Rule(
         "fragments are double-buffered where a thread has at least 16 multiply-adds a step",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.thread_m * config.tile.thread_n >= 16 or config.pipeline.fragments is Fragments.SINGLE
         ),
     ),
     Rule("a long thread tile is multiplied row after row, a large square one in either order", _order_pays),
     Rule(
         "deep tiles are filled by cp.async or TMA",
-        lambda problem, config, arch: config.pipeline.load is not Load.REGISTERS or not is_deep(config),
+        lambda problem, config, target: config.pipeline.load is not Load.REGISTERS or not is_deep(config),
     ),
     Rule(
         "tiles of more than 32 steps of k are for small block tiles of a result that has few, for slices with barriers "
@@ -268,7 +248,7 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
     *blocked.STREAMS_PAY,
     Rule(
         "two CTAs that share a tile of C form a cluster, more do not, nor do those that TMA feeds",
-        lambda problem, config, arch: config.pipeline.load is Load.TMA or blocked.cluster_fits(config, arch),
+        lambda problem, config, target: config.pipeline.load is Load.TMA or blocked.cluster_fits(config, target),
     ),
     blocked.RASTER_PAYS,
     Rule("the compiler is held to fewer registers only where one CTA more gains from it", _residency_pays),
@@ -276,7 +256,6 @@ _ADVICE: tuple[Rule[SimtConfig], ...] = (
     blocked.EVICT_FIRST_PAYS,
     blocked.INTERLEAVE_PAYS,
     *blocked.L2_PREFETCH_PAYS,
-    blocked.EDGES_PAY,
 )
 
 
@@ -290,7 +269,7 @@ class _Simt(blocked.Blocked):
     advice = _ADVICE
     first = (
         "load", "block_m", "block_n", "block_k", "thread_m", "thread_n", "lanes_m", "stages", "pack_a", "pack_b",
-        "k_inner_a", "k_inner_b", "vec_a", "vec_b", "vec_c", "fragments", "order", "slices", "slice_barriers",
+        "k_inner_a", "k_inner_b", "fragments", "order", "slices", "slice_barriers",
         "mode", "parts", "reduce", "raster", "min_ctas",
     )  # fmt: skip
     for_rows: ClassVar[Mapping[str, Rule[Any]]] = {**_PACKS_PAY, "shared": _SHARED_PAYS}
@@ -319,12 +298,12 @@ class _Simt(blocked.Blocked):
         ("interleave",): {(1,): 1.012, (2,): 0.988},
     }  # fmt: skip
 
-    def modelled(self, arch: Arch) -> Mapping[str, Any]:
-        return {"load": Load.CP_ASYNC if "cp.async" in arch.instructions else Load.REGISTERS}
+    def modelled(self, target: Target) -> Mapping[str, Any]:
+        return {"load": Load.CP_ASYNC if "cp.async" in target.arch.instructions else Load.REGISTERS}
 
-    def typical(self, arch: Arch) -> Mapping[str, tuple[Any, ...]]:
-        load = self.modelled(arch)["load"]
-        return {**super().typical(arch), "load": (load,), "stages": (3,) if load is Load.CP_ASYNC else (2,)}
+    def typical(self, target: Target) -> Mapping[str, tuple[Any, ...]]:
+        load = self.modelled(target)["load"]
+        return {**super().typical(target), "load": (load,), "stages": (3,) if load is Load.CP_ASYNC else (2,)}
 
     def unmodelled(self, config: Any) -> bool:
         # The model does not tell what copies cost the threads that start them.
@@ -333,14 +312,14 @@ class _Simt(blocked.Blocked):
     def non_power_of_two(self, config: Any) -> bool:
         return bool(config.tile.non_power_of_two)
 
-    def cost(self, problem: Problem, config: Any) -> Cost:
+    def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile, pipeline = config.tile, config.pipeline
         m, n, wide = tile.thread_m, tile.thread_n, WIDE_BYTES // problem.dtype.size_bytes
         # Reads of operands, copies of tiles where threads that multiply start them, and some 40 instructions that a
         # thread has for each tile of k.
         reads = (_reads(m, wide) + _reads(n, wide)) / (m * n)
         copy = {Load.TMA: 0.0, Load.CP_ASYNC: 1.5, Load.REGISTERS: 2.5}[pipeline.load]
-        copies = copy / (pipeline.vec_a * tile.block_n) + copy / (pipeline.vec_b * tile.block_m)
+        copies = copy / (fit.vec_a * tile.block_n) + copy / (fit.vec_b * tile.block_m)
         # Clocks lost where no fragment is read ahead, or only one tile is on its way and a thread has few
         # accumulators, and gained where slices have barriers of their own.
         waits = 0.08 * (pipeline.fragments is Fragments.SINGLE) + 0.12 * (pipeline.stages == 2 and m * n < 128)

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from ....codegen.arch import Arch
 from ....codegen.families.tf32x3 import Tf32x3Config
+from ....codegen.fit import Fit
 from ....codegen.leaf import Mode
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.fragments import MOST_ACCUMULATORS
-from ....codegen.mechanisms.operands import Fragments, widest
+from ....codegen.mechanisms.operands import Fragments
 from ....codegen.problem import Grade, Problem
+from ....codegen.target import Target
 from . import blocked, fragments
 from .policy import Cost
 
@@ -16,7 +17,7 @@ _SPLIT = 5
 """Instructions that make limbs of an element, an addition in float aside; those on integers issue at half the rate."""
 
 
-def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
+def _promotes(problem: Problem, config: Tf32x3Config, target: Target) -> bool:
     # Within a tile the compiler knows when: it leaves out to set sums to 0, and additions in other tiles. With 64 the
     # errors on positive data come near those of sums in order.
     most = 64 if problem.accuracy is Grade.NORMWISE else 32
@@ -28,26 +29,19 @@ def _promotes(problem: Problem, config: Tf32x3Config, arch: Arch) -> bool:
 _ADVICE: tuple[Rule[Tf32x3Config], ...] = (
     Rule(
         "k is long enough for the tensor cores: {c.least_k}",
-        lambda problem, config, arch: problem.k >= config.least_k,
+        lambda problem, config, target: problem.k >= config.least_k,
     ),
     Rule("sums are promoted once a tile, or as seldom as the promise and errors allow", _promotes),
     Rule(
         "a warp tile is at most twice as long as wide",
-        lambda problem, config, arch: blocked.nearly_square(2, config.tile.warp_m, config.tile.warp_n),
+        lambda problem, config, target: blocked.nearly_square(2, config.tile.warp_m, config.tile.warp_n),
     ),
     *fragments.SHAPES_PAY,
-    Rule(
-        "C is stored in vectors as wide as its rows and a lane's columns allow",
-        lambda problem, config, arch: (
-            config.epilogue.vec_c
-            == min(widest(problem, "c"), 4 if config.epilogue.shared and config.tile.lane_n % 4 == 0 else 2)
-        ),
-    ),
     *fragments.TILES_PAY,
     Rule(
         f"a thread that holds {MOST_ACCUMULATORS} elements of C has no registers left for stream-K, persistent CTAs or "
         "more than 16 steps of k in a tile",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.accumulators < MOST_ACCUMULATORS
             or (
                 config.tile.block_k <= 16 * config.tile.slices
@@ -64,12 +58,12 @@ class _Tf32x3(blocked.Blocked):
     advice = _ADVICE
     for_rows = fragments.FOR_ROWS
     first = (
-        "promote", "block_m", "block_n", "block_k", "warp_m", "warp_n", "stages", "vec_a", "vec_b", "vec_c",
-        "fragments", "slices", "mode", "parts", "reduce", "raster",
+        "promote", "block_m", "block_n", "block_k", "warp_m", "warp_n", "stages", "fragments",
+         "slices", "mode", "parts", "reduce", "raster",
     )  # fmt: skip
     orders_tiles = blocked.Blocked.orders_tiles | {"warp_m", "warp_n"}
 
-    def cost(self, problem: Problem, config: Any) -> Cost:
+    def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile = config.tile
         read = 1 / tile.warp_m + 1 / tile.warp_n
         return Cost(

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from ....codegen.families.wgmma import WgmmaConfig
+from ....codegen.fit import Fit
 from ....codegen.legality import Rule
 from ....codegen.problem import Problem
 from . import limbs
@@ -10,16 +11,15 @@ from .policy import Cost, Factors, Policy
 
 _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
     *limbs.ADVICE,
-    limbs.stored_by(4),
     Rule(
         "sums are promoted no more often than the promise asks for",
-        lambda problem, config, arch: config.pipeline.promote == 64 or problem.k < 256,
+        lambda problem, config, target: config.pipeline.promote == 64 or problem.k < 256,
     ),
     Rule(
         "tiles of fewer steps of k where three of more do not fit",
-        lambda problem, config, arch: (
+        lambda problem, config, target: (
             config.tile.block_k == 64
-            or 6 * config.smem_bytes(problem.dtype) > config.pipeline.stages * arch.smem_per_block_bytes
+            or 6 * config.smem_bytes(problem.dtype) > config.pipeline.stages * target.arch.smem_per_block_bytes
         ),
     ),
 )
@@ -34,7 +34,7 @@ class _Wgmma(Policy):
         ("block_m", "block_n"): {(128, 64): 1.1, (64, 192): 1.2},
     }
 
-    def cost(self, problem: Problem, config: Any) -> Cost:
+    def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile = config.tile
         # Limbs have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
         return Cost(
