@@ -23,7 +23,7 @@ _NEEDS = re.compile(r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)\n#er
 AS_GIVEN = "as given"
 """The origin of a config that nothing chose."""
 _Kind = tuple[Arch, DType, str, Config, bool]
-"""What kernels have in common that have one text: the architecture, dtype, transposes, config, and whether they pad."""
+"""Key of kernels that share one text: the architecture, dtype, transposes, config, and whether they pad."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
 
@@ -93,7 +93,7 @@ class Part:
 
     @property
     def boxes(self) -> tuple[TensorBox, ...]:
-        """What its TMA copies bring."""
+        """Boxes of A and B that one TMA copy brings."""
         return self.config.boxes(self.problem)
 
     @property
@@ -135,7 +135,7 @@ class Text:
 
     @property
     def capability(self) -> int:
-        """Of the oldest device that it runs on, such as 90; 0 where any does."""
+        """Compute capability that the text needs, such as 90; 0 where any will do."""
         return int(self.needs[1]) // 10 if self.needs else 0
 
     @property
@@ -237,7 +237,7 @@ class Bundle:
 
     @property
     def kernels(self) -> tuple[Part, ...]:
-        """Those of all texts."""
+        """Kernels of all texts."""
         return tuple(part for text in self.texts for part, _ in text.kernels)
 
     @property
@@ -257,7 +257,7 @@ class Bundle:
 
     @property
     def capability(self) -> int:
-        """Of the oldest device that all kernels run on, such as 90; 0 where any does."""
+        """Compute capability that all kernels together need, such as 90; 0 where any will do."""
         return max(text.capability for text in self.texts)
 
     @cached_property

@@ -204,7 +204,7 @@ class Config:
         return self
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        """What differs between the texts of a config's fits: constants by name, or parameters of a template."""
+        """Constants of the text, by name, that differ between fits of a config, or parameters of a template."""
         return {"GUARDED": fit.guarded}
 
     def edge_of(self, problem: Problem) -> Edge:

@@ -90,9 +90,9 @@ def edge_of(policy: EdgePolicy, problem: Problem, config: "Config") -> Edge:
     return Edge.EXACT if policy is EdgePolicy.FIT and whole(problem, config) else Edge.BOUNDS
 
 
-def narrowest(problem: Problem, config: "Config") -> Fit:
-    """The fit with vectors of one element, whether its rules hold or not."""
-    return Fit(config, config.edge_of(problem))
+def nearest_fit(problem: Problem, config: "Config") -> Fit:
+    """The fit of a config to a problem, or the one with vectors of one element where no widths keep the rules."""
+    return config.fit(problem) or Fit(config, config.edge_of(problem))
 
 
 def fit_of(problem: Problem, config: "Config", aligned: bool) -> Fit | None:

@@ -169,7 +169,7 @@ def test_times_of_the_classic_kernels_are_the_recorded_ones() -> None:
                 edge = {"exact, us": "", "bounds, us": ",edge=bounds", "pad, us": ",edge=pad", "us": ""}.get(title)
                 if edge is not None and row[0].startswith("`") and cell != "not legal":
                     text = row[0].strip("`")
-                    # Of tiles that do not divide the matrices all but padded ones are guarded.
+                    # Tiles that do not divide the matrices are guarded, unless they are padded.
                     time = times.get(parse(text + edge)) or times[parse(text)]
                     assert cell == f"{time:.1f}", (row[0], title)
                     compared += 1

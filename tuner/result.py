@@ -1,4 +1,4 @@
-"""What a run found, and who is told while it goes on."""
+"""Result of a tuning run, and the listener that follows the run."""
 
 import shlex
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ def load_command(problem: Problem, more: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run found."""
+    """Result of a tuning run of one problem on one device."""
 
     problem: Problem
-    """What was asked for."""
+    """Problem that was tuned."""
     device: DeviceInfo
-    """Where it ran."""
+    """Device on which the run measured."""
     best: Record
     """The winner, as kept in the store where `kept` says so."""
     contenders: tuple[Contender, ...]

@@ -16,7 +16,7 @@ class Budget:
 
 Effort = Literal["quick", "normal", "full"]
 SamplerName = Literal["gp", "tpe", "random", "exhaustive"] | str
-"""What chooses variants: one of these words, or optuna:NAME."""
+"""Sampler that chooses variants: one of these words, or optuna:NAME."""
 
 EFFORTS: dict[Effort, Budget] = {
     "quick": Budget(32, 20.0),

@@ -1,5 +1,4 @@
-"""What the site needs beyond the pages of docs/: files of the checkout that they link to, the package's source, and two
-reports.
+"""Pages that the site has beyond docs/: files of the checkout that docs/ links to, the package's source, two reports.
 
 A page links to other files of the checkout as a reader of the checkout wants it, `../examples/library.py`. On the site
 such a file is a page too: Markdown as it is, source in a block of code, a folder as its README.md.

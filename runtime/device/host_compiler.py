@@ -73,8 +73,8 @@ class HostCompiler:
 
 
 def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeout_s: float) -> Binary:
-    """What a compiler makes of a text: a shared library `kernel.so` in `folder`. Raises CompileError, and DeviceError
-    for a compiler that cannot be started."""
+    """Compile a text to the shared library `kernel.so` in `folder`. Raises CompileError, and DeviceError for a compiler
+    that cannot be started."""
     path = os.path.join(folder, "kernel.so")
     given = [*command, "-o", path, "-"]
     start = time.perf_counter()

@@ -6,7 +6,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import default_config, families, parse
-from tilewright.codegen.fit import narrowest
+from tilewright.codegen.fit import nearest_fit
 from tilewright.codegen.legality import rejections, require, rules_of, serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.target import Target
@@ -55,7 +55,7 @@ def test_registers_are_no_more_than_a_thread_and_a_cta_can_have(family: type[Con
     least = min(arch.registers_per_sm for arch in ARCHES.values())
     for config in combinations(family):
         for dtype in DType:
-            registers = config.registers(narrowest(Problem.parse("1024", dtype), config), dtype)
+            registers = config.registers(nearest_fit(Problem.parse("1024", dtype), config), dtype)
             assert registers <= 255
             assert registers * config.threads <= least
 

@@ -1,4 +1,4 @@
-"""What searches try of results that are narrow or small: tiles that fit them, and split counts that fill all SMs."""
+"""Searches for narrow or small results try tiles that fit them, and split counts that fill all SMs."""
 
 from functools import cache
 from typing import Any

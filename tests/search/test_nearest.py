@@ -115,7 +115,7 @@ def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() ->
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
 def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None:
-    """What was tuned on one device is carried to one that lacks shared memory, cp.async, instructions or clusters."""
+    """Configs tuned on one device serve another that lacks shared memory, cp.async, instructions or clusters."""
     store, info, rng = Store(Path("nowhere").absolute()), typical(arch), random.Random(arch.name)
     for _ in range(30):
         sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]

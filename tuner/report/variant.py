@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
-from ...codegen.fit import narrowest
+from ...codegen.fit import nearest_fit
 from ...codegen.problem import DType, Problem
 from ...codegen.render import render
 from ...runtime.check.roofline import LAUNCH_US, rates_of
@@ -59,7 +59,7 @@ class Resources:
 def resources(problem: Problem, config: Config, gpu: DeviceInfo, binary: Binary | None = None) -> Resources:
     """What a variant takes, by its compiled kernel where there is one."""
     registers = binary.registers or 0 if binary else 0
-    fit = config.fit(problem) or narrowest(problem, config)
+    fit = nearest_fit(problem, config)
     limits = cta_limits(fit, problem.dtype, gpu.arch, registers)
     warps = -(-config.threads // 32) * max(1, min(limits.values()))
     return Resources(

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from ...codegen.arch import Arch
 from ...codegen.config import Config
-from ...codegen.fit import Fit, narrowest
+from ...codegen.fit import Fit, nearest_fit
 from ...codegen.leaf import Edge
 from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
 from ...codegen.problem import DType, Problem
@@ -51,7 +51,7 @@ _NARROW = 0.045
 def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     """A rough time in microseconds: what the critical SM has to do, or device memory."""
     arch, dtype = info.arch, problem.dtype
-    fit = config.fit(problem) or narrowest(problem, config)
+    fit = nearest_fit(problem, config)
     cost = policy_of(config.family).cost(problem, config, fit)
     m, n, k = problem.m, problem.n, problem.k
     if fit.edge is Edge.PAD:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....codegen.families.skinny import Side, SkinnyConfig
-from ....codegen.fit import Fit, narrowest
+from ....codegen.fit import Fit, nearest_fit
 from ....codegen.leaf import Edge
 from ....codegen.legality import Rule
 from ....codegen.mechanisms.blocked import registers_held_to
@@ -28,7 +28,7 @@ def _power_of_two(size: int) -> int:
 
 def _vec(problem: Problem, config: SkinnyConfig) -> int:
     """Elements of the large operand that one load moves."""
-    fit = config.fit(problem) or narrowest(problem, config)
+    fit = nearest_fit(problem, config)
     return max(fit.vec_a, fit.vec_b)
 
 
@@ -99,7 +99,7 @@ def _prefetch_pays(problem: Problem, config: SkinnyConfig, target: Target) -> bo
 
 def _easy_registers(problem: Problem, config: SkinnyConfig) -> int:
     """Registers with which nothing spills."""
-    fit = config.fit(problem) or narrowest(problem, config)
+    fit = nearest_fit(problem, config)
     addresses = 2 * config.tile.loaded // _vec(problem, config) + (5 if fit.edge is Edge.BOUNDS else 0)
     loaded = 0 if config.pipeline.load is Load.CP_ASYNC else 10
     return config.least_registers(fit, problem.dtype) + addresses + loaded + problem.dtype.size_bytes // 4 - 1
