@@ -1,6 +1,5 @@
 """The typed program that type checkers pass runs, and what they refuse in it is refused as it runs."""
 
-import ast
 import importlib.util
 import pickle
 from collections.abc import Callable
@@ -60,16 +59,3 @@ def test_all_that_the_package_offers_is_listed() -> None:
     assert "DType" in offered
     assert offered <= set(dir(tilewright))
     assert all(hasattr(tilewright, name) for name in offered)
-
-
-def test_type_checkers_find_all_of_tilewright_torch() -> None:
-    """Its code is found by a search path that only Python knows, so that a stub names what is there."""
-    root = Path(tilewright.__file__).resolve().parent
-    stub, code = (ast.parse((root / name).read_text()) for name in ("torch.pyi", "frameworks/torch.py"))
-    named = [(each.module, alias.name, alias.asname) for each in stub.body if isinstance(each, ast.ImportFrom)
-             for alias in each.names]  # fmt: skip
-    offered = next(
-        ast.literal_eval(each.value) for each in code.body
-        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
-    )  # fmt: skip
-    assert sorted(named) == [("tilewright.frameworks.torch", name, name) for name in sorted(offered)]
