@@ -182,7 +182,7 @@ def exported(trees: Arrays, portfolio: Kernels, regret: Mapping[str, float]) -> 
     """A ranker as it ships, with the regret by device."""
     kernels = {
         "kernels": np.array([*map(str, portfolio)]),
-        "ways": np.array([kernel["ways"] for kernel in portfolio.values()]),
+        "decompositions": np.array([kernel["decompositions"] for kernel in portfolio.values()]),
         "corrections": np.array([kernel["correction"] for kernel in portfolio.values()], float),
         "devices": np.array([*regret]),
         "regrets": np.array([round(value, 3) for value in regret.values()], float),
@@ -207,7 +207,7 @@ def complete(trees: Arrays, portfolio: Sequence[Config], tuned: Sequence[Tuned])
     ways to share out the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
     take less time, and the model puts more of those first that the trees would take."""
     problem, infos = tuned[0].problem, [each.info for each in _of_devices(tuned)]
-    kernels = {base: {"ways": "", "correction": 0.0} for base in portfolio}
+    kernels = {base: {"decompositions": "", "correction": 0.0} for base in portfolio}
     every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
     for base, correction in zip(portfolio, _corrections(every, infos)):
         kernels[base]["correction"] = correction
@@ -222,7 +222,7 @@ def complete(trees: Arrays, portfolio: Sequence[Config], tuned: Sequence[Tuned])
         known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, info, problem.accuracy)))
         paying = [way for way in known if way == "whole" or early[base, way] >= SELDOM * len(infos)]
         rows += len(paying)
-        kernels[base]["ways"] = " ".join(paying)
+        kernels[base]["decompositions"] = " ".join(paying)
     print(f"  ways to share out the work: {rows}", flush=True)
     return kernels
 

@@ -3,7 +3,7 @@
     python benchmarks/pool.py normwise
     python benchmarks/pool.py elementwise
 
-The model of the device chooses what `dataset.py` measures: kernels that split into limbs, one by one, each that which
+The model of the device chooses what `dataset.py` measures: kernels that split into terms, one by one, each that which
 brings some shapes of the data set nearest to the best of the model, every one as tiles may be ordered; and the first
 kernels of the `ieee` pool, for small shapes gain nothing by splitting. Takes some 15 s.
 """
@@ -37,7 +37,7 @@ FAR = 0.7
 
 
 def costs_of(problem: Problem) -> dict[Config, float]:
-    """For each kernel of limbs the logarithm of its time over the best, by the model."""
+    """For each kernel of terms the logarithm of its time over the best, by the model."""
     spaces = tuple(each for each in read_spaces() if family_named(each.family)().accuracy is not Grade.IEEE)
     found: dict[Config, float] = {}
     try:

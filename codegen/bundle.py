@@ -162,13 +162,13 @@ class Uses:
     persistent: bool
     pack: bool
     pad: bool
-    limbs: bool
+    terms: bool
     tma: bool
 
     @property
     def copies(self) -> bool:
         """Copies of operands."""
-        return self.pack or self.pad or self.limbs
+        return self.pack or self.pad or self.terms
 
     @property
     def memory(self) -> bool:
@@ -282,7 +282,7 @@ class Bundle:
             persistent=any(config.persistent_tiles > 1 for config in modes),
             pack=any(any(config.packs) for config in modes),
             pad=any(each.fit.edge is Edge.PAD for each in every),
-            limbs=any(config.limbs for config in modes),
+            terms=any(config.terms for config in modes),
             tma=any(each.boxes for each in every),
         )
 

@@ -234,17 +234,17 @@ class Config:
         return (False, False)
 
     @property
-    def limbs(self) -> int:
-        """Limbs, numbers of half the bits, into which each element of A and B is split first; 0 where none is."""
+    def terms(self) -> int:
+        """Terms, numbers of half the bits, into which each element of A and B is split first; 0 where none is."""
         return 0
 
     @property
-    def limb_k(self) -> int:
+    def term_k(self) -> int:
         """What k is rounded up to multiples of where elements are split."""
         return self.cta_tile[2]
 
     @property
-    def limb_ctas(self) -> int:
+    def term_ctas(self) -> int:
         """CTAs, a cluster of them, that share the k of the rows that they split."""
         return 1
 

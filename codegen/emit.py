@@ -12,9 +12,6 @@ from .errors import check, check_comment, check_type
 from .problem import NORMWISE_ROUNDINGS, Grade
 from .reserved import refuse
 from .source import (
-    LIMB_HELD,
-    LIMB_ROWS,
-    LIMB_THREADS,
     MOST_LIMITED,
     MOST_PAD_CTAS,
     PACK_THREADS,
@@ -22,6 +19,9 @@ from .source import (
     PACKED_BYTES,
     PAD_THREADS,
     SMEM_STEP,
+    TERM_HELD,
+    TERM_ROWS,
+    TERM_THREADS,
 )
 
 COUNTER_BYTES = 16384
@@ -163,11 +163,11 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "pack_threads": PACK_THREADS,
         "normwise": served[0].problem.accuracy is Grade.NORMWISE,
         "normwise_roundings": NORMWISE_ROUNDINGS,
-        "limb_rows": LIMB_ROWS,
-        "limb_threads": LIMB_THREADS,
+        "term_rows": TERM_ROWS,
+        "term_threads": TERM_THREADS,
         "pad_threads": PAD_THREADS,
         "most_pad_ctas": MOST_PAD_CTAS,
-        "limb_held": LIMB_HELD,
+        "term_held": TERM_HELD,
         "digest": "@file digest@",
     }
 

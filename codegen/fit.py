@@ -65,7 +65,7 @@ class Fit:
     def has_memory(self) -> bool:
         """Whether launches work in memory of their own."""
         config = self.config
-        return config.has_workspace or any(config.packs) or self.edge is Edge.PAD or config.limbs > 0
+        return config.has_workspace or any(config.packs) or self.edge is Edge.PAD or config.terms > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from .fit import Fit
 from .leaf import Edge
 from .legality import fitted
 from .problem import DType, Problem
-from .source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS, PACK_THREADS, PACK_TILE, KernelSource
+from .source import PACK_THREADS, PACK_TILE, TERM_HELD, TERM_ROWS, TERM_THREADS, KernelSource
 from .target import Target
 
 _DIGEST = "@digest@"
@@ -51,16 +51,16 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
             launch=config.launch_config(problem, 1),
             PACK_TILE=PACK_TILE,
             PACK_THREADS=PACK_THREADS,
-            LIMB_ROWS=LIMB_ROWS,
-            LIMB_THREADS=LIMB_THREADS,
-            LIMB_HELD=LIMB_HELD,
+            TERM_ROWS=TERM_ROWS,
+            TERM_THREADS=TERM_THREADS,
+            TERM_HELD=TERM_HELD,
         )
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
     pad = f"{name}_pad" if fits[0].edge is Edge.PAD else None
     pack = f"{name}_pack" if any(config.packs) else None
-    limbs = f"{name}_limbs" if config.limbs else None
+    terms = f"{name}_terms" if config.terms else None
     values = [", ".join(str(value).lower() for value in each.values()) for each in varied]
     names = [f"{name}<{each}>" for each in values] if len(fits) > 1 else [name]
-    return [KernelSource(each, code, pad, pack, limbs) for each in names]
+    return [KernelSource(each, code, pad, pack, terms) for each in names]

@@ -15,11 +15,11 @@ PAD_THREADS = 256
 """Threads of a block of the kernel that copies to padded buffers and back: a warp of them takes a row."""
 MOST_PAD_CTAS = 4096
 """Such blocks of a matrix: with fewer than its rows ask for they go on to further ones."""
-LIMB_THREADS = 128
-"""Threads of a block of the kernel that splits operands into limbs."""
-LIMB_ROWS = 32
+TERM_THREADS = 128
+"""Threads of a block of the kernel that splits operands into terms."""
+TERM_ROWS = 32
 """Rows of op(A) or columns of op(B), stored across k, that a warp of such a block holds."""
-LIMB_HELD = 2048
+TERM_HELD = 2048
 """Elements that such a warp holds at a time."""
 MOST_LIMITED = 16
 """CTAs of an SM from which on it does not matter where they are."""
@@ -76,7 +76,7 @@ class KernelSource:
 
     Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
     T alpha, T beta; T* workspace and unsigned* counters where the config has them; unsigned stream_ctas, the CTAs that
-    share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap) with TMA; const char* limbs where
+    share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap) with TMA; const char* terms where
     operands are split. Leading dimensions are in elements. The workspace is aligned to 256 bytes; counters are zero
     before the first launch, and are left zero by each. Both are used by one launch at a time.
     """
@@ -96,11 +96,11 @@ class KernelSource:
 
     A CTA of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
     const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k."""
-    limbs: str | None = None
-    """Name of the kernel that splits A and B into limbs, None where they are not split.
+    terms: str | None = None
+    """Name of the kernel that splits A and B into terms, None where they are not split.
 
-    `mechanisms.limbs.limb_ctas` says how many CTAs it has, of LIMB_THREADS threads along x. Its arguments are
-    const T* A, int lda, const T* B, int ldb, char* limbs, int m, int n, int k; limbs is aligned to 256 bytes."""
+    `mechanisms.split_terms.term_ctas` says how many CTAs it has, of TERM_THREADS threads along x. Its arguments are
+    const T* A, int lda, const T* B, int ldb, char* terms, int m, int n, int k; terms is aligned to 256 bytes."""
 
     @property
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""Float products of limbs as one fused Triton kernel with plain loads: the floor of what a kernel written for the
+"""Float products of terms as one fused Triton kernel with plain loads: the floor of what a kernel written for the
 purpose has to be faster than. Needs torch and Triton. Sizes are multiples of 128; operands are split beforehand."""
 
 from collections.abc import Callable
@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 
 SCHEMES = {"normwise": (torch.float16, 2, 64, 3), "elementwise": (torch.bfloat16, 3, 32, 4)}
-"""By accuracy: type and number of limbs, steps of k of a tile, which is the promotion interval too, and stages."""
+"""By accuracy: type and number of terms, steps of k of a tile, which is the promotion interval too, and stages."""
 TILE, WARPS, GROUP = 128, 8, 8
 
 
 @triton.jit
 def product(
     a_ptr, b_ptr, c_ptr, row_scales, col_scales, m, n, k,
-    LIMBS: tl.constexpr, TILE: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    TERMS: tl.constexpr, TILE: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """C of float from limbs of A, LIMBS x m x k, and of B, LIMBS x k x n; tiles go down before they go right."""
+    """C of float from terms of A, TERMS x m x k, and of B, TERMS x k x n; tiles go down before they go right."""
     tiles_m, tiles_n, tile = m // TILE, n // TILE, tl.program_id(0)
     first = tile // (GROUP * tiles_n) * GROUP
     height = min(tiles_m - first, GROUP)
@@ -30,7 +30,7 @@ def product(
     sums = tl.zeros((TILE, TILE), tl.float32)
     for _ in range(0, k, BLOCK_K):
         a0, a1, b0, b1 = tl.load(a), tl.load(a + m * k), tl.load(b), tl.load(b + k * n)
-        if LIMBS == 3:
+        if TERMS == 3:
             a2, b2 = tl.load(a + 2 * m * k), tl.load(b + 2 * k * n)
             found = tl.dot(a2, b0)
             found = tl.dot(a0, b2, found)
@@ -48,36 +48,36 @@ def product(
 
 
 def split(x: Any, along: int, accuracy: str) -> tuple[Any, Any]:
-    """The limbs of a matrix, and what takes its scales off: halves are scaled by powers of two for each row or column,
+    """The terms of a matrix, and what takes its scales off: halves are scaled by powers of two for each row or column,
     `along` which k runs."""
     kind, count, _, _ = SCHEMES[accuracy]
     largest = x.abs().amax(along, keepdim=True)
     power = (
         15 - torch.frexp(largest).exponent if kind is torch.float16 else torch.zeros_like(largest, dtype=torch.int32)
     )
-    rest, limbs = torch.ldexp(x, power), []
+    rest, terms = torch.ldexp(x, power), []
     for _ in range(count):
-        limbs.append(rest.to(kind))
-        rest = rest - limbs[-1].float()
-    return torch.stack(limbs), torch.ldexp(torch.ones_like(largest), -power).flatten()
+        terms.append(rest.to(kind))
+        rest = rest - terms[-1].float()
+    return torch.stack(terms), torch.ldexp(torch.ones_like(largest), -power).flatten()
 
 
 def fused(a: Any, b: Any, c: Any, accuracy: str, stream: Callable[[], int]) -> Callable[[], None]:
-    """What launches the product of two float matrices on a GPU, of CuPy or torch, into a third; their limbs are made
+    """What launches the product of two float matrices on a GPU, of CuPy or torch, into a third; their terms are made
     now. `stream` gives the handle of the stream to launch on."""
     a, b, c = (torch.as_tensor(each, device="cuda") for each in (a, b, c))
     _, count, block_k, stages = SCHEMES[accuracy]
     (m, k), n = a.shape, b.shape[1]
     if m % TILE or n % TILE or k % block_k:
         raise ValueError(f"m, n and k must be multiples of {TILE}, {TILE} and {block_k}, got {m}, {n} and {k}")
-    (limbs_a, row_scales), (limbs_b, col_scales) = split(a, 1, accuracy), split(b, 0, accuracy)
+    (terms_a, row_scales), (terms_b, col_scales) = split(a, 1, accuracy), split(b, 0, accuracy)
     torch.cuda.synchronize()
 
     def launch() -> None:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream())):
             product[(m // TILE * (n // TILE),)](
-                limbs_a, limbs_b, c, row_scales, col_scales, m, n, k,
-                LIMBS=count, TILE=TILE, BLOCK_K=block_k, GROUP=GROUP, num_warps=WARPS, num_stages=stages,
+                terms_a, terms_b, c, row_scales, col_scales, m, n, k,
+                TERMS=count, TILE=TILE, BLOCK_K=block_k, GROUP=GROUP, num_warps=WARPS, num_stages=stages,
             )  # fmt: skip
 
     return launch

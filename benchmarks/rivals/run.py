@@ -4,7 +4,7 @@
     python benchmarks/rivals/run.py --sizes 4096 8192 --accuracy normwise --json rivals.json
 
 For each size and accuracy: SGEMM; ours and the long product of halves (fp16x3) or bfloat16s (bf16x6), each with all
-that it needs and as the product alone, of limbs that were made beforehand; and the Triton kernel alone. All meet in
+that it needs and as the product alone, of terms that were made beforehand; and the Triton kernel alone. All meet in
 the same rounds, in shuffled order. Products alone run on one set of operands, whole ones on operands that rotate past
 the cache. What cannot run is a printed line. Needs CuPy; torch and Triton for the Triton kernels.
 """
@@ -54,7 +54,7 @@ METHOD = (
     "Normal data; contenders interleaved in shuffled order in one process; times are medians, ratios the median over "
     "the rounds of the time over that of ours, whole over whole and alone over alone, with a 95% interval; products "
     "under 500 us from one CUDA graph; whole: operands in float that rotate over more than 2.5 times the last-level "
-    "cache, splitting and all else included; alone: one set of limbs that were made beforehand; ours is the fastest of "
+    "cache, splitting and all else included; alone: one set of terms that were made beforehand; ours is the fastest of "
     "a list of variants, whole and alone each for itself; errors are those on the first 256 rows of the same data"
 )
 CHECKED_ROWS = 256
@@ -102,7 +102,7 @@ def product_of(kernel: Kernel, data: Data) -> Callable[[], None]:
     arguments = pick((*values, *program.constants))
 
     def run() -> None:
-        launch(kernel.device.stream(), *arguments)  # the limbs lie in the kernel's memory: it must not go
+        launch(kernel.device.stream(), *arguments)  # the terms lie in the kernel's memory: it must not go
 
     return run
 
@@ -204,7 +204,7 @@ def errors_of(device: Device, data: Data, name: str, grade: Grade, lined_up: dic
     if name == LONG + ALONE:
         if grade is Grade.NORMWISE:
             return np.nan, np.nan
-        lined_up[LONG](*data.operands, 1.0, 0.0)  # the limbs that it multiplies are of other data by now
+        lined_up[LONG](*data.operands, 1.0, 0.0)  # the terms that it multiplies are of other data by now
     return data.errors(device, lined_up[name])
 
 

@@ -1,4 +1,4 @@
-"""The `mma` family: float on the tensor cores, by products of limbs of half the bits."""
+"""The `mma` family: float on the tensor cores, by products of terms of half the bits."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
-from ..mechanisms.limbs import LIMB_RULES, MMA_K, LimbConfig, Scheme
+from ..mechanisms.split_terms import MMA_K, TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
 MOST_ACCUMULATORS = 64
 """Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
 _CHUNK = 8
-"""Elements of a limb that one copy moves."""
+"""Elements of a term that one copy moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class MmaTile(WarpTile):
 
 @dataclass(frozen=True, slots=True)
 class MmaPipeline:
-    """How elements are split, and how tiles of their limbs pass along k."""
+    """How elements are split, and how tiles of their terms pass along k."""
 
-    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
+    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="terms of an element, and which of their products count")
     promote: int = option(64, 16, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
 
@@ -58,7 +58,7 @@ def _even(config: "MmaConfig") -> bool:
 
 
 _RULES: tuple[Rule["MmaConfig"], ...] = (
-    *LIMB_RULES,
+    *TERM_RULES,
     Rule(
         "the device multiplies halves and bfloat16s by mma.m16n8k16",
         lambda problem, config, target: "mma.m16n8k16" in target.arch.instructions,
@@ -74,11 +74,11 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class MmaConfig(LimbConfig):
+class MmaConfig(TermConfig):
     """A variant of the family."""
 
     family = "mma"
-    title = "float by products of half-precision limbs on the tensor cores, mma.sync"
+    title = "float by products of half-precision terms on the tensor cores, mma.sync"
     template = "mma.cu.jinja"
     order = 5
     rules = _RULES
@@ -100,13 +100,13 @@ class MmaConfig(LimbConfig):
         return 32 * self.tile.warps, 1, 1
 
     def smem_bytes(self, dtype: DType) -> int:
-        """The limbs of both operands' tiles in each stage."""
+        """The terms of both operands' tiles in each stage."""
         tile = self.tile
-        return 2 * self.limbs * self.pipeline.stages * tile.block_k * (tile.block_m + tile.block_n)
+        return 2 * self.terms * self.pipeline.stages * tile.block_k * (tile.block_m + tile.block_n)
 
     @property
     def _fragment_registers(self) -> int:
-        return self.limbs * (self.tile.warp_m + self.tile.warp_n) * MMA_K // 64
+        return self.terms * (self.tile.warp_m + self.tile.warp_n) * MMA_K // 64
 
     @property
     def min_ctas(self) -> int:

@@ -1,4 +1,4 @@
-"""The `tf32x3` family: float on the tensor cores, by products of TF32 limbs that are made as fragments are read."""
+"""The `tf32x3` family: float on the tensor cores, by products of TF32 terms that are made as fragments are read."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
-from ..mechanisms.limbs import LEAST_K
 from ..mechanisms.operands import Fragments
 from ..mechanisms.split import Split
+from ..mechanisms.split_terms import LEAST_K
 from ..problem import DType, Grade
 
 _LEAST_INTERVALS = 6
@@ -49,7 +49,7 @@ class Tf32x3Pipeline:
 
 
 _RULES: tuple[Rule["Tf32x3Config"], ...] = (
-    Rule("floats are split into limbs", lambda problem, config, target: problem.dtype is DType.FLOAT),
+    Rule("floats are split into terms", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than elementwise",
         lambda problem, config, target: config.accuracy.keeps(problem.accuracy),
@@ -78,7 +78,7 @@ class Tf32x3Config(FragmentConfig):
     """A variant of the family."""
 
     family = "tf32x3"
-    title = "float by products of TF32 limbs on the tensor cores, split as fragments are read"
+    title = "float by products of TF32 terms on the tensor cores, split as fragments are read"
     template = "tf32x3.cu.jinja"
     order = 7
     rules = _RULES

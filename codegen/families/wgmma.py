@@ -1,18 +1,18 @@
-"""The `wgmma` family: float on Hopper's tensor cores, by products of limbs that both lie in shared memory."""
+"""The `wgmma` family: float on Hopper's tensor cores, by products of terms that both lie in shared memory."""
 
 from dataclasses import dataclass
 
 from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
-from ..mechanisms.limbs import LIMB_RULES, LimbConfig, Scheme
+from ..mechanisms.split_terms import TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
 WARPGROUP = 128
 """Threads that execute an instruction together."""
 ROWS = 64
 """Rows of C of an instruction."""
-_LIMB_CTAS = 8
+_TERM_CTAS = 8
 """CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
 """By warpgroups that multiply: registers that a thread of the producer keeps, and that one of the others takes; 0 where
@@ -42,9 +42,9 @@ class WgmmaTile:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaPipeline:
-    """How elements are split, and how tiles of their limbs pass along k."""
+    """How elements are split, and how tiles of their terms pass along k."""
 
-    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="limbs of an element, and which of their products count")
+    scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="terms of an element, and which of their products count")
     promote: int = option(64, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, 6, meaning="tiles that shared memory holds at a time")
     ordered: bool = option(False, meaning="warpgroups start their products in turns")
@@ -66,10 +66,10 @@ class WgmmaLaunch:
 
 
 _RULES: tuple[Rule["WgmmaConfig"], ...] = (
-    *LIMB_RULES,
+    *TERM_RULES,
     Rule(
-        "a stage is filled while an interval of {c.limb_k} steps of k is multiplied",
-        lambda problem, config, target: config.limb_k < config.pipeline.stages * config.tile.block_k,
+        "a stage is filled while an interval of {c.term_k} steps of k is multiplied",
+        lambda problem, config, target: config.term_k < config.pipeline.stages * config.tile.block_k,
     ),
     Rule(
         "two warpgroups or more take turns",
@@ -84,11 +84,11 @@ _RULES: tuple[Rule["WgmmaConfig"], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaConfig(LimbConfig):
+class WgmmaConfig(TermConfig):
     """A variant of the family."""
 
     family = "wgmma"
-    title = "float by products of half-precision limbs on the tensor cores, wgmma"
+    title = "float by products of half-precision terms on the tensor cores, wgmma"
     template = "wgmma.cu.jinja"
     order = 6
     rules = _RULES
@@ -105,12 +105,12 @@ class WgmmaConfig(LimbConfig):
         return self.epilogue.vec_c
 
     @property
-    def limb_k(self) -> int:
+    def term_k(self) -> int:
         return max(self.tile.block_k, self.pipeline.promote)
 
     @property
-    def limb_ctas(self) -> int:
-        return _LIMB_CTAS
+    def term_ctas(self) -> int:
+        return _TERM_CTAS
 
     @property
     def producer_threads(self) -> int:
@@ -126,10 +126,10 @@ class WgmmaConfig(LimbConfig):
         return WARPGROUP * (self.tile.warpgroups + 1), 1, 1
 
     def smem_bytes(self, dtype: DType) -> int:
-        """The limbs of both operands' tiles in each stage, and two barriers for each."""
+        """The terms of both operands' tiles in each stage, and two barriers for each."""
         tile = self.tile
-        limbs = 2 * self.limbs * tile.block_k * (tile.block_m + tile.block_n)
-        return self.pipeline.stages * (limbs + 16)
+        terms = 2 * self.terms * tile.block_k * (tile.block_m + tile.block_n)
+        return self.pipeline.stages * (terms + 16)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # What a thread has on average when it starts.

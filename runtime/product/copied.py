@@ -1,17 +1,17 @@
-"""Operands that a kernel reads from copies: packed to aligned rows of k, padded to whole tiles, or split into limbs."""
+"""Operands that a kernel reads from copies: packed to aligned rows of k, padded to whole tiles, or split into terms."""
 
 from dataclasses import replace
 
 from ...codegen.config import Config
-from ...codegen.mechanisms.limbs import limb_bytes, limb_ctas
+from ...codegen.mechanisms.split_terms import term_bytes, term_ctas
 from ...codegen.problem import Problem
 from ...codegen.source import (
-    LIMB_THREADS,
     MOST_PAD_CTAS,
     PACK_THREADS,
     PACK_TILE,
     PACKED_BYTES,
     PAD_THREADS,
+    TERM_THREADS,
     LaunchConfig,
     packed_ld,
 )
@@ -66,20 +66,20 @@ class Packing:
 
 
 class Splitting:
-    """The launch that splits A and B into limbs before the kernel reads those."""
+    """The launch that splits A and B into terms before the kernel reads those."""
 
-    names: tuple[str, ...] = ("limbs",)
+    names: tuple[str, ...] = ("terms",)
     """Of what `addresses` gives."""
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
-        self.nbytes = limb_bytes(config, problem)
-        """Bytes of the limbs."""
+        self.nbytes = term_bytes(config, problem)
+        """Bytes of the terms."""
         self._sizes = problem.m, problem.n, problem.k
-        launch = LaunchConfig((limb_ctas(config, problem), 1, 1), (LIMB_THREADS, 1, 1))
+        launch = LaunchConfig((term_ctas(config, problem), 1, 1), (TERM_THREADS, 1, 1))
         self._launch = function.bound(launch, "QiQiQiii")
 
     def addresses(self, memory: int) -> tuple[int, ...]:
-        """Where the limbs lie."""
+        """Where the terms lie."""
         return (memory,)
 
     def step(self, *operands: Named) -> Step:

@@ -72,7 +72,7 @@ class Kernel(Product):
             return
         self._padding = Padding(problem, config, device.load(binary, source.pad)) if source.pad else None
         self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
-        self._splitting = Splitting(problem, config, device.load(binary, source.limbs)) if source.limbs else None
+        self._splitting = Splitting(problem, config, device.load(binary, source.terms)) if source.terms else None
         inner = self._padding.problem if self._padding else problem
         self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)

@@ -187,7 +187,7 @@ RECORDED_US = {"long_time": 1e9, "short_time": 1e-3}
 PREPARED = {
     "packed": "simt:pack_a,pack_b",
     "padded": "tiled:16,edge=pad",
-    "limbs": "mma:64x64x32,warp=32x32",
+    "terms": "mma:64x64x32,warp=32x32",
 }
 """Kernels that others go before."""
 
@@ -247,7 +247,7 @@ RUN_CALLS = {
     "split-K": {"cudaLaunchKernelExC": 1},
     "packed": {"cudaLaunchKernelExC": 2},
     "padded": {"cudaLaunchKernelExC": 3},
-    "limbs": {"cudaLaunchKernelExC": 2},
+    "terms": {"cudaLaunchKernelExC": 2},
     "TMA": {"cudaLaunchKernelExC": 1, "cuTensorMapEncodeTiled": 2},
     "two arches": {"cudaLaunchKernelExC": 1},
 }

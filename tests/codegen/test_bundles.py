@@ -27,9 +27,9 @@ ALONE: dict[str, Row] = {
     "packed with split-K": ("simt:pack_a,split_k=2", "66x71x40", "float", "tt"),
     "TMA": (TMA, "64x48x192", "float", "nn"),
     "skinny": ("skinny:4x4x4,split_k=2", "70x4x200", "float", "nn"),
-    "limbs": ("mma:64x64x32,warp=32x32", "130x66x300", "float", "tn"),
-    "limbs by wgmma": ("wgmma:64x64x64,stages=2", "66x70x200", "float", "nt"),
-    "TF32 limbs": ("tf32x3:32x64x32,promote=16,split_k=2", "130x66x301", "float", "nn"),
+    "terms": ("mma:64x64x32,warp=32x32", "130x66x300", "float", "tn"),
+    "terms by wgmma": ("wgmma:64x64x64,stages=2", "66x70x200", "float", "nt"),
+    "TF32 terms": ("tf32x3:32x64x32,promote=16,split_k=2", "130x66x301", "float", "nn"),
     "dmma": ("dmma:persistent=4", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x71x97", "double", "nn"),
 }

@@ -117,12 +117,12 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         "need.sums": config.has_workspace,
         "pack_a": any(config.packs),
         "Owned": fit.has_memory,
-        "limb_rows": config.limbs > 0,
+        "term_rows": config.terms > 0,
         "multiple_m": fit.edge is Edge.EXACT,
         "is_near": False,
     }
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
-    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a limb_rows Owned multiple_m is_near".split()
+    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a term_rows Owned multiple_m is_near".split()
     for word, present in features.items():
         assert present or word not in asserts, word
         assert present or word not in everywhere or word not in kernel, word

@@ -118,7 +118,7 @@ def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path) -> No
 
     works = [question.expected for question, _ in pairs]
     names = {launched.kernel.rpartition("_")[2] for work in works for launched in work.launches}
-    assert names >= {"pack", "pad", "limbs"}
+    assert names >= {"pack", "pad", "terms"}
     assert {work.clears for work in works} == {0, 1}
     rows = Counter((row.problem.kind, row.config) for served in every.values() for row in served)
     for record in shipped().values():

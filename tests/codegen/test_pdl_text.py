@@ -47,7 +47,7 @@ def problem_of(config: Config, shape: str) -> Problem:
 def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str, shape: str) -> None:
     config = variant(text)
     bodies = BODY.findall(render(problem_of(config, shape), config, TARGET).code)
-    assert len(bodies) == 1 + ("edge=pad" in text) + (config.limbs > 0)
+    assert len(bodies) == 1 + ("edge=pad" in text) + (config.terms > 0)
     for body in bodies:
         touch = TOUCHES.search(body)
         assert touch is not None

@@ -33,7 +33,7 @@ def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> N
     assert parse(written) == config
     assert f"--dtype {problem.dtype.value} --trans {problem.trans}" in kernel.code
     assert kernel.code.startswith(f"// {kernel.name}\n")
-    assert kernel.code.count('extern "C" __global__') == 1 + pads + (config.limbs > 0)
+    assert kernel.code.count('extern "C" __global__') == 1 + pads + (config.terms > 0)
     assert f"({', '.join(map(str, launch.block))}) threads" in kernel.code
     assert re.search(r"digest [0-9a-f]{16}\.", kernel.code)
     assert config.template in kernel.code

@@ -50,7 +50,7 @@ def test_it_serves_what_need_not_be_ieee_in_float() -> None:
     assert reasons("", accuracy="normwise") == reasons("") == []
     assert reasons("", "64x64x1", "normwise") == []
     double = Problem.parse("1024", "double")
-    assert "floats are split into limbs" in list(rejections(double, parse("tf32x3:"), SM_90))
+    assert "floats are split into terms" in list(rejections(double, parse("tf32x3:"), SM_90))
 
 
 @pytest.mark.parametrize(("arch", "has"), [("sm_75", False), ("sm_80", True), ("sm_90a", True), ("host", True)])
@@ -71,7 +71,7 @@ def test_resources_and_text() -> None:
     assert code.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") == 1
     assert "//   accuracy   elementwise\n" in code
     assert "--accuracy elementwise" in code
-    assert "limbs comes first" not in code
+    assert "terms comes first" not in code
 
 
 # ---- What searches try ------------------------------------------------------------------------------------------

@@ -1,18 +1,18 @@
 // gemm_mma_f32_nn_64x64x32_fe8e0a12
-// Float by products of half-precision limbs on the tensor cores, mma.sync.
+// Float by products of half-precision terms on the tensor cores, mma.sync.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   accuracy   elementwise
-//   limbs      the kernel gemm_mma_f32_nn_64x64x32_fe8e0a12_limbs comes first: it writes each element of A and B
+//   terms      the kernel gemm_mma_f32_nn_64x64x32_fe8e0a12_terms comes first: it writes each element of A and B
 //              as a sum of 3 numbers of 16 bits to memory that this one is given, 6 bytes an element with m, n
 //              and k rounded up to 64, 64, 32, and 4 bytes for each row of op(A) and column of op(B)
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 1, 1, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 908784d4a4793364. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest a09f26cf3056920a. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -21,16 +21,16 @@
 #endif
 
 //                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, by
-//                 +---------+        instructions that multiply 16 x 16 by 16 x 8 limbs.
+//                 +---------+        instructions that multiply 16 x 16 by 16 x 8 terms.
 //         BLOCK_K |         | op(B)
-//                 +---------+        Tiles of the limbs of op(A) and op(B) pass along k through STAGES buffers in
-//       BLOCK_K        v             shared memory, copied by cp.async while others are multiplied. Each limb of
+//                 +---------+        Tiles of the terms of op(A) and op(B) pass along k through STAGES buffers in
+//       BLOCK_K        v             shared memory, copied by cp.async while others are multiplied. Each term of
 //       +-----+   +----+----+        a tile is used for all its products, the smallest first.
 // BLOCK |     | > |warp|warp|  C
 //    _M |     |   +----+----+        Every PROMOTE steps of k what the tensor cores have added up is added to sums
 //       |     |   |warp|warp|        in float: they cut their own sums off, which grows with the sum.
 //       +-----+   +----+----+
-//        op(A)                       A row or column that limbs cannot hold is multiplied in float, as it is.
+//        op(A)                       A row or column that terms cannot hold is multiplied in float, as it is.
 
 namespace {
 
@@ -42,7 +42,7 @@ constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
 constexpr int BLOCK_K    = 32;     // steps of k that a tile covers
 constexpr int WARP_M     = 32;     // rows of C that a warp computes
 constexpr int WARP_N     = 32;     // columns of C that a warp computes
-constexpr int LIMBS      = 3;      // limbs of an element: bfloat16s
+constexpr int TERMS      = 3;      // terms of an element: bfloat16s
 constexpr int PROMOTE    = 32;     // steps of k that the tensor cores add up
 constexpr int LEAST_K    = 128;    // steps of k with fewer of which products are in float, to keep the bound
 constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
@@ -116,17 +116,17 @@ __device__ __forceinline__ void wait_copies()
 #endif
 }
 
-// Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). All
-// of row i of op(A), or of column j of op(B), lie side by side along k, all of one limb before those of the next;
-// exponents of the rows, then of the columns, follow them. All sizes are whole tiles: past the matrix limbs are 0.
-using Limb = unsigned short;  // the bits of a half or bfloat16
-constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that limbs cannot hold
+// Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
+// of row i of op(A), or of column j of op(B), lie side by side along k, all of one term before those of the next;
+// exponents of the rows, then of the columns, follow them. All sizes are whole tiles: past the matrix terms are 0.
+using Term = unsigned short;  // the bits of a half or bfloat16
+constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that terms cannot hold
 
-struct Limbs {
+struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up
     char* memory;
 
-    __device__ __forceinline__ Limbs(char* memory, int m, int n, int k)
+    __device__ __forceinline__ Terms(char* memory, int m, int n, int k)
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
           depth((Index(k) + 31) / 32 * 32), memory(memory)
     {
@@ -138,9 +138,9 @@ struct Limbs {
         return i * depth + p;
     }
 
-    __device__ __forceinline__ Limb* a() const { return reinterpret_cast<Limb*>(memory); }
-    __device__ __forceinline__ Limb* b() const { return a() + LIMBS * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + LIMBS * cols * depth); }
+    __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
+    __device__ __forceinline__ Term* b() const { return a() + TERMS * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + TERMS * cols * depth); }
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
@@ -149,45 +149,45 @@ struct Limbs {
 constexpr int PIECES = BLOCK_K / 8;  // of a row
 __device__ __forceinline__ int swapped(int row, int piece) { return piece ^ (row / (8 / PIECES) % PIECES); }
 
-// A tile of one operand: EXTENT rows of op(A) or columns of op(B), BLOCK_K steps of k of each, limb after limb.
+// A tile of one operand: EXTENT rows of op(A) or columns of op(B), BLOCK_K steps of k of each, term after term.
 template <int EXTENT>
 struct Operand {
     static constexpr int ROWS = THREADS / PIECES;       // that all threads copy at once
-    static constexpr int LIMB_SIZE = EXTENT * BLOCK_K;  // elements of a limb of a tile
-    static constexpr int SIZE = LIMBS * LIMB_SIZE;
+    static constexpr int TERM_SIZE = EXTENT * BLOCK_K;  // elements of a term of a tile
+    static constexpr int SIZE = TERMS * TERM_SIZE;
     static_assert(EXTENT % ROWS == 0 && ROWS % 8 == 0, "threads copy equally often, rows that are swapped alike");
 
-    const Limb* source;  // what this thread copies first of the next tile
-    Index limb_size;     // elements of a limb of the whole operand
+    const Term* source;  // what this thread copies first of the next tile
+    Index term_size;     // elements of a term of the whole operand
     Index depth;         // from row to row
     int place;           // where its first copy goes
 
-    __device__ __forceinline__ Operand(const Limb* limbs, Index rows, Index depth, Index first)
-        : limb_size(rows * depth), depth(depth)
+    __device__ __forceinline__ Operand(const Term* terms, Index rows, Index depth, Index first)
+        : term_size(rows * depth), depth(depth)
     {
         const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
-        source = limbs + (first + row) * depth + piece * 8;
+        source = terms + (first + row) * depth + piece * 8;
         place = row * BLOCK_K + swapped(row, piece) * 8;
     }
 
     // Starts to copy the next tile.
-    __device__ __forceinline__ void start(Limb* tile)
+    __device__ __forceinline__ void start(Term* tile)
     {
         #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb) {
+        for (int term = 0; term < TERMS; ++term) {
             #pragma unroll
             for (int row = 0; row < EXTENT; row += ROWS) {
                 copy_async<16>(
-                    tile + limb * LIMB_SIZE + place + row * BLOCK_K, source + limb * limb_size + row * depth, true);
+                    tile + term * TERM_SIZE + place + row * BLOCK_K, source + term * term_size + row * depth, true);
             }
         }
         source += BLOCK_K;
     }
 };
 
-// Reads four 8 x 8 matrices of limbs, of which lanes 8 apart name the rows: lane 4g + t gets elements 2t and 2t + 1 of
+// Reads four 8 x 8 matrices of terms, of which lanes 8 apart name the rows: lane 4g + t gets elements 2t and 2t + 1 of
 // row g of each.
-__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const Limb* row)
+__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const Term* row)
 {
 #ifdef TILEWRIGHT_HOST
     struct Four {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&x)[4], const Limb* row)
 using TileA = Operand<BLOCK_M>;
 using TileB = Operand<BLOCK_N>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
-static_assert(STAGES * STAGE * sizeof(Limb) <= SMEM_BYTES, "the stages fit");
+static_assert(STAGES * STAGE * sizeof(Term) <= SMEM_BYTES, "the stages fit");
 
 // Adds to a 16 x 8 tile of sums, which begins with `upper` and `lower`, the product of 16 rows of op(A) and 8 columns
 // of op(B) over 16 steps of k. A warp does it together: lane 4g + t holds of C (g, 2t), (g, 2t + 1) and the same of row
@@ -238,7 +238,7 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
+// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
 // hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
@@ -353,10 +353,10 @@ constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_64x64x32_fe8e0a12(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, char* limbs)
+    int m, int n, int k, T alpha, T beta, char* terms)
 {
     extern __shared__ __align__(16) T shared[];
-    Limb* const stages = reinterpret_cast<Limb*>(shared);
+    Term* const stages = reinterpret_cast<Term*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
     const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
@@ -371,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
     const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
 
-    const Limbs from(limbs, m, n, k);
+    const Terms from(terms, m, n, k);
     TileA a(from.a(), from.rows, from.depth, row0);
     TileB b(from.b(), from.cols, from.depth, col0);
     const int *const row_exponents = from.row_exponents() + row0, *const col_exponents = from.col_exponents() + col0;
@@ -388,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
         commit_copies();  // an empty group counts too
     }
 
-    // Meanwhile: do limbs hold all rows and columns of the tile?
+    // Meanwhile: do terms hold all rows and columns of the tile?
     bool special = depth < LEAST_K, far = false;
     for (int each = threadIdx.x; depth > 0 && each < BLOCK_M + BLOCK_N; each += THREADS) {
         const int exponent = each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M];
@@ -419,36 +419,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
             __syncthreads();
             if (each + STAGES - 1 < tiles) fetch(writing);
             commit_copies();
-            const Limb* const a_tile = stages + reading * STAGE + a_row * BLOCK_K;
-            const Limb* const b_tile = stages + reading * STAGE + TileA::SIZE + b_row * BLOCK_K;
+            const Term* const a_tile = stages + reading * STAGE + a_row * BLOCK_K;
+            const Term* const b_tile = stages + reading * STAGE + TileA::SIZE + b_row * BLOCK_K;
             #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
-                unsigned a_limbs[LIMBS][MMAS_M][4], b_limbs[LIMBS][MMAS_N / 2][4];
+                unsigned a_terms[TERMS][MMAS_M][4], b_terms[TERMS][MMAS_N / 2][4];
                 #pragma unroll
-                for (int limb = 0; limb < LIMBS; ++limb) {
-                    const int a_at = limb * TileA::LIMB_SIZE + (a_piece ^ 2 * step) * 8;
-                    const int b_at = limb * TileB::LIMB_SIZE + (b_piece ^ 2 * step) * 8;
+                for (int term = 0; term < TERMS; ++term) {
+                    const int a_at = term * TileA::TERM_SIZE + (a_piece ^ 2 * step) * 8;
+                    const int b_at = term * TileB::TERM_SIZE + (b_piece ^ 2 * step) * 8;
                     #pragma unroll
                     for (int i = 0; i < MMAS_M; ++i) {
-                        load_matrices(a_limbs[limb][i], a_tile + a_at + i * 16 * BLOCK_K);
+                        load_matrices(a_terms[term][i], a_tile + a_at + i * 16 * BLOCK_K);
                     }
                     #pragma unroll
                     for (int j = 0; j < MMAS_N / 2; ++j) {
-                        load_matrices(b_limbs[limb][j], b_tile + b_at + j * 16 * BLOCK_K);
+                        load_matrices(b_terms[term][j], b_tile + b_at + j * 16 * BLOCK_K);
                     }
                 }
                 // The smallest products first: what they add would be cut off beside the largest.
                 #pragma unroll
-                for (int order = LIMBS - 1; order >= 0; --order) {
+                for (int order = TERMS - 1; order >= 0; --order) {
                     #pragma unroll
-                    for (int limb = 0; limb <= order; ++limb) {
+                    for (int term = 0; term <= order; ++term) {
                         #pragma unroll
                         for (int i = 0; i < MMAS_M; ++i) {
                             #pragma unroll
                             for (int j = 0; j < MMAS_N; ++j) {
                                 T* const upper = acc + 2 * i * THREAD_N + 2 * j;
-                                const auto& of_b = b_limbs[order - limb][j / 2];
-                                mma(upper, upper + THREAD_N, a_limbs[limb][i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
+                                const auto& of_b = b_terms[order - term][j / 2];
+                                mma(upper, upper + THREAD_N, a_terms[term][i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
                             }
                         }
                     }
@@ -469,14 +469,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
 
 namespace {
 
-constexpr int LIMB_WARPS = 4;     // warps of a CTA that splits
-constexpr int LIMB_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
-constexpr int LIMB_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
-constexpr int LIMB_K     = 64;    // steps of k that it holds of them
-static_assert(LIMB_ROWS == 32 && LIMB_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
+constexpr int TERM_WARPS = 4;     // warps of a CTA that splits
+constexpr int TERM_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int TERM_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
+constexpr int TERM_K     = 64;    // steps of k that it holds of them
+static_assert(TERM_ROWS == 32 && TERM_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
 
-// The nearest numbers of the limbs' type to two floats, side by side, the first one low; and back.
-__device__ __forceinline__ unsigned to_limbs(T low, T high)
+// The nearest numbers of the terms' type to two floats, side by side, the first one low; and back.
+__device__ __forceinline__ unsigned to_terms(T low, T high)
 {
 #ifdef TILEWRIGHT_HOST
     return unsigned(tilewright_host::to_bfloat(high)) << 16 | tilewright_host::to_bfloat(low);
@@ -486,11 +486,11 @@ __device__ __forceinline__ unsigned to_limbs(T low, T high)
     return bits;
 #endif
 }
-__device__ __forceinline__ T low_limb(unsigned bits)
+__device__ __forceinline__ T low_term(unsigned bits)
 {
     return __uint_as_float(bits << 16);
 }
-__device__ __forceinline__ T high_limb(unsigned bits)
+__device__ __forceinline__ T high_term(unsigned bits)
 {
     return __uint_as_float(bits & 0xffff0000u);
 }
@@ -530,16 +530,16 @@ struct Span {
     }
 
     // Of the power of two that a row with such magnitudes is multiplied by.
-    // Products of the largest numbers stay far below overflow over any k, and limbs of the smallest are normal.
+    // Products of the largest numbers stay far below overflow over any k, and terms of the smallest are normal.
     static constexpr int TOP = 40;
     __device__ __forceinline__ int exponent() const
     {
         return most == 0 || most >= 0x7f800000u ? 0 : min(127, TOP - ilogbf(__uint_as_float(most)));
     }
-    // Whether limbs cannot hold it.
+    // Whether terms cannot hold it.
     __device__ __forceinline__ bool special() const
     {
-        // A number that is 2^80 times smaller than the largest may have a limb that no bfloat16 holds.
+        // A number that is 2^80 times smaller than the largest may have a term that no bfloat16 holds.
         return most >= 0x7f800000u || (most > 0 && ilogbf(__uint_as_float(least + 1)) + exponent() < -TOP);
     }
     __device__ __forceinline__ int told() const { return special() ? SPECIAL : exponent(); }
@@ -558,8 +558,8 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 constexpr int EIGHTS = 8;
 using Held = T[EIGHTS][8];
 
-// Writes eight limbs, side by side, by one instruction: of an assignment the compiler often makes four.
-__device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
+// Writes eight terms, side by side, by one instruction: of an assignment the compiler often makes four.
+__device__ __forceinline__ void write_eight(Term* to, const unsigned (&x)[4])
 {
 #ifdef TILEWRIGHT_HOST
     for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
@@ -569,37 +569,37 @@ __device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
 #endif
 }
 
-// Scales eight neighbours along k, splits them and writes the limbs.
-__device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
+// Scales eight neighbours along k, splits them and writes the terms.
+__device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Index row, int p, Index rows, Index depth)
 {
-    unsigned found[LIMBS][4];
+    unsigned found[TERMS][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         T low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb) {
-            const unsigned both = to_limbs(low, high);
-            found[limb][e / 2] = both;
-            low -= low_limb(both);
-            high -= high_limb(both);
+        for (int term = 0; term < TERMS; ++term) {
+            const unsigned both = to_terms(low, high);
+            found[term][e / 2] = both;
+            low -= low_term(both);
+            high -= high_term(both);
         }
     }
-    Limb* const to = limbs + Limbs::place(row, p, rows, depth);
+    Term* const to = terms + Terms::place(row, p, rows, depth);
     #pragma unroll
-    for (int limb = 0; limb < LIMBS; ++limb) write_eight(to + limb * rows * depth, found[limb]);
+    for (int term = 0; term < TERMS; ++term) write_eight(to + term * rows * depth, found[term]);
 }
 
 // CTAs that split so many rows of op(A) or columns of op(B), stored along k.
 __device__ __forceinline__ Index ctas_along(Index rows, Index depth)
 {
-    const int each = LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
+    const int each = TERM_WARPS / sharing(depth, TERM_HELD, TERM_WARPS);
     return (rows + each - 1) / each;
 }
 
 // CTAs that split so many rows of op(A) or columns of op(B), stored across k.
 __device__ __forceinline__ Index ctas_across(Index rows, Index depth)
 {
-    const int each = LIMB_WARPS / sharing(depth, LIMB_K, LIMB_WARPS) * LIMB_ROWS;
+    const int each = TERM_WARPS / sharing(depth, TERM_K, TERM_WARPS) * TERM_ROWS;
     return (rows + each - 1) / each;
 }
 
@@ -618,7 +618,7 @@ __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
     return {of_a > of_b, at - both};
 }
 
-// Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
+// Reads what a lane has of a row over TERM_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
 // zeros outside the matrix.
 __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, int begin, int k, T* turned)
 {
@@ -668,17 +668,17 @@ __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, i
 // Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
 // CTA.
 __device__ __forceinline__ void split_along(
-    const T* X, int ld, Index cta, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
+    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
     Span* spans, T* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, LIMB_HELD, LIMB_WARPS), part = warp % count, apart = count * LIMB_HELD;
-    const Index row = cta * (LIMB_WARPS / count) + warp / count;
+    const int count = sharing(depth, TERM_HELD, TERM_WARPS), part = warp % count, apart = count * TERM_HELD;
+    const Index row = cta * (TERM_WARPS / count) + warp / count;
     const bool inside = row < extent;
     const T* const from = X + row * ld;
     Held x;
     Span span = Span::none();
-    Index begin = part * LIMB_HELD;
+    Index begin = part * TERM_HELD;
     for (; begin < depth; begin += apart) {
         read_along(x, from, inside, int(begin), k, turned);
         #pragma unroll
@@ -702,30 +702,30 @@ __device__ __forceinline__ void split_along(
         #pragma unroll
         for (int i = 0; i < EIGHTS; ++i) {
             const int p = int(begin) + 256 * i + 8 * lane;
-            if (p < depth) write(x[i], scale, limbs, row, p, rows, depth);
+            if (p < depth) write(x[i], scale, terms, row, p, rows, depth);
         }
     }
 }
 
-// Reads what a lane has of LIMB_ROWS rows over LIMB_K steps of k from `begin` on: of row 8i + lane / 4 steps
+// Reads what a lane has of TERM_ROWS rows over TERM_K steps of k from `begin` on: of row 8i + lane / 4 steps
 // 32h + lane % 4 * 8 and the 7 after it, zeros outside the matrix.
 __device__ __forceinline__ void read_across(
     Held& x, const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
 {
     const int lane = threadIdx.x % 32;
     const T* const source = X + Index(begin) * ld + first + lane;
-    T column[LIMB_K];
-    if (first + LIMB_ROWS <= extent && begin + LIMB_K <= k) {
+    T column[TERM_K];
+    if (first + TERM_ROWS <= extent && begin + TERM_K <= k) {
         #pragma unroll
-        for (int j = 0; j < LIMB_K; ++j) column[j] = source[Index(j) * ld];
+        for (int j = 0; j < TERM_K; ++j) column[j] = source[Index(j) * ld];
     } else {
         #pragma unroll
-        for (int j = 0; j < LIMB_K; ++j) {
+        for (int j = 0; j < TERM_K; ++j) {
             column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
         }
     }
     #pragma unroll
-    for (int h = 0; h < LIMB_K / 32; ++h) {
+    for (int h = 0; h < TERM_K / 32; ++h) {
         __syncwarp();
         #pragma unroll
         for (int j = 0; j < 32; ++j) turned[33 * lane + j] = column[32 * h + j];
@@ -739,18 +739,18 @@ __device__ __forceinline__ void read_across(
 }
 
 // Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored across k. Warps share
-// LIMB_ROWS of them; where k is short, some warps have others.
+// TERM_ROWS of them; where k is short, some warps have others.
 __device__ __forceinline__ void split_across(
-    const T* X, int ld, Index cta, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
-    Span (&spans)[LIMB_WARPS + 1][LIMB_ROWS], T* turned)
+    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
+    Span (&spans)[TERM_WARPS + 1][TERM_ROWS], T* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, LIMB_K, LIMB_WARPS), apart = count * LIMB_K;
+    const int count = sharing(depth, TERM_K, TERM_WARPS), apart = count * TERM_K;
     const int part = warp % count;
-    const Index first = (cta * (LIMB_WARPS / count) + warp / count) * LIMB_ROWS;
+    const Index first = (cta * (TERM_WARPS / count) + warp / count) * TERM_ROWS;
     Held x;
     Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
-    Index begin = part * LIMB_K;
+    Index begin = part * TERM_K;
     for (; begin < depth; begin += apart) {
         read_across(x, X, ld, first, extent, int(begin), k, turned);
         #pragma unroll
@@ -779,7 +779,7 @@ __device__ __forceinline__ void split_across(
             #pragma unroll
             for (int e = 0; e < EIGHTS; ++e) {
                 const int p = int(begin) + 32 * (e / 4) + lane % 4 * 8;
-                if (p < depth) write(x[e], scale[e % 4], limbs, first + 8 * (e % 4) + lane / 4, p, rows, depth);
+                if (p < depth) write(x[e], scale[e % 4], terms, first + 8 * (e % 4) + lane / 4, p, rows, depth);
             }
         }
     }
@@ -787,14 +787,14 @@ __device__ __forceinline__ void split_across(
 
 }  // namespace
 
-// Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __launch_bounds__(32 * LIMB_WARPS, 4)
-gemm_mma_f32_nn_64x64x32_fe8e0a12_limbs(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
+// Splits A and B into terms, as the kernel above reads them.
+extern "C" __global__ void __launch_bounds__(32 * TERM_WARPS, 4)
+gemm_mma_f32_nn_64x64x32_fe8e0a12_terms(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ terms, int m, int n, int k)
 {
-    __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];
-    __shared__ __align__(16) T turned[LIMB_WARPS][33 * LIMB_ROWS];
-    const Limbs to(limbs, m, n, k);
+    __shared__ Span spans[TERM_WARPS + 1][TERM_ROWS];
+    __shared__ __align__(16) T turned[TERM_WARPS][33 * TERM_ROWS];
+    const Terms to(terms, m, n, k);
     T* const own = turned[threadIdx.x / 32];
     const Index of_a = ctas_along(to.rows, to.depth), of_b = ctas_across(to.cols, to.depth);
     const Unit unit = unit_of(blockIdx.x, of_a, of_b);

@@ -1,5 +1,5 @@
 // gemm_tf32x3_f32_nn_64x64x32_20b9e806
-// Float by products of TF32 limbs on the tensor cores, split as fragments are read.
+// Float by products of TF32 terms on the tensor cores, split as fragments are read.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest d260d461fb20d757. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest 1f84377cdd6d16ea. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -29,7 +29,7 @@
 //        op(A)                       of k what the tensor cores have added up is added to sums in float: they cut
 //                                    their own sums off, which grows with the sum.
 //
-// A warp tile with an infinity, a NaN or a magnitude that limbs cannot hold is computed once more in float.
+// A warp tile with an infinity, a NaN or a magnitude that terms cannot hold is computed once more in float.
 
 namespace {
 
@@ -291,29 +291,29 @@ __device__ __forceinline__ void wait_tile()
 // A lane's fragments of some groups as sums of two TF32 numbers, of 11 bits each: the element rounded, and what is left
 // of it, which the tensor cores cut off by at most a bit.
 template <int GROUPS>
-struct Limbs {
+struct Terms {
     unsigned high[GROUPS][LANE_K], low[GROUPS][LANE_K];
 };
 
-// Splits fragments. An infinity, a NaN and what is rounded up to infinity leave limbs whose products are NaN. What is
-// too small for low limbs is told by `least`, which keeps the bits of the least magnitude but 0. To tell 0 from others
+// Splits fragments. An infinity, a NaN and what is rounded up to infinity leave terms whose products are NaN. What is
+// too small for low terms is told by `least`, which keeps the bits of the least magnitude but 0. To tell 0 from others
 // the smallest subnormal is taken off: that leaves a negative number, as bits a large one.
-constexpr unsigned TINY = 24u << 23;  // the bits of 2^-103: from there on low limbs count only where they are normal
+constexpr unsigned TINY = 24u << 23;  // the bits of 2^-103: from there on low terms count only where they are normal
 template <int GROUPS>
-__device__ __forceinline__ Limbs<GROUPS> split_fragment(const T (&fragment)[GROUPS][LANE_K], unsigned& least)
+__device__ __forceinline__ Terms<GROUPS> split_fragment(const T (&fragment)[GROUPS][LANE_K], unsigned& least)
 {
-    Limbs<GROUPS> limbs;
+    Terms<GROUPS> terms;
     #pragma unroll
     for (int i = 0; i < GROUPS; ++i) {
         #pragma unroll
         for (int e = 0; e < LANE_K; ++e) {
             const unsigned bits = __float_as_uint(fragment[i][e]), high = (bits + 0x1000u) & 0xffffe000u;
-            limbs.high[i][e] = high;
-            limbs.low[i][e] = __float_as_uint(fragment[i][e] - __uint_as_float(high));
+            terms.high[i][e] = high;
+            terms.low[i][e] = __float_as_uint(fragment[i][e] - __uint_as_float(high));
             least = min(least, __float_as_uint(fabsf(fragment[i][e]) - __uint_as_float(1)));
         }
     }
-    return limbs;
+    return terms;
 }
 
 // Adds to a 16 x 8 tile of sums, which begins with `upper` and `lower`, the product of 16 rows of op(A) and 8 columns
@@ -337,10 +337,10 @@ __device__ __forceinline__ void mma(
 #endif
 }
 
-// Adds the products of limbs of groups 2i, 2i + 1 of op(A) and j of op(B) but that of the low ones, the smallest first:
+// Adds the products of terms of groups 2i, 2i + 1 of op(A) and j of op(B) but that of the low ones, the smallest first:
 // what they add would be cut off beside the largest.
 __device__ __forceinline__ void multiply(
-    T (&sums)[ACC], const Limbs<THREAD_M>& a, const Limbs<THREAD_N / 2>& b, int i, int j)
+    T (&sums)[ACC], const Terms<THREAD_M>& a, const Terms<THREAD_N / 2>& b, int i, int j)
 {
     T* const upper = sums + 2 * i * THREAD_N + 2 * j;
     mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);
@@ -355,7 +355,7 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
+// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
 // hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
@@ -507,13 +507,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
         #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             if (step == STEPS - 1) next_tile();
-            const auto a_limbs = split_fragment(a_fragment[step % 2], least);
-            const auto b_limbs = split_fragment(b_fragment[step % 2], least);
+            const auto a_terms = split_fragment(a_fragment[step % 2], least);
+            const auto b_terms = split_fragment(b_fragment[step % 2], least);
             #pragma unroll
             for (int i = 0; i < MMAS_M; ++i) {
                 #pragma unroll
                 for (int j = 0; j < THREAD_N / 2; ++j) {
-                    multiply(partial, a_limbs, b_limbs, i, j);
+                    multiply(partial, a_terms, b_terms, i, j);
                     // One group of the next step's fragments after each instruction, those of B first: to
                     // registers that no instruction has used for some time, or the read would wait for it
                     // to take them.
@@ -532,7 +532,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
         }
     }
 
-    // Once more in float where limbs do not hold the operands: then a sum is not finite, or a magnitude is tiny.
+    // Once more in float where terms do not hold the operands: then a sum is not finite, or a magnitude is tiny.
     bool special = depth < LEAST_K || least < TINY;
     #pragma unroll
     for (int e = 0; e < ACC; ++e) special |= !(fabsf(acc[e]) < 1.7014118e38f);  // 2^127: not NaN, nor near infinity

@@ -1,18 +1,18 @@
 // gemm_wgmma_f32_nn_64x64x64_17b2e955
-// Float by products of half-precision limbs on the tensor cores, wgmma.
+// Float by products of half-precision terms on the tensor cores, wgmma.
 //
 //   C = alpha * op(A) * op(B) + beta * C in float; where alpha is 0, A and B are not read, where beta is 0, C is not
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   accuracy   normwise
-//   limbs      the kernel gemm_wgmma_f32_nn_64x64x64_17b2e955_limbs comes first: it writes each element of A and B
+//   terms      the kernel gemm_wgmma_f32_nn_64x64x64_17b2e955_terms comes first: it writes each element of A and B
 //              as a sum of 2 numbers of 16 bits to memory that this one is given, 4 bytes an element with m, n
 //              and k rounded up to 64, 64, 64, and 4 bytes for each row of op(A) and column of op(B)
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 66038701cdaea051. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 276694bc6f45aa9d. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -21,16 +21,16 @@
 #endif
 
 //                   BLOCK_N          Each CTA computes a tile of C, each warpgroup 64 rows of it, by instructions
-//                 +---------+        that multiply 64 x 16 by 16 x BLOCK_N limbs, all in shared memory.
+//                 +---------+        that multiply 64 x 16 by 16 x BLOCK_N terms, all in shared memory.
 //         BLOCK_K |         | op(B)
-//                 +---------+        A warpgroup of its own copies tiles of all limbs to STAGES buffers, each a run
-//       BLOCK_K        v             of memory. Each limb of a tile is used for all its products, the smallest
+//                 +---------+        A warpgroup of its own copies tiles of all terms to STAGES buffers, each a run
+//       BLOCK_K        v             of memory. Each term of a tile is used for all its products, the smallest
 //       +-----+   +---------+        first.
 // BLOCK |     | > |warpgroup|  C
 //    _M |     |   +---------+        Every PROMOTE steps of k what the tensor cores have added up is added to sums
 //       |     |   |warpgroup|        in float: they cut their own sums off, which grows with the sum. Meanwhile
 //       +-----+   +---------+        they work for the other warpgroups.
-//        op(A)                       A row or column that limbs cannot hold is multiplied in float, as it is.
+//        op(A)                       A row or column that terms cannot hold is multiplied in float, as it is.
 
 namespace {
 
@@ -39,8 +39,8 @@ using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
 constexpr int BLOCK_M    = 64;     // rows of C that a CTA computes
 constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
-constexpr int BLOCK_K    = 64;     // steps of k that a tile covers: 128 bytes of a limb
-constexpr int LIMBS      = 2;      // limbs of an element: halves
+constexpr int BLOCK_K    = 64;     // steps of k that a tile covers: 128 bytes of a term
+constexpr int TERMS      = 2;      // terms of an element: halves
 constexpr int PROMOTE    = 64;     // steps of k that the tensor cores add up
 constexpr int STAGES     = 2;      // tiles that shared memory holds at a time
 constexpr int SMEM_BYTES = 65568;  // shared memory of a CTA
@@ -141,19 +141,19 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned b
 #endif
 }
 
-// Each element of A and B is a sum of LIMBS limbs, with a power of two for each row of op(A) and column of op(B). All
-// of one limb come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
+// Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
+// of one term come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
 // 64. These 128 bytes of a row lie side by side, in pieces of 16 bytes, of which piece i of row r is at i ^ (r % 8):
 // a tile is one run of memory, as the tensor cores read it. Exponents of the rows, then of the columns, follow the
-// limbs. All sizes are whole tiles: past the matrix limbs are 0.
-using Limb = unsigned short;  // the bits of a half or bfloat16
-constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that limbs cannot hold
+// terms. All sizes are whole tiles: past the matrix terms are 0.
+using Term = unsigned short;  // the bits of a half or bfloat16
+constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that terms cannot hold
 
-struct Limbs {
+struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up
     char* memory;
 
-    __device__ __forceinline__ Limbs(char* memory, int m, int n, int k)
+    __device__ __forceinline__ Terms(char* memory, int m, int n, int k)
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
           depth((Index(k) + 63) / 64 * 64), memory(memory)
     {
@@ -165,33 +165,33 @@ struct Limbs {
         return (p / 64 * rows + i) * 64 + (p % 64 / 8 ^ int(i % 8)) * 8 + p % 8;
     }
 
-    __device__ __forceinline__ Limb* a() const { return reinterpret_cast<Limb*>(memory); }
-    __device__ __forceinline__ Limb* b() const { return a() + LIMBS * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + LIMBS * cols * depth); }
+    __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
+    __device__ __forceinline__ Term* b() const { return a() + TERMS * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + TERMS * cols * depth); }
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
-constexpr int SIZE_A = BLOCK_M * BLOCK_K, SIZE_B = BLOCK_N * BLOCK_K;  // elements of a limb of a tile
-constexpr int STAGE = LIMBS * (SIZE_A + SIZE_B);  // of a stage: limbs of a tile of op(A), then those of op(B)
-static_assert(STAGES * (STAGE * sizeof(Limb) + 2 * sizeof(Barrier)) <= SMEM_BYTES, "the stages fit");
+constexpr int SIZE_A = BLOCK_M * BLOCK_K, SIZE_B = BLOCK_N * BLOCK_K;  // elements of a term of a tile
+constexpr int STAGE = TERMS * (SIZE_A + SIZE_B);  // of a stage: terms of a tile of op(A), then those of op(B)
+static_assert(STAGES * (STAGE * sizeof(Term) + 2 * sizeof(Barrier)) <= SMEM_BYTES, "the stages fit");
 
-// Rows of BLOCK_K limbs in shared memory, their pieces swapped. 16 steps of k begin 32 bytes behind the 16 before them.
+// Rows of BLOCK_K terms in shared memory, their pieces swapped. 16 steps of k begin 32 bytes behind the 16 before them.
 // For wgmma a descriptor: of 128 bytes a row, 1024 from one group of 8 rows to the next.
 struct Rows {
 #ifdef TILEWRIGHT_HOST
-    const Limb* place;
-    __device__ explicit Rows(const Limb* place) : place(place) {}
-    __device__ Rows operator+(int limbs) const { return Rows(place + limbs); }
+    const Term* place;
+    __device__ explicit Rows(const Term* place) : place(place) {}
+    __device__ Rows operator+(int terms) const { return Rows(place + terms); }
 #else
     unsigned long long bits;
-    __device__ __forceinline__ explicit Rows(const Limb* place)
+    __device__ __forceinline__ explicit Rows(const Term* place)
         : bits(1ull << 62 | 64ull << 32 | 1ull << 16 | unsigned(__cvta_generic_to_shared(place)) >> 4)
     {
     }
-    __device__ __forceinline__ Rows operator+(int limbs) const
+    __device__ __forceinline__ Rows operator+(int terms) const
     {
         Rows moved = *this;
-        moved.bits += unsigned(limbs) * sizeof(Limb) >> 4;  // a CTA's shared memory is never that large
+        moved.bits += unsigned(terms) * sizeof(Term) >> 4;  // a CTA's shared memory is never that large
         return moved;
     }
 #endif
@@ -282,23 +282,23 @@ struct Turn {
 
 // One thread copies the tiles of k of a tile of C.
 __device__ __forceinline__ void produce(
-    Limb* stages, Barrier* filled, Barrier* emptied, Turn& turn, const Limbs& from, Index row0, Index col0, int tiles)
+    Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, const Terms& from, Index row0, Index col0, int tiles)
 {
     #pragma unroll 1
     for (int each = 0; each < tiles; ++each) {
         emptied[turn.stage].wait(turn.parity);  // by all warps
         Barrier& barrier = filled[turn.stage];
-        barrier.expect(STAGE * sizeof(Limb));
-        Limb* to = stages + turn.stage * STAGE;
+        barrier.expect(STAGE * sizeof(Term));
+        Term* to = stages + turn.stage * STAGE;
         #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_A) {
-            const Index at = limb * from.rows * from.depth + Limbs::place(row0, each * BLOCK_K, from.rows, from.depth);
-            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Limb), barrier);
+        for (int term = 0; term < TERMS; ++term, to += SIZE_A) {
+            const Index at = term * from.rows * from.depth + Terms::place(row0, each * BLOCK_K, from.rows, from.depth);
+            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Term), barrier);
         }
         #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb, to += SIZE_B) {
-            const Index at = limb * from.cols * from.depth + Limbs::place(col0, each * BLOCK_K, from.cols, from.depth);
-            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Limb), barrier);
+        for (int term = 0; term < TERMS; ++term, to += SIZE_B) {
+            const Index at = term * from.cols * from.depth + Terms::place(col0, each * BLOCK_K, from.cols, from.depth);
+            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Term), barrier);
         }
         turn.next();
     }
@@ -306,10 +306,10 @@ __device__ __forceinline__ void produce(
 
 // The products of a tile of C, promoted, by a warpgroup whose rows begin at `first_row` of the tile.
 __device__ __forceinline__ void multiply(
-    T (&sums)[ACC], const Limb* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
+    T (&sums)[ACC], const Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
 {
     T acc[ACC];
-    const Rows a(stages + first_row * BLOCK_K), b(stages + LIMBS * SIZE_A);
+    const Rows a(stages + first_row * BLOCK_K), b(stages + TERMS * SIZE_A);
     const bool gives_back = threadIdx.x % 32 == 0;
     #pragma unroll 1
     for (int each = 0; each < tiles; each += TILES) {
@@ -322,13 +322,13 @@ __device__ __forceinline__ void multiply(
             wgmma_fence();
             // The smallest products first: what they add would be cut off beside the largest.
             #pragma unroll
-            for (int order = LIMBS - 1; order >= 0; --order) {
+            for (int order = TERMS - 1; order >= 0; --order) {
                 #pragma unroll
-                for (int limb = 0; limb <= order; ++limb) {
+                for (int term = 0; term <= order; ++term) {
                     #pragma unroll
                     for (int p = 0; p < STEP; p += 16) {
-                        const bool fresh = begins && order == LIMBS - 1 && limb == 0 && p == 0;
-                        wgmma(acc, a + (first + limb * SIZE_A + p), b + (first + (order - limb) * SIZE_B + p), fresh);
+                        const bool fresh = begins && order == TERMS - 1 && term == 0 && p == 0;
+                        wgmma(acc, a + (first + term * SIZE_A + p), b + (first + (order - term) * SIZE_B + p), fresh);
                     }
                 }
             }
@@ -367,7 +367,7 @@ __device__ __forceinline__ void sync_multiplying()
 #endif
 }
 
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else limbs cannot
+// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
 // hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
@@ -533,10 +533,10 @@ constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
 
 extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn_64x64x64_17b2e955(
     const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, char* limbs)
+    int m, int n, int k, T alpha, T beta, char* terms)
 {
     extern __shared__ __align__(1024) T shared[];
-    Limb* const stages = reinterpret_cast<Limb*>(shared);
+    Term* const stages = reinterpret_cast<Term*>(shared);
     Barrier* const filled = reinterpret_cast<Barrier*>(stages + STAGES * STAGE);
     Barrier* const emptied = filled + STAGES;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -547,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
     const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
     const int copied = (tiles + TILES - 1) / TILES * TILES;  // tiles of k, of whole intervals
-    const Limbs from(limbs, m, n, k);
+    const Terms from(terms, m, n, k);
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -599,15 +599,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
 
 namespace {
 
-constexpr int LIMB_WARPS = 4;     // warps of a CTA that splits
-constexpr int LIMB_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
-constexpr int LIMB_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
-constexpr int LIMB_K     = 64;    // steps of k that it holds of them
-static_assert(LIMB_ROWS == 32 && LIMB_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
-constexpr int LIMB_PARTS = 8;     // CTAs of a cluster, which share the k of such rows
+constexpr int TERM_WARPS = 4;     // warps of a CTA that splits
+constexpr int TERM_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int TERM_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
+constexpr int TERM_K     = 64;    // steps of k that it holds of them
+static_assert(TERM_ROWS == 32 && TERM_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
+constexpr int TERM_PARTS = 8;     // CTAs of a cluster, which share the k of such rows
 
-// The nearest numbers of the limbs' type to two floats, side by side, the first one low; and back.
-__device__ __forceinline__ unsigned to_limbs(T low, T high)
+// The nearest numbers of the terms' type to two floats, side by side, the first one low; and back.
+__device__ __forceinline__ unsigned to_terms(T low, T high)
 {
 #ifdef TILEWRIGHT_HOST
     return unsigned(tilewright_host::to_half(high)) << 16 | tilewright_host::to_half(low);
@@ -617,20 +617,20 @@ __device__ __forceinline__ unsigned to_limbs(T low, T high)
     return bits;
 #endif
 }
-__device__ __forceinline__ T low_limb(unsigned bits)
+__device__ __forceinline__ T low_term(unsigned bits)
 {
 #ifdef TILEWRIGHT_HOST
-    return tilewright_host::from_half(Limb(bits));
+    return tilewright_host::from_half(Term(bits));
 #else
     T x;
     asm("{ .reg .f16 low, high; mov.b32 { low, high }, %1; cvt.f32.f16 %0, low; }" : "=f"(x) : "r"(bits));
     return x;
 #endif
 }
-__device__ __forceinline__ T high_limb(unsigned bits)
+__device__ __forceinline__ T high_term(unsigned bits)
 {
 #ifdef TILEWRIGHT_HOST
-    return tilewright_host::from_half(Limb(bits >> 16));
+    return tilewright_host::from_half(Term(bits >> 16));
 #else
     T x;
     asm("{ .reg .f16 low, high; mov.b32 { low, high }, %1; cvt.f32.f16 %0, high; }" : "=f"(x) : "r"(bits));
@@ -705,7 +705,7 @@ struct Span {
     {
         return most == 0 || most >= 0x7f800000u ? 0 : min(127, TOP - ilogbf(__uint_as_float(most)));
     }
-    // Whether limbs cannot hold it.
+    // Whether terms cannot hold it.
     __device__ __forceinline__ bool special() const
     {
         return most >= 0x7f800000u;
@@ -726,8 +726,8 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 constexpr int EIGHTS = 8;
 using Held = T[EIGHTS][8];
 
-// Writes eight limbs, side by side, by one instruction: of an assignment the compiler often makes four.
-__device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
+// Writes eight terms, side by side, by one instruction: of an assignment the compiler often makes four.
+__device__ __forceinline__ void write_eight(Term* to, const unsigned (&x)[4])
 {
 #ifdef TILEWRIGHT_HOST
     for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
@@ -737,37 +737,37 @@ __device__ __forceinline__ void write_eight(Limb* to, const unsigned (&x)[4])
 #endif
 }
 
-// Scales eight neighbours along k, splits them and writes the limbs.
-__device__ __forceinline__ void write(const T (&x)[8], T scale, Limb* limbs, Index row, int p, Index rows, Index depth)
+// Scales eight neighbours along k, splits them and writes the terms.
+__device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Index row, int p, Index rows, Index depth)
 {
-    unsigned found[LIMBS][4];
+    unsigned found[TERMS][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         T low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
-        for (int limb = 0; limb < LIMBS; ++limb) {
-            const unsigned both = to_limbs(low, high);
-            found[limb][e / 2] = both;
-            low -= low_limb(both);
-            high -= high_limb(both);
+        for (int term = 0; term < TERMS; ++term) {
+            const unsigned both = to_terms(low, high);
+            found[term][e / 2] = both;
+            low -= low_term(both);
+            high -= high_term(both);
         }
     }
-    Limb* const to = limbs + Limbs::place(row, p, rows, depth);
+    Term* const to = terms + Terms::place(row, p, rows, depth);
     #pragma unroll
-    for (int limb = 0; limb < LIMBS; ++limb) write_eight(to + limb * rows * depth, found[limb]);
+    for (int term = 0; term < TERMS; ++term) write_eight(to + term * rows * depth, found[term]);
 }
 
 // Clusters that split so many rows of op(A) or columns of op(B), stored along k.
 __device__ __forceinline__ Index clusters_along(Index rows, Index depth)
 {
-    const int each = LIMB_PARTS * LIMB_WARPS / sharing(depth, LIMB_HELD, LIMB_WARPS);
+    const int each = TERM_PARTS * TERM_WARPS / sharing(depth, TERM_HELD, TERM_WARPS);
     return (rows + each - 1) / each;
 }
 
 // Clusters that split so many rows of op(A) or columns of op(B), stored across k.
 __device__ __forceinline__ Index clusters_across(Index rows, Index depth)
 {
-    const int each = LIMB_PARTS * LIMB_WARPS / sharing(depth, LIMB_K, LIMB_PARTS * LIMB_WARPS) * LIMB_ROWS;
+    const int each = TERM_PARTS * TERM_WARPS / sharing(depth, TERM_K, TERM_PARTS * TERM_WARPS) * TERM_ROWS;
     return (rows + each - 1) / each;
 }
 
@@ -786,7 +786,7 @@ __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
     return {of_a > of_b, at - both};
 }
 
-// Reads what a lane has of a row over LIMB_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
+// Reads what a lane has of a row over TERM_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
 // zeros outside the matrix.
 __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, int begin, int k, T* turned)
 {
@@ -836,17 +836,17 @@ __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, i
 // Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
 // CTA.
 __device__ __forceinline__ void split_along(
-    const T* X, int ld, Index cta, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
+    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
     Span* spans, T* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, LIMB_HELD, LIMB_WARPS), part = warp % count, apart = count * LIMB_HELD;
-    const Index row = cta * (LIMB_WARPS / count) + warp / count;
+    const int count = sharing(depth, TERM_HELD, TERM_WARPS), part = warp % count, apart = count * TERM_HELD;
+    const Index row = cta * (TERM_WARPS / count) + warp / count;
     const bool inside = row < extent;
     const T* const from = X + row * ld;
     Held x;
     Span span = Span::none();
-    Index begin = part * LIMB_HELD;
+    Index begin = part * TERM_HELD;
     for (; begin < depth; begin += apart) {
         read_along(x, from, inside, int(begin), k, turned);
         #pragma unroll
@@ -870,30 +870,30 @@ __device__ __forceinline__ void split_along(
         #pragma unroll
         for (int i = 0; i < EIGHTS; ++i) {
             const int p = int(begin) + 256 * i + 8 * lane;
-            if (p < depth) write(x[i], scale, limbs, row, p, rows, depth);
+            if (p < depth) write(x[i], scale, terms, row, p, rows, depth);
         }
     }
 }
 
-// Reads what a lane has of LIMB_ROWS rows over LIMB_K steps of k from `begin` on: of row 8i + lane / 4 steps
+// Reads what a lane has of TERM_ROWS rows over TERM_K steps of k from `begin` on: of row 8i + lane / 4 steps
 // 32h + lane % 4 * 8 and the 7 after it, zeros outside the matrix.
 __device__ __forceinline__ void read_across(
     Held& x, const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
 {
     const int lane = threadIdx.x % 32;
     const T* const source = X + Index(begin) * ld + first + lane;
-    T column[LIMB_K];
-    if (first + LIMB_ROWS <= extent && begin + LIMB_K <= k) {
+    T column[TERM_K];
+    if (first + TERM_ROWS <= extent && begin + TERM_K <= k) {
         #pragma unroll
-        for (int j = 0; j < LIMB_K; ++j) column[j] = source[Index(j) * ld];
+        for (int j = 0; j < TERM_K; ++j) column[j] = source[Index(j) * ld];
     } else {
         #pragma unroll
-        for (int j = 0; j < LIMB_K; ++j) {
+        for (int j = 0; j < TERM_K; ++j) {
             column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
         }
     }
     #pragma unroll
-    for (int h = 0; h < LIMB_K / 32; ++h) {
+    for (int h = 0; h < TERM_K / 32; ++h) {
         __syncwarp();
         #pragma unroll
         for (int j = 0; j < 32; ++j) turned[33 * lane + j] = column[32 * h + j];
@@ -907,18 +907,18 @@ __device__ __forceinline__ void read_across(
 }
 
 // Splits the rows of op(A) or columns of op(B) of a cluster, of `extent`, stored across k. Warps share
-// LIMB_ROWS of them; where k is short, some warps have others.
+// TERM_ROWS of them; where k is short, some warps have others.
 __device__ __forceinline__ void split_across(
-    const T* X, int ld, Index cluster, int extent, int k, Limb* limbs, Index rows, Index depth, int* exponents,
-    Span (&spans)[LIMB_WARPS + 1][LIMB_ROWS], T* turned)
+    const T* X, int ld, Index cluster, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
+    Span (&spans)[TERM_WARPS + 1][TERM_ROWS], T* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, LIMB_K, LIMB_PARTS * LIMB_WARPS), apart = count * LIMB_K;
-    const int rank = blockIdx.x % LIMB_PARTS, member = rank * LIMB_WARPS + warp, part = member % count;
-    const Index first = (cluster * (LIMB_PARTS * LIMB_WARPS / count) + member / count) * LIMB_ROWS;
+    const int count = sharing(depth, TERM_K, TERM_PARTS * TERM_WARPS), apart = count * TERM_K;
+    const int rank = blockIdx.x % TERM_PARTS, member = rank * TERM_WARPS + warp, part = member % count;
+    const Index first = (cluster * (TERM_PARTS * TERM_WARPS / count) + member / count) * TERM_ROWS;
     Held x;
     Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
-    Index begin = part * LIMB_K;
+    Index begin = part * TERM_K;
     for (; begin < depth; begin += apart) {
         read_across(x, X, ld, first, extent, int(begin), k, turned);
         #pragma unroll
@@ -931,20 +931,20 @@ __device__ __forceinline__ void split_across(
     }
     __syncthreads();
     Span span = Span::none();  // of a row for each lane
-    const bool shared = count > LIMB_WARPS;  // by CTAs
+    const bool shared = count > TERM_WARPS;  // by CTAs
     if (shared) {
         if (warp == 0) {
             #pragma unroll
-            for (int each = 0; each < LIMB_WARPS; ++each) span.add(spans[each][lane]);
-            spans[LIMB_WARPS][lane] = span;
+            for (int each = 0; each < TERM_WARPS; ++each) span.add(spans[each][lane]);
+            spans[TERM_WARPS][lane] = span;
         }
         arrive_cluster();
         wait_cluster();
         if (warp == 0) {
-            const int ctas = count / LIMB_WARPS;
+            const int ctas = count / TERM_WARPS;
             for (int each = rank / ctas * ctas; each < (rank / ctas + 1) * ctas; ++each) {
                 Span theirs = Span::none();
-                theirs.most = *peer(&spans[LIMB_WARPS][lane].most, each);
+                theirs.most = *peer(&spans[TERM_WARPS][lane].most, each);
                 span.add(theirs);
             }
             spans[0][lane] = span;
@@ -970,7 +970,7 @@ __device__ __forceinline__ void split_across(
             #pragma unroll
             for (int e = 0; e < EIGHTS; ++e) {
                 const int p = int(begin) + 32 * (e / 4) + lane % 4 * 8;
-                if (p < depth) write(x[e], scale[e % 4], limbs, first + 8 * (e % 4) + lane / 4, p, rows, depth);
+                if (p < depth) write(x[e], scale[e % 4], terms, first + 8 * (e % 4) + lane / 4, p, rows, depth);
             }
         }
     }
@@ -979,18 +979,18 @@ __device__ __forceinline__ void split_across(
 
 }  // namespace
 
-// Splits A and B into limbs, as the kernel above reads them.
-extern "C" __global__ void __cluster_dims__(LIMB_PARTS, 1, 1) __launch_bounds__(32 * LIMB_WARPS, 4)
-gemm_wgmma_f32_nn_64x64x64_17b2e955_limbs(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ limbs, int m, int n, int k)
+// Splits A and B into terms, as the kernel above reads them.
+extern "C" __global__ void __cluster_dims__(TERM_PARTS, 1, 1) __launch_bounds__(32 * TERM_WARPS, 4)
+gemm_wgmma_f32_nn_64x64x64_17b2e955_terms(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ terms, int m, int n, int k)
 {
-    __shared__ Span spans[LIMB_WARPS + 1][LIMB_ROWS];
-    __shared__ __align__(16) T turned[LIMB_WARPS][33 * LIMB_ROWS];
-    const Limbs to(limbs, m, n, k);
+    __shared__ Span spans[TERM_WARPS + 1][TERM_ROWS];
+    __shared__ __align__(16) T turned[TERM_WARPS][33 * TERM_ROWS];
+    const Terms to(terms, m, n, k);
     T* const own = turned[threadIdx.x / 32];
     const Index of_a = clusters_along(to.rows, to.depth), of_b = clusters_across(to.cols, to.depth);
-    const Unit unit = unit_of(blockIdx.x / LIMB_PARTS, of_a, of_b);
-    const Index cta = unit.index * LIMB_PARTS + blockIdx.x % LIMB_PARTS;  // of rows along k
+    const Unit unit = unit_of(blockIdx.x / TERM_PARTS, of_a, of_b);
+    const Index cta = unit.index * TERM_PARTS + blockIdx.x % TERM_PARTS;  // of rows along k
     griddepcontrol_wait();
     launch_dependents();
     if (unit.of_a) {

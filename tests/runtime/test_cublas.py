@@ -28,7 +28,7 @@ def test_tf32_is_asked_for_by_its_kind_of_arithmetic(trans: str) -> None:
 
 @pytest.mark.parametrize("trans", TRANS)
 @pytest.mark.parametrize(("grade", "kind"), [(Grade.NORMWISE, 2), (Grade.ELEMENTWISE, 14)])
-def test_the_long_product_of_limbs_is_right(grade: Grade, kind: int, trans: str) -> None:
+def test_the_long_product_of_terms_is_right(grade: Grade, kind: int, trans: str) -> None:
     assert set(SCHEMES) == {Grade.NORMWISE, Grade.ELEMENTWISE}
     device, problem = VendorHost(), Problem.parse("37x21x45", "float", trans, grade)
     assert Verifier(device, problem).check(Concatenated(device, problem, grade).launch).reason == ""

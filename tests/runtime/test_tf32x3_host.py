@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launches import launch
-from limbs import scaled_integers, with_infinity
 from numpy.typing import NDArray
 from planted import Planted, assert_caught
 from products import (
@@ -28,6 +27,7 @@ from products import (
     sized,
 )  # fmt: skip
 from quick import QuickCompiler, compile_together, together
+from split_terms import scaled_integers, with_infinity
 from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
@@ -97,7 +97,7 @@ def test_edge_grid(name: str, turn: int) -> None:
     depths = (1, LEAST_K, LEAST_K + 1, LEAST_K + tile_k + 3, 2 * LEAST_K + 5)
     sizes = list(product((1, tile_m - 1, tile_m, 2 * tile_m + 3), (1, tile_n - 1, tile_n + 1), depths))
     check_sizes(kernels, sizes if turn else sizes[::2])
-    for kernel, which in product(kernels, range(3)):  # whole numbers of which both limbs count
+    for kernel, which in product(kernels, range(3)):  # whole numbers of which both terms count
         wide = prepared(kernel, sized(kernel.problem, tile_m + 5, tile_n + 7, (99, 96 + tile_k, 117)[which]))
         a, b, c, wanted = scaled_integers(wide.problem, which)
         assert np.array_equal(run(device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
@@ -114,7 +114,7 @@ def test_operands_that_start_askew_are_served_by_the_unaligned_instance() -> Non
     check_askew(4, lambda device: prepare(device, problem_for("36x40x100"), config))
 
 
-# ---- What two limbs cannot hold --------------------------------------------------------------------------------
+# ---- What two terms cannot hold --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trans", TRANS)
@@ -128,7 +128,7 @@ def test_special_values_come_out_where_ieee_arithmetic_puts_them(name: str, tran
 
 
 NOT_NUMBERS = (0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF, 0xFF800001, 0x7FC00000, 0x7F800000, 0xFF800000)
-"""NaN of which a rounded limb is none, and infinities: the bits."""
+"""NaN of which a rounded term is none, and infinities: the bits."""
 
 
 @pytest.mark.parametrize("word", NOT_NUMBERS)
@@ -163,7 +163,7 @@ def test_the_smallest_and_largest_numbers(name: str) -> None:
         assert (got[7] == 0).all(), (one, other)
         others = np.delete(got, 7, axis=0)
         if np.isfinite(rounded) and abs(wanted) >= 2.0**-126:
-            assert (abs(others - wanted) <= 2.0**-21 * abs(wanted)).all(), (one, other)  # limbs cut off
+            assert (abs(others - wanted) <= 2.0**-21 * abs(wanted)).all(), (one, other)  # terms cut off
         else:
             assert (others == rounded).all(), (one, other)
 
@@ -308,13 +308,13 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("promotion lost", "acc[e] += partial[e];", "", DOUBLE, "nn"),
     ("sums promoted twice", "partial[e] = 0;", "", DOUBLE, "nn"),
     ("last promotion lost", "    promote();\n\n    // Once more", "\n    // Once more", SINGLE, "nn"),
-    ("low limbs of A lost", "mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "",
+    ("low terms of A lost", "mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "",
      DOUBLE, "tn"),
-    ("low limbs of B lost", "mma(upper, upper + THREAD_N, a.high[2 * i], a.high[2 * i + 1], b.low[j]);", "",
+    ("low terms of B lost", "mma(upper, upper + THREAD_N, a.high[2 * i], a.high[2 * i + 1], b.low[j]);", "",
      DOUBLE, "nt"),
-    ("limbs cut off, not rounded, and taken for rounded", "(bits + 0x1000u) & 0xffffe000u", "bits + 0x1000u",
+    ("terms cut off, not rounded, and taken for rounded", "(bits + 0x1000u) & 0xffffe000u", "bits + 0x1000u",
      DOUBLE, "nn"),
-    ("high limb too long", "0xffffe000u", "0xffffff00u", DOUBLE, "nn"),
+    ("high term too long", "0xffffe000u", "0xffffff00u", DOUBLE, "nn"),
     ("fragments of A mixed up", "a[1], a_below[1]}", "a_below[1], a[1]}", DOUBLE, "nn"),
     ("rows of other groups", "a.high[2 * i + 1], b.high", "a.high[2 * i], b.high", DOUBLE, "nn"),
     ("rows swapped as read only", "(col ^ swap(row))", "col", DOUBLE, "nn"),
@@ -328,13 +328,13 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("guard along k off by one", "< unsigned(k_left)", "<= unsigned(k_left)", DOUBLE, "nn"),
     ("guard of stored rows off by one", "row >= rows || col", "row > rows || col", DOUBLE, "nn"),
     ("infinities not seen", "special |= !(fabsf(acc[e]) < 1.7014118e38f);", "", DOUBLE, "nn"),
-    ("sums kept where limbs cannot hold the operands", "for (int e = 0; e < ACC; ++e) acc[e] = 0;", "", DOUBLE, "nn"),
+    ("sums kept where terms cannot hold the operands", "for (int e = 0; e < ACC; ++e) acc[e] = 0;", "", DOUBLE, "nn"),
     ("all of k for each slice", "p += BLOCK_K) {\n            multiply_plainly",
      "p += BLOCK_K / 2) {\n            multiply_plainly", SPLIT, "nn"),
     ("part of k begun too early", "A + (k_begin + p)", "A + Index(p)", SPLIT, "nn"),
     ("part of k begun too early in columns", "B + (k_begin + p)", "B + Index(p)", SPLIT, "tt"),
     ("end of k not seen", "min(depth - int(k_begin) - p, BLOCK_K / SLICES)", "BLOCK_K / SLICES", SPLIT, "nn"),
-    ("beyond A where limbs cannot hold it", "Index(m - 1)", "Index(m + 60)", DOUBLE, "nn"),
+    ("beyond A where terms cannot hold it", "Index(m - 1)", "Index(m + 60)", DOUBLE, "nn"),
     ("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * 0", SPLIT, "nn"),
     ("accumulators of the tile before kept", "        T acc[ACC] = {};", "        static thread_local T acc[ACC];",
      PERSISTENT, "nn"),
@@ -353,7 +353,7 @@ FAULTS_OF_COPIES = (
 
 
 def test_few_steps_of_k_are_multiplied_in_float() -> None:
-    """Of one step, by whose limbs 2^-22 of the product would be left out."""
+    """Of one step, by whose terms 2^-22 of the product would be left out."""
     kernel = kernel_for(CONFIGS["double"], "4x4x1")
     a, b = np.full((4, 1), 1 + 2.0**-12 + 2.0**-23, np.float32), np.full((1, 4), 1 + 3 * 2.0**-12, np.float32)
     assert (run(kernel.device, kernel, a, b, np.zeros((4, 4), np.float32), 1.0, 0.0) == a[0, 0] * b[0, 0]).all()

@@ -105,7 +105,7 @@ def test_a_fit_is_judged_on_every_device_and_written(
     assert all(f"\n{device}\n" in out for device in DEVICES)
     best = {str(plain(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()}
     assert set(found["kernels"]) == best  # nothing else came within 5%
-    ways = [each.split() for each in found["ways"].tolist()]
+    ways = [each.split() for each in found["decompositions"].tolist()]
     assert {each[0] for each in ways} == {"whole"}
     assert max(map(len, ways)) > 1
     assert len(set(found["corrections"])) > 1

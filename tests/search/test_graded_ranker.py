@@ -32,23 +32,23 @@ WHOLE = "simt:64x128x16,lanes_m=4"
 def ranker(asks: str, above: float, less: int) -> Ranker:
     """One that has kernels take `less` where they answer yes."""
     kernels, trees = (*SPLIT, WHOLE), {"ranking": (0, above, 1000, 1000 - less), "level": (1, 0.0, 0, 0)}
-    arrays = {"kernels": kernels, "ways": ["whole split_k=2"] * len(kernels), "corrections": [0.0] * len(kernels)}
-    arrays |= {"devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}
+    arrays = {"kernels": kernels, "decompositions": ["whole split_k=2"] * len(kernels)}
+    arrays |= {"corrections": [0.0] * len(kernels), "devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}
     for name, (asked, border, *leaves) in trees.items():
         arrays |= {f"{name}_asked": [[asked]], f"{name}_above": [[border]], f"{name}_leaves": [leaves]}
     return Ranker({name: np.array(values) for name, values in arrays.items()}, DType.FLOAT, Grade.NORMWISE)
 
 
 def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    of_grade = ranker("limbs", 2.5, 500)  # three limbs are the best
+    of_grade = ranker("terms", 2.5, 500)  # three terms are the best
     original = looked_up.ranker_of
     known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
     monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: known.get(grade, original(dtype, grade)))
     problem = Problem.parse("300x5000x700", accuracy="normwise")
     first, second, *others = predictions(problem, H200, 9)
-    assert {each.config.limbs for each in (first, second)} == {3}
+    assert {each.config.terms for each in (first, second)} == {3}
     assert others[0].us == pytest.approx(first.us * np.exp(0.05))
-    assert {each.config.limbs for each in others} == {0, 2}
+    assert {each.config.terms for each in others} == {0, 2}
     assert {each.regret for each in (first, *others)} == {1.25}
     found = Store(tmp_path).lookup(H200, problem, nearest)
     assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.us)
@@ -99,7 +99,7 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
 
 
 @GRADES
-def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: Grade) -> None:
+def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: Grade) -> None:
     ranker = ranker_of(DType.FLOAT, accuracy)
     assert ranker is not None
     assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
@@ -109,7 +109,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_limbs_where_these_pay(accuracy: 
     for shape, splits in (("4096", True), ("2000x1500x1800", True), *((shape, False) for shape in small)):
         problem = Problem.parse(shape, accuracy=accuracy)
         found = predictions(problem, H200, 300)
-        assert (found[0].config.limbs > 0) is splits
+        assert (found[0].config.terms > 0) is splits
         # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
         assert all(later.us > earlier.us / 1.101 for earlier, later in itertools.pairwise(found))
         assert len({each.config for each in found}) == len(found)
@@ -141,9 +141,9 @@ def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_t
         assert result is not None
         return result.config
 
-    assert found("4096", ("4096", "ieee", ieee)).limbs > 0
+    assert found("4096", ("4096", "ieee", ieee)).terms > 0
     small = found("64x64x72", ("64", "ieee", ieee))
-    assert (small.limbs, small.cta_tile) == (0, ieee.cta_tile)
+    assert (small.terms, small.cta_tile) == (0, ieee.cta_tile)
     assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3600", "normwise", other)).cta_tile == other.cta_tile
     assert found("64x64x72", ("64", "normwise", split), ("64x64x72", "ieee", ieee)).cta_tile == split.cta_tile
 
@@ -161,13 +161,13 @@ def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
 
 @GRADES
 @pytest.mark.parametrize("shape", ["300x5000x70", "1x1x1", "12000x3x900", "7000x7000x7000"])
-def test_features_of_limbs_are_numbers(accuracy: Grade, shape: str) -> None:
+def test_features_of_terms_are_numbers(accuracy: Grade, shape: str) -> None:
     problem = Problem.parse(shape, accuracy=accuracy)
     table = Table([*map(parse, (*SPLIT, WHOLE))], DType.FLOAT, H200)
     features = table.features(problem)
     assert np.isfinite(features).all()
     found = {name: features[:, place] for place, name in enumerate(FEATURES)}
-    assert found["limbs"].tolist() == [2, 3, 3, 0]
+    assert found["terms"].tolist() == [2, 3, 3, 0]
     assert found["products"].tolist() == [3, 6, 6, 1]
     assert found["promote"][:3].tolist() == [64, 64, table.configs[2].get("promote")]
     assert found["promote"][3] == -1
@@ -186,7 +186,7 @@ def test_the_time_modelled_for_many_is_near_that_for_one() -> None:
 
 
 @GRADES
-def test_kernels_of_limbs_serve_only_who_allows_them(accuracy: Grade) -> None:
+def test_kernels_of_terms_serve_only_who_allows_them(accuracy: Grade) -> None:
     allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200, accuracy)}
     assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
     assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200)
@@ -207,7 +207,7 @@ def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
     assert len(found) == len(set(found)) == dataset.GRADED_TRIALS
     assert all(serves(config, problem, H200) for config in found)
     assert {config.accuracy for config in found} >= {accuracy, Grade.IEEE}
-    assert len({config.family for config in found if config.limbs}) > 1
+    assert len({config.family for config in found if config.terms}) > 1
 
 
 def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_how_a_config_shares_out_the_work(text: str, way: str) -> None:
 @DTYPES
 def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) -> None:
     found, known = ranker(dtype), KNOWN["nvidia-h100-pcie"]
-    ways = dict(zip(found.portfolio, shipped(dtype.value)["ways"].tolist()))
+    ways = dict(zip(found.portfolio, shipped(dtype.value)["decompositions"].tolist()))
     measured, other = found.table(H200).configs, found.table(known).configs
     assert {way_of(config) for config in measured} > {"whole", "split_k=2"}
     assert all(way_of(config) in ways[plain(config)].split() for config in measured)

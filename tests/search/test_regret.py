@@ -33,7 +33,8 @@ def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
     regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trials, lines = __import__("trials"), list[str]()
-    of_kernels = ("kernels", "ways", "corrections", *(f"ranking_{part}" for part in ("asked", "above", "leaves")))
+    trees = (f"ranking_{part}" for part in ("asked", "above", "leaves"))
+    of_kernels = ("kernels", "decompositions", "corrections", *trees)
     small = {name: array[:40] if name in of_kernels else array for name, array in shipped("float").items()}
     monkeypatch.setattr(regret, "shipped", lambda name: {"float": small}[name])
     ranker = Ranker(small, DType.FLOAT)

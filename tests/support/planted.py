@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from limbs import scaled_integers, with_infinity
 from products import QuickDevice, exact, integers, run
 from quick import QuickCompiler, numbered, rendered, together
+from split_terms import scaled_integers, with_infinity
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
@@ -40,7 +40,7 @@ CPU_LIMIT_S = 20.0
 """After which a kernel counts as endless; others take a fifth on a slow machine."""
 
 COMPILER = QuickCompiler(sanitize=True)
-FOR_LIMBS = QuickCompiler(sanitize=True, quick_headers=True)
+FOR_TERMS = QuickCompiler(sanitize=True, quick_headers=True)
 """For kernels that run longer than it takes to compile them."""
 TOGETHER = 10
 """Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
@@ -86,7 +86,7 @@ class Planted:
     sm_count: int = 1
     """SMs of the device, which stream-K asks for."""
     special: bool = True
-    """Whether a kernel of limbs is given infinities and NaN too."""
+    """Whether a kernel of terms is given infinities and NaN too."""
     cpu_limit_s: float = CPU_LIMIT_S
     """After which it counts as endless; less where even a slow machine is done with such kernels in a fraction."""
 
@@ -101,8 +101,8 @@ class Planted:
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
-    limbs = any(each.fit.config.accuracy is not Grade.IEEE for each in planted)
-    paths = built([each.source() for each in planted], folder, FOR_LIMBS if limbs else COMPILER)
+    terms = any(each.fit.config.accuracy is not Grade.IEEE for each in planted)
+    paths = built([each.source() for each in planted], folder, FOR_TERMS if terms else COMPILER)
     jobs = [
         (
             each.name, each.cpu_limit_s, str(each.fit.config), (each.fit.edge, *_widths(each.fit)), each.dtype,
@@ -219,7 +219,7 @@ def _check(
         coarse = config.accuracy is not Grade.IEEE
         if coarse:
             try:
-                right = _limbs_are_right(device, kernel, step) and (
+                right = _terms_are_right(device, kernel, step) and (
                     not special or _special_values_are_right(device, kernel)
                 )
             except (AssertionError, LaunchError) as error:
@@ -228,7 +228,7 @@ def _check(
             if not right:
                 return WRONG
         cases = [*product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step))]
-        for (alpha, beta), extra in cases[::3] if coarse else cases:  # limbs take long under sanitizers
+        for (alpha, beta), extra in cases[::3] if coarse else cases:  # terms take long under sanitizers
             a, b, c = integers(problem, 1)
             if alpha == 0:
                 a[:], b[:] = np.nan, np.nan
@@ -248,8 +248,8 @@ def _check(
     return RIGHT
 
 
-def _limbs_are_right(device: QuickDevice, kernel: Kernel, step: int) -> bool:
-    """Whether every limb and power of two counts. Rows stay whole vectors of `step` elements apart: to others another
+def _terms_are_right(device: QuickDevice, kernel: Kernel, step: int) -> bool:
+    """Whether every term and power of two counts. Rows stay whole vectors of `step` elements apart: to others another
     kernel is put, without the fault."""
     problem = kernel.problem
     for which, (alpha, beta) in enumerate(((1.0, 0.0), (-2.0, 0.5), (1.0, 1.0))):

@@ -51,9 +51,9 @@ _UNOPTIMIZED = '#pragma GCC optimize("O0")\n#pragma clang optimize off\n'
 def numbered(source: KernelSource, number: int) -> KernelSource:
     """The same kernel under a name of its own."""
     name = f"{source.name}_{number}"
-    others = source.pad, source.pack, source.limbs
-    pad, pack, limbs = (each and each.replace(source.name, name) for each in others)
-    return replace(source, name=name, pad=pad, pack=pack, limbs=limbs, code=source.code.replace(source.name, name))
+    others = source.pad, source.pack, source.terms
+    pad, pack, terms = (each and each.replace(source.name, name) for each in others)
+    return replace(source, name=name, pad=pad, pack=pack, terms=terms, code=source.code.replace(source.name, name))
 
 
 def together(sources: Sequence[KernelSource]) -> KernelSource:

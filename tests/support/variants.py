@@ -166,7 +166,7 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
     if config.family == "wgmma":
         return (
-            8  # of a thread that takes all registers one pair, where k is not innermost in B and limbs cannot hold it
+            8  # of a thread that takes all registers one pair, where k is not innermost in B and terms cannot hold it
         )
     full = config.registers(fit, dtype) == registers_held_to(config)
     if config.family == "tf32x3":

@@ -27,7 +27,7 @@ def test_it_keeps_the_bound(grade: Grade, trans: str, shape: str) -> None:
 
 
 @GRADES
-def test_it_is_as_near_as_its_limbs_on_all_kinds_of_data(grade: Grade) -> None:
+def test_it_is_as_near_as_its_terms_on_all_kinds_of_data(grade: Grade) -> None:
     device, problem = HostDevice(), Problem.parse("70x300x512", "float", "nt", grade)
     launch = Concatenated(device, problem, grade).launch
     found = error_kinds(device, problem, {"ours": launch, "numpy": device.vendor(problem)})

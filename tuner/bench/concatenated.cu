@@ -1,12 +1,12 @@
 // A product of floats as one product of halves or bfloat16s that is several times as long along k: what goes before and
-// after it. An element is a sum of LIMBS 16-bit numbers; TERMS of their products count, the smallest first, and term t
-// is op(A)'s limb LIMB_OF_A[t] times op(B)'s limb LIMB_OF_B[t]. With halves, rows of op(A) and columns of op(B) are
+// after it. An element is a sum of TERMS 16-bit numbers; PRODUCTS of their products count, the smallest first, and product t
+// is op(A)'s term TERM_OF_A[t] times op(B)'s term TERM_OF_B[t]. With halves, rows of op(A) and columns of op(B) are
 // scaled by powers of two first.
 //
-// Given by name before this text: LIMBS, TERMS, LIMBS_OF_A and LIMBS_OF_B (lists), HALF (1 for halves, 0 for bfloat16s),
+// Given by name before this text: TERMS, PRODUCTS, TERMS_OF_A and TERMS_OF_B (lists), HALF (1 for halves, 0 for bfloat16s),
 // A_BY_ROW and B_BY_ROW (whether a row of op(A), a column of op(B), is a row as stored).
 
-using Limb = unsigned short;
+using Term = unsigned short;
 using Index = long long;
 
 constexpr int ROWS    = 64;   // of a CTA's tile of a stored matrix
@@ -17,12 +17,12 @@ constexpr int TOP     = 14;   // the largest magnitude of a row becomes 2^14 to 
 
 #ifdef TILEWRIGHT_HOST
 inline void atomicMax(unsigned* p, unsigned value) { *p = max(*p, value); }
-inline Limb to_limb(float x) { return HALF ? tilewright_host::to_half(x) : tilewright_host::to_bfloat(x); }
-inline float from_limb(Limb x) { return HALF ? tilewright_host::from_half(x) : tilewright_host::from_bfloat(x); }
+inline Term to_term(float x) { return HALF ? tilewright_host::to_half(x) : tilewright_host::to_bfloat(x); }
+inline float from_term(Term x) { return HALF ? tilewright_host::from_half(x) : tilewright_host::from_bfloat(x); }
 #else
-__device__ __forceinline__ Limb to_limb(float x)
+__device__ __forceinline__ Term to_term(float x)
 {
-    Limb bits;
+    Term bits;
 #if HALF
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
 #else
@@ -30,7 +30,7 @@ __device__ __forceinline__ Limb to_limb(float x)
 #endif
     return bits;
 }
-__device__ __forceinline__ float from_limb(Limb bits)
+__device__ __forceinline__ float from_term(Term bits)
 {
 #if HALF
     float x;
@@ -119,10 +119,10 @@ __device__ __forceinline__ int exponent_of(unsigned most)
 
 __device__ __forceinline__ float power_of_two(int e) { return __uint_as_float(unsigned(e + 127) << 23); }
 
-// Splits the tile; copy t of its limbs is t * stride elements behind the first.
+// Splits the tile; copy t of its terms is t * stride elements behind the first.
 template <bool BY_ROW>
 __device__ __forceinline__ void split(
-    const Tile& tile, const unsigned* most, Limb* out, int out_ld, Index stride, const int (&limb_of)[TERMS])
+    const Tile& tile, const unsigned* most, Term* out, int out_ld, Index stride, const int (&term_of)[PRODUCTS])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = tile.col0 + 4 * lane;
     #pragma unroll
@@ -131,7 +131,7 @@ __device__ __forceinline__ void split(
         if (row >= tile.rows || col >= tile.cols) continue;
         const float4 x = tile.four(row, col);
         float rest[4] = {x.x, x.y, x.z, x.w};
-        struct alignas(8) Four { Limb x[4]; } limbs[LIMBS];
+        struct alignas(8) Four { Term x[4]; } terms[TERMS];
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
 #if HALF
@@ -141,14 +141,14 @@ __device__ __forceinline__ void split(
             rest[e] *= power_of_two(power - power / 2);
 #endif
             #pragma unroll
-            for (int limb = 0; limb < LIMBS; ++limb) {
-                limbs[limb].x[e] = to_limb(rest[e]);
-                rest[e] -= from_limb(limbs[limb].x[e]);
+            for (int term = 0; term < TERMS; ++term) {
+                terms[term].x[e] = to_term(rest[e]);
+                rest[e] -= from_term(terms[term].x[e]);
             }
         }
         #pragma unroll
-        for (int t = 0; t < TERMS; ++t)
-            *reinterpret_cast<Four*>(out + t * stride + Index(row) * out_ld + col) = limbs[limb_of[t]];
+        for (int t = 0; t < PRODUCTS; ++t)
+            *reinterpret_cast<Four*>(out + t * stride + Index(row) * out_ld + col) = terms[term_of[t]];
     }
 }
 
@@ -171,20 +171,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) concatenated_largest(
         largest_of<B_BY_ROW>(Tile(B, ldb, rows_b, cols_b, tile - of_a), most_b, shared);
 }
 
-// Writes the copies of the limbs of both matrices. A CTA a tile, those of A first.
+// Writes the copies of the terms of both matrices. A CTA a tile, those of A first.
 extern "C" __global__ void __launch_bounds__(THREADS) concatenated_split(
     const float* __restrict__ A, int lda, int rows_a, int cols_a, const unsigned* __restrict__ most_a,
-    Limb* __restrict__ out_a, int out_lda, Index stride_a,
+    Term* __restrict__ out_a, int out_lda, Index stride_a,
     const float* __restrict__ B, int ldb, int rows_b, int cols_b, const unsigned* __restrict__ most_b,
-    Limb* __restrict__ out_b, int out_ldb, Index stride_b)
+    Term* __restrict__ out_b, int out_ldb, Index stride_b)
 {
-    constexpr int LIMB_OF_A[TERMS] = {LIMBS_OF_A}, LIMB_OF_B[TERMS] = {LIMBS_OF_B};
+    constexpr int TERM_OF_A[PRODUCTS] = {TERMS_OF_A}, TERM_OF_B[PRODUCTS] = {TERMS_OF_B};
     wait_for_what_came_before();
     const int of_a = tiles_of(rows_a, cols_a), tile = blockIdx.x;
     if (tile < of_a)
-        split<A_BY_ROW>(Tile(A, lda, rows_a, cols_a, tile), most_a, out_a, out_lda, stride_a, LIMB_OF_A);
+        split<A_BY_ROW>(Tile(A, lda, rows_a, cols_a, tile), most_a, out_a, out_lda, stride_a, TERM_OF_A);
     else
-        split<B_BY_ROW>(Tile(B, ldb, rows_b, cols_b, tile - of_a), most_b, out_b, out_ldb, stride_b, LIMB_OF_B);
+        split<B_BY_ROW>(Tile(B, ldb, rows_b, cols_b, tile - of_a), most_b, out_b, out_ldb, stride_b, TERM_OF_B);
 }
 
 // C = alpha * product with the scales taken off + beta * C; `product` may be C itself. A CTA a tile.

@@ -1,5 +1,5 @@
 """A float product as one product of halves or bfloat16s by the vendor's library, which is longer along k: what anyone
-can build in an afternoon, and so what kernels of limbs are compared with."""
+can build in an afternoon, and so what kernels of terms are compared with."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,18 @@ from ...runtime.device.protocol import Device, Launcher, Multiplied, Operand
 _TEXT = Path(__file__).with_name("concatenated.cu")
 _TILE, _THREADS = (64, 128), 256  # as in the text
 _ALIGNED = 8
-"""Copies of limbs begin at multiples of so many elements, 16 bytes, without which cuBLAS has slower kernels."""
+"""Copies of terms begin at multiples of so many elements, 16 bytes, without which cuBLAS has slower kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """Which limbs are multiplied with which."""
+    """Which terms are multiplied with which."""
 
     multiplied: Multiplied
-    limbs: int
+    terms: int
     """Numbers that an element is the sum of."""
     of_a: tuple[int, ...]
-    """The limb of A in each product, and of B: the smallest products first, of whose sums less is cut off."""
+    """The term of A in each product, and of B: the smallest products first, of whose sums less is cut off."""
     of_b: tuple[int, ...]
 
 
@@ -35,7 +35,7 @@ SCHEMES = {
 
 
 class Concatenated:
-    """C = alpha op(A) op(B) + beta C for finite float operands by one product that is `terms` times as long along k.
+    """C = alpha op(A) op(B) + beta C for finite float operands by one product that is `products` times as long along k.
 
     Halves are scaled first, rows of op(A) and columns of op(B) by powers of two of their own, which are taken off C in
     the end: a kernel before for the largest magnitudes, and one after. bfloat16s have the range of floats and need
@@ -45,8 +45,8 @@ class Concatenated:
 
     def __init__(self, device: Device, problem: Problem, grade: Grade) -> None:
         scheme = SCHEMES[grade]
-        self.terms = len(scheme.of_a)
-        """Products that count, and copies of limbs of each operand."""
+        self.products = len(scheme.of_a)
+        """Products that count, and copies of terms of each operand."""
         self._device, self._problem = device, problem
         self._scaled = scheme.multiplied is Multiplied.HALF
         depth = -(-problem.k // _ALIGNED) * _ALIGNED
@@ -56,13 +56,13 @@ class Concatenated:
             (problem.stored_b, problem.trans_b, problem.trans_b),
         ):
             # The copies lie side by side where k runs along stored rows, else one below the other.
-            rows, cols = (stored[0], self.terms * depth) if along_k else (self.terms * depth, stored[1])
+            rows, cols = (stored[0], self.products * depth) if along_k else (self.products * depth, stored[1])
             ld = -(-cols // _ALIGNED) * _ALIGNED
             memory = device.allocate(2 * rows * ld)
             device.zero(memory, 2 * rows * ld, device.stream())  # what pads k stays 0
             self._operands.append(Operand(memory.pointer, rows, cols, ld, trans, memory))
             self._strides.append(depth if along_k else depth * ld)
-        longer = Problem(problem.m, problem.n, self.terms * depth, problem.dtype, problem.trans_a, problem.trans_b)
+        longer = Problem(problem.m, problem.n, self.products * depth, problem.dtype, problem.trans_a, problem.trans_b)
         self._product = device.vendor(longer, scheme.multiplied)
         self._most_bytes = 4 * (problem.m + problem.n)
         self._most = device.allocate(self._most_bytes)
@@ -73,10 +73,10 @@ class Concatenated:
         problem, device = self._problem, self._device
         names = "concatenated_largest", "concatenated_split", "concatenated_finish"
         defined = {
-            "LIMBS": scheme.limbs,
-            "TERMS": self.terms,
-            "LIMBS_OF_A": ", ".join(map(str, scheme.of_a)),
-            "LIMBS_OF_B": ", ".join(map(str, scheme.of_b)),
+            "TERMS": scheme.terms,
+            "PRODUCTS": self.products,
+            "TERMS_OF_A": ", ".join(map(str, scheme.of_a)),
+            "TERMS_OF_B": ", ".join(map(str, scheme.of_b)),
             "HALF": int(self._scaled),
             "A_BY_ROW": str(not problem.trans_a).lower(),
             "B_BY_ROW": str(problem.trans_b).lower(),
@@ -97,7 +97,7 @@ class Concatenated:
         return self._most.pointer, self._most.pointer + 4 * self._problem.m
 
     def split(self, a: Operand, b: Operand) -> None:
-        """Put what goes before the product on the current stream: largest magnitudes, and limbs. Raises LaunchError."""
+        """Put what goes before the product on the current stream: largest magnitudes, and terms. Raises LaunchError."""
         stream = self._device.stream()
         given = [(each.pointer, each.ld, each.rows, each.cols, at) for each, at in zip((a, b), self._most_at)]
         if self._scaled:

@@ -35,7 +35,7 @@ METHOD_GPU = (
     "(programmatic dependent launch); "
     "cuBLASLt with the fastest of up to 16 of its heuristics; split-K reductions and padding copies are in the time"
 )
-METHOD_LIMBS = (
+METHOD_TERMS = (
     f"; errors by kinds of data are those of the kernels that were timed, at the row's own size, in units of u = 2^-24 "
     f"by |A||B| and by norms of row and column, the worst of blocks of {BLOCK} x {BLOCK} along the diagonal of C: "
     f"{BLOCK} rows of A and columns of B are drawn and repeated, the reference is computed in double there too; "
@@ -144,7 +144,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
 def method_of(result: BenchResult) -> str:
     """How it was timed."""
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
-    method += METHOD_LIMBS if result.graded else ""
+    method += METHOD_TERMS if result.graded else ""
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
     turns += ", and no kernel comes in between"
     return method + turns if result.turn_seconds else method

@@ -39,7 +39,7 @@ from .model import (
     whole_sectors,
 )
 from .policies import policy_of
-from .policies.ranked import LIMBS, RANKED, k_innermost, slices_of, streamed
+from .policies.ranked import RANKED, TERMS, k_innermost, slices_of, streamed
 
 Floats = NDArray[np.float64]
 Taken = NDArray[np.float32]
@@ -72,8 +72,8 @@ _LOGARITHMS = (
     "latency rounds k_of_cta row_a row_b copying ctas written splitting"
 ).split()
 """The same, as logarithms."""
-_OF_LIMBS = [*LIMBS, "limbs", "products"]
-FEATURES = [*_KERNEL, *_PROBLEM, *_PLAIN, *_LOGARITHMS, *_OF_LIMBS]
+_OF_TERMS = [*TERMS, "terms", "products"]
+FEATURES = [*_KERNEL, *_PROBLEM, *_PLAIN, *_LOGARITHMS, *_OF_TERMS]
 """What the trees ask for, a column each."""
 _KNOWN, _SAME, _COUNTS, _LOGS = itertools.accumulate(map(len, (_KERNEL, _PROBLEM, _PLAIN, _LOGARITHMS)))
 """Where the parts of that end."""
@@ -81,7 +81,7 @@ IEEE_FEATURES = FEATURES.index("splitting")
 """So many features, the first ones, tell kernels apart that compute as IEEE arithmetic has it."""
 _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
-    "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b limbs neighbours ends"
+    "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b terms neighbours ends"
 ).split()
 """What the times of the device's limits need of a config: first its tile, then clocks of an SM for a multiply-add."""
 _BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
@@ -122,7 +122,7 @@ class Table:
         c, sms = self._by_config(), info.sm_count
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
-        self._copied, self._limbed = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["limbs"].any())
+        self._copied, self._termed = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["terms"].any())
         # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
         # nor CTAs with less than a tile of k.
         places, whole = sms * c["occupancy"], c["split"] == 1
@@ -136,7 +136,7 @@ class Table:
         # To the bounds and to the model many configs are alike: what they are asked for is kept once.
         self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
         self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
-        self._known = np.stack([c[name] for name in (*_KERNEL, *_OF_LIMBS)], axis=1).astype(np.float32)
+        self._known = np.stack([c[name] for name in (*_KERNEL, *_OF_TERMS)], axis=1).astype(np.float32)
         self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
         """A row for each config, for few are looked at."""
 
@@ -198,7 +198,7 @@ class Table:
         cost = policy_of(config.family).cost(typical(dtype, Grade.IEEE)[0], config, _unaligned(config, dtype))
         values = config.typed
         inner, elements = k_innermost(values), tile_m * tile_n
-        loaded = 2 * config.limbs or size  # bytes of an element in a tile
+        loaded = 2 * config.terms or size  # bytes of an element in a tile
         lanes_a, lanes_b, held = streamed(values)
         kind: Any = type(config)
         return {
@@ -242,7 +242,7 @@ class Table:
             "held": held,
             "neighbours": cost.neighbours,
             "ends": SECTOR_BYTES / (cost.beside * size) if cost.beside else 0.0,
-            "limbs": config.limbs,
+            "terms": config.terms,
             "products": config.products,
             # Lanes side by side along k and across it, of what is streamed; else bytes of a tile's rows along k and
             # across it.
@@ -254,7 +254,7 @@ class Table:
             "deep_b": 0 if lanes_b else tile_k * size,
             "wide_a": 0 if lanes_a else tile_m * size,
             "wide_b": 0 if lanes_b else tile_n * size,
-        } | {name: _number(kind, name, values[name]) if name in values else -1.0 for name in (*RANKED, *LIMBS)}
+        } | {name: _number(kind, name, values[name]) if name in values else -1.0 for name in (*RANKED, *TERMS)}
 
     def sensible(self, problem: Problem) -> NDArray[np.bool_]:
         """Which rows share out the work in a way that can pay, keep k innermost only where it is innermost in memory,
@@ -319,10 +319,10 @@ class Table:
         splitting = np.zeros_like(total)
         if self._copied:
             total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
-        if self._limbed:  # operands are read, their limbs written, and what more it takes as if they were read twice
-            splitting = (m * k + k * n) * 2 * (size + c["limbs"]) * (c["limbs"] > 0) * per_byte
+        if self._termed:  # operands are read, their terms written, and what more it takes as if they were read twice
+            splitting = (m * k + k * n) * 2 * (size + c["terms"]) * (c["terms"] > 0) * per_byte
             written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
-            total += splitting + (PACK_CYCLES + written) * (c["limbs"] > 0)
+            total += splitting + (PACK_CYCLES + written) * (c["terms"] > 0)
         return _stacked(
             arithmetic, cached, total, busy, waiting, passed, splitting,
             tiles_m, tiles_n, depth, tiles, ctas, per_sm, most, waves, rounds, warps,

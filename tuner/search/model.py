@@ -86,10 +86,10 @@ def estimate_us(problem: Problem, config: Config, info: DeviceInfo) -> float:
     if any(config.packs):
         sizes = (m * k * config.packs[0] + k * n * config.packs[1]) * dtype.size_bytes
         copies_us = 2 * sizes / (info.bandwidth_gbs * 1e3) + PACK_CYCLES / info.clock_mhz
-    if config.limbs:
+    if config.terms:
         cycles += math.ceil(critical) * tile_m * tile_n * dtype.size_bytes / WRITTEN_BYTES_PER_CYCLE
         # Read, written at half the size or more, and what more it takes as if it were read twice.
-        sizes = (m * k + k * n) * (2 * dtype.size_bytes + 2 * config.limbs)
+        sizes = (m * k + k * n) * (2 * dtype.size_bytes + 2 * config.terms)
         copies_us = sizes / (info.bandwidth_gbs * 1e3) + PACK_CYCLES / info.clock_mhz
     if cost.in_flight:
         # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.

@@ -124,7 +124,7 @@ class Ranker:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, arrays["kernels"].tolist()))
         """Kernels without a way to share out the work."""
-        self._ways = [frozenset(ways.split()) for ways in arrays["ways"].tolist()]
+        self._ways = [frozenset(ways.split()) for ways in arrays["decompositions"].tolist()]
         """For each the ways that pay somewhere on a device that was measured, as `way_of` tells them."""
         self._corrections: list[float] = arrays["corrections"].tolist()
         """For each how far the model of the device is off, as a logarithm."""

@@ -118,15 +118,15 @@ TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scal
     return fabs(double(near)) > fabs(whole) ? nextafterf(near, 0) : near;
 }
 
-// A limb as it counts in a sum, and several of them.
+// A term as it counts in a sum, and several of them.
 template <bool HALF>
-TILEWRIGHT_ARITHMETIC Scaled limb(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
+TILEWRIGHT_ARITHMETIC Scaled term(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
 template <bool HALF, int COUNT>
-TILEWRIGHT_ARITHMETIC void limbs(const void* from, Scaled* to)
+TILEWRIGHT_ARITHMETIC void terms(const void* from, Scaled* to)
 {
     unsigned short bits[COUNT];
     memcpy(bits, from, sizeof bits);
-    for (int i = 0; i < COUNT; ++i) to[i] = limb<HALF>(bits[i]);
+    for (int i = 0; i < COUNT; ++i) to[i] = term<HALF>(bits[i]);
 }
 
 #ifndef __clang__
@@ -156,8 +156,8 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
         }
         Scaled rows[2][16], cols[2][16];
         for (int each = 0; each < 2; ++each) {
-            limbs<HALF, 16>(of_rows[each], rows[each]);
-            limbs<HALF, 16>(of_cols[each], cols[each]);
+            terms<HALF, 16>(of_rows[each], rows[each]);
+            terms<HALF, 16>(of_cols[each], cols[each]);
         }
         return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
                        cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
@@ -232,7 +232,7 @@ void read_row(const char* rows, int row, Scaled (&to)[16])
         at ^= (at >> 7 & (BLOCK_K / 8 - 1)) << 4;
         memcpy(bits + 8 * piece, reinterpret_cast<const char*>(at), 16);
     }
-    limbs<HALF, 16>(bits, to);
+    terms<HALF, 16>(bits, to);
 }
 
 // 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.

@@ -6,11 +6,11 @@ from ....codegen.families.mma import MmaConfig
 from ....codegen.fit import Fit
 from ....codegen.legality import Rule
 from ....codegen.problem import Problem
-from . import limbs
+from . import split_terms
 from .policy import Cost, Policy
 
 _ADVICE: tuple[Rule[MmaConfig], ...] = (
-    *limbs.ADVICE,
+    *split_terms.ADVICE,
     Rule(
         "a CTA has 64 to 256 threads",
         lambda problem, config, target: 64 <= config.threads <= 256,
@@ -40,8 +40,8 @@ class _Mma(Policy):
 
     def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile = config.tile
-        # Limbs have half a float's bytes, and are read once for all products.
-        each = 0.5 * config.limbs / config.products
+        # Terms have half a float's bytes, and are read once for all products.
+        each = 0.5 * config.terms / config.products
         return Cost(
             smem_loads=each * (1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n),
             ahead=config.pipeline.stages - 1,

@@ -26,7 +26,7 @@ class Cost:
     overhead: float = 1.0
     """Instructions of a warp for each of its multiply-adds, beside that: loads, addresses, loops."""
     splitting: float = 0.0
-    """Instructions of a lane that make limbs of what the tensor cores multiply, for each of their multiply-adds."""
+    """Instructions of a lane that make terms of what the tensor cores multiply, for each of their multiply-adds."""
     slices_cycles: float = 0.0
     """Clocks in which the slices of a CTA add up after its main loop."""
     in_flight: int = 0

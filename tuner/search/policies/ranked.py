@@ -12,8 +12,8 @@ RANKED = (
     "pack_a", "pack_b", "min_ctas", "lanes_k", "warps_k", "thread_k",
 )  # fmt: skip
 """Parameters that are features as they are; -1 for a family without one."""
-LIMBS = "promote", "ordered"
-"""The same for families of products of limbs."""
+TERMS = "promote", "ordered"
+"""The same for families of products of terms."""
 
 
 def k_innermost(values: Mapping[str, Any]) -> tuple[int, int]:

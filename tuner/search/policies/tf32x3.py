@@ -14,7 +14,7 @@ from . import blocked, fragments
 from .policy import Cost
 
 _SPLIT = 5
-"""Instructions that make limbs of an element, an addition in float aside; those on integers issue at half the rate."""
+"""Instructions that make terms of an element, an addition in float aside; those on integers issue at half the rate."""
 
 
 def _promotes(problem: Problem, config: Tf32x3Config, target: Target) -> bool:

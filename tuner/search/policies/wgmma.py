@@ -6,11 +6,11 @@ from ....codegen.families.wgmma import WgmmaConfig
 from ....codegen.fit import Fit
 from ....codegen.legality import Rule
 from ....codegen.problem import Problem
-from . import limbs
+from . import split_terms
 from .policy import Cost, Factors, Policy
 
 _ADVICE: tuple[Rule[WgmmaConfig], ...] = (
-    *limbs.ADVICE,
+    *split_terms.ADVICE,
     Rule(
         "sums are promoted no more often than the promise asks for",
         lambda problem, config, target: config.pipeline.promote == 64 or problem.k < 256,
@@ -36,7 +36,7 @@ class _Wgmma(Policy):
 
     def cost(self, problem: Problem, config: Any, fit: Fit) -> Cost:
         tile = config.tile
-        # Limbs have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
+        # Terms have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
         return Cost(
             smem_loads=0.5 * (1 / 64 + 1 / (4 * tile.block_n)),
             ahead=config.pipeline.stages - 1,

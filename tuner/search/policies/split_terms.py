@@ -1,4 +1,4 @@
-"""Advice that families of products of limbs share."""
+"""Advice that families of products of terms share."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """Float on tensor cores, on an NVIDIA GPU: whether results keep their grade, and how fast they are beside SGEMM.
 
-    python benchmarks/limbs.py
-    python benchmarks/limbs.py --family wgmma --sizes 1024 4096
-    python benchmarks/limbs.py --family tf32x3 --sizes 512 64x4096x4096
+    python benchmarks/split_terms.py
+    python benchmarks/split_terms.py --family wgmma --sizes 1024 4096
+    python benchmarks/split_terms.py --family tf32x3 --sizes 512 64x4096x4096
 
 Variants of `mma`, `wgmma` and `tf32x3` are compiled side by side, checked, compared with SGEMM on kinds of data that
 are hard to multiply, run on infinities, NaN and zero rows, and timed from CUDA graphs: all launches, and each by

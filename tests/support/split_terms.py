@@ -1,4 +1,4 @@
-"""Operands that kernels of limbs multiply exactly, though every limb and every power of two counts."""
+"""Operands that kernels of terms multiply exactly, though every term and every power of two counts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tilewright.codegen.problem import Problem
 
 Floats = NDArray[np.float32]
 RANGES = ((2**17, 1), (1, 2**17), (2**9, 2**9))
-"""Largest whole numbers of A and of B: three limbs of the one, of the other, or two of both. Sums stay below 2^24 for k
+"""Largest whole numbers of A and of B: three terms of the one, of the other, or two of both. Sums stay below 2^24 for k
 up to 60, and are exact."""
 
 

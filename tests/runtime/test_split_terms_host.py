@@ -1,4 +1,4 @@
-"""Families of products of limbs on the host device: edges, special values, errors of schemes, planted faults."""
+"""Families of products of terms on the host device: edges, special values, errors of schemes, planted faults."""
 
 import re
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from limbs import scaled_integers, with_infinity
 from planted import Planted, assert_caught
 from products import (
     TRANS,
@@ -24,6 +23,7 @@ from products import (
     sized,
 )  # fmt: skip
 from quick import compile_together, rendered
+from split_terms import scaled_integers, with_infinity
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Grade, Problem
@@ -148,7 +148,7 @@ def test_long_rows_are_split_by_many_warps_some_of_them_more_than_once(name: str
 @pytest.mark.parametrize("trans", ["nn", "tt"])
 @pytest.mark.parametrize("name", ["halves", "wgmma, halves", "wgmma, bfloat16s"])
 def test_the_largest_element_is_found_wherever_it_lies(name: str, trans: str) -> None:
-    """Each warp and CTA that splits has a part of k; a magnitude that is missed makes limbs overflow."""
+    """Each warp and CTA that splits has a part of k; a magnitude that is missed makes terms overflow."""
     kernel = kernel_for(CONFIGS[name], "5x3x1300", trans)
     for place in (0, 63, 64, 127, 128, 200, 511, 512, 640, 1023, 1024, 1299):
         op_a, op_b = np.ones((5, 1300), np.float32), np.ones((1300, 3), np.float32)
@@ -238,17 +238,17 @@ FAULTS = {
     "places of A not swapped alike": ("(a_piece ^ 2 * step)", "(a_piece + 2 * step)"),
     "places of B not swapped alike": ("(b_piece ^ 2 * step)", "(b_piece + 2 * step)"),
     "pieces written where they are not read": ("+ swapped(row, piece) * 8", "+ piece * 8"),
-    "wrong limbs multiplied": ("b_limbs[order - limb]", "b_limbs[limb]"),
-    "a product of limbs dropped": ("limb <= order", "limb < order || (limb == 0 && order == 0)"),
+    "wrong terms multiplied": ("b_terms[order - term]", "b_terms[term]"),
+    "a product of terms dropped": ("term <= order", "term < order || (term == 0 && order == 0)"),
     "lanes of A name other rows": ("a_row = warp_m + lane % 16", "a_row = warp_m + lane % 8"),
     "lanes of B name other rows": ("lane / 16 * 8 + lane % 8", "lane % 16"),
     "fragments of B mixed up": ("of_b[j % 2 * 2], of_b", "of_b[j % 2], of_b"),
     "barrier lost": ("wait_copies<STAGES - 2>();\n            __syncthreads();", "wait_copies<STAGES - 2>();"),
     "copies not waited for": ("wait_copies<STAGES - 2>", "wait_copies<STAGES - 1>"),
     "stage filled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
-    "low limbs lost": ("low -= low_limb(both);", "low = 0;"),
-    "low limbs of every other lost": ("high -= high_limb(both);", "high = 0;"),
-    "limbs taken for their neighbours'": ("low -= low_limb(both);", "low -= high_limb(both);"),
+    "low terms lost": ("low -= low_term(both);", "low = 0;"),
+    "low terms of every other lost": ("high -= high_term(both);", "high = 0;"),
+    "terms taken for their neighbours'": ("low -= low_term(both);", "low -= high_term(both);"),
     "scale of every other lost": ("high = x[e + 1] * scale;", "high = x[e + 1];"),
     "powers of two not taken off": ("unscale<false>(sums, row", "if (m < 0) unscale<false>(sums, row"),
     "exponents of rows taken for columns": ("Pair*>(col_exponents +", "Pair*>(row_exponents +"),
@@ -256,8 +256,8 @@ FAULTS = {
     "magnitude of some lanes": ("other <= last; other *= 2", "other < first; other *= 2"),
     "guard along k of columns lost": ("first + lane < extent && begin + j < k", "first + lane < extent"),
     "guard of columns lost": ("first + lane < extent && begin + j < k", "begin + j < k"),
-    "columns taken for whole": ("first + LIMB_ROWS <= extent && begin", "begin"),
-    "steps of columns taken for whole": ("extent && begin + LIMB_K <= k", "extent"),
+    "columns taken for whole": ("first + TERM_ROWS <= extent && begin", "begin"),
+    "steps of columns taken for whole": ("extent && begin + TERM_K <= k", "extent"),
     "guard of rows along k lost": ("inside && p < k ?", "p < k ?"),
     "guard along k lost": ("inside && p < k ?", "inside ?"),
     "guard of aligned rows along k lost": ("inside && p + e < k ?", "p + e < k ?"),
@@ -265,7 +265,7 @@ FAULTS = {
     "eights along k taken for whole": ("inside && p + 8 <= k", "inside"),
     "aligned rows along k taken for inside": ("inside && p + 8 <= k", "p + 8 <= k"),
     "first steps of k of columns lost": ("there = false;", ""),
-    "limbs written at the wrong place": ("to + limb * rows * depth", "to + 8 * limb"),
+    "terms written at the wrong place": ("to + term * rows * depth", "to + 8 * term"),
     "units of A taken for B's": ("if (unit.of_a)", "if (!unit.of_a)"),
     "every other unit lost": ("at % 2 == 1, at / 2", "at % 2 == 1, at"),
     "units take too few turns": ("if (at < 2 * both)", "if (at < both)"),
@@ -277,8 +277,8 @@ FAULTS = {
     "guard of stored rows off by one": ("row >= rows ||", "row > rows ||"),
     "guard of stored columns lost": ("|| col >= cols", ""),
     "infinities not seen": ("== SPECIAL;", "== SPECIAL + 1;"),
-    "beyond A where limbs cannot hold it": ("Index(m - 1)", "Index(m + 60)"),
-    "other columns where limbs cannot hold them": (
+    "beyond A where terms cannot hold it": ("Index(m - 1)", "Index(m + 60)"),
+    "other columns where terms cannot hold them": (
         "min(col_of(j, lane), last)",
         "min(col_of(j, lane) + 1, last)",
     ),
@@ -286,7 +286,7 @@ FAULTS = {
 FAULTS_OF_WGMMA = {
     "promotion lost": ("sums[e] += acc[e];", ";"),
     "sums not begun afresh": ("fresh = begins", "fresh = each == 0 && begins"),
-    "sums begun afresh for each limb": ("&& limb == 0 && p == 0", "&& p == 0"),
+    "sums begun afresh for each term": ("&& term == 0 && p == 0", "&& p == 0"),
     "instructions not waited for": ("wait_wgmma<0>(acc);\n", "\n"),
     "the last instructions not waited for": ("wait_wgmma<0>(acc);\n", "wait_wgmma<1>(acc);\n"),
     "group not closed": ("commit_wgmma();\n            if", "if"),
@@ -294,35 +294,35 @@ FAULTS_OF_WGMMA = {
     "stages never given back": ("emptied[turn.stage].arrive();", ";"),
     "stages given back by one lane too many": ("threadIdx.x % 32 == 0;", "threadIdx.x % 32 <= 1;"),
     "tile not waited for": ("filled[turn.stage].wait(turn.parity);", ";"),
-    "too few bytes announced": ("expect(STAGE * sizeof(Limb))", "expect((STAGE - 64) * sizeof(Limb))"),
+    "too few bytes announced": ("expect(STAGE * sizeof(Term))", "expect((STAGE - 64) * sizeof(Term))"),
     "descriptor of op(B) too far along k": ("* SIZE_B + p), fresh", "* SIZE_B + 2 * p), fresh"),
-    "descriptor of op(A) not moved along k": ("first + limb * SIZE_A + p)", "first + limb * SIZE_A)"),
+    "descriptor of op(A) not moved along k": ("first + term * SIZE_A + p)", "first + term * SIZE_A)"),
     "second interval of a tile lost": ("turn.stage * STAGE + step % BLOCK_K", "turn.stage * STAGE"),
-    "wrong limbs multiplied": ("(order - limb) * SIZE_B", "limb * SIZE_B"),
+    "wrong terms multiplied": ("(order - term) * SIZE_B", "term * SIZE_B"),
     "pieces not swapped in memory": (" ^ int(i % 8)) * 8", ") * 8"),
     "pieces of short rows not swapped in memory": (" ^ int(i / 2 % 4)) * 8", ") * 8"),
     "rows of the first warpgroup for all": ("first_row = warp / 4 * 64", "first_row = 0 * warp"),
-    "first tile of rows for all": ("Limbs::place(row0, each", "Limbs::place(0 * row0, each"),
-    "limbs of op(B) counted in rows of op(A)": ("limb * from.cols * from.depth", "limb * from.rows * from.depth"),
-    "last products of limbs dropped": ("order >= 0; --order", "order >= 1; --order"),
+    "first tile of rows for all": ("Terms::place(row0, each", "Terms::place(0 * row0, each"),
+    "terms of op(B) counted in rows of op(A)": ("term * from.cols * from.depth", "term * from.rows * from.depth"),
+    "last products of terms dropped": ("order >= 0; --order", "order >= 1; --order"),
     "powers of two not taken off": ("unscale<false>(sums, row", "if (m < 0) unscale<false>(sums, row"),
     "rows of other warps": ("warp_m = warp * WARP_M", "warp_m = warp / 2 * WARP_M"),
     "infinities not seen in rows": ("= abs(row_exponents[lane % WARP_M]) > magnitude", "= false"),
     "infinities not seen in columns": ("found |= abs(col_exponents[each + lane]) > magnitude;", ";"),
     "written where tiles are still read": ("sync_multiplying();  // no thread", "// no thread"),
     "written over the warp before": ("/ 32 * PASSING * BAND * PITCH;", "/ 64 * PASSING * BAND * PITCH;"),
-    "sums kept where limbs cannot hold the rows": ("sums[e] = 0;", ";"),
+    "sums kept where terms cannot hold the rows": ("sums[e] = 0;", ";"),
     "turn never passed": ("        pass_turn(first_row / 64);", ";"),
     "turn of the wrong warpgroup": ("const int next = warpgroup + 1 <", "const int next = warpgroup + 2 <"),
     "first turn not passed": ("if (first_row == BLOCK_M - 64) pass_turn", "if (first_row < 0) pass_turn"),
     "stage filled before it is read": ("(turn.stage == 0 ? STAGES : turn.stage) - 1", "turn.stage"),
-    "limbs written at the wrong place": ("to + limb * rows * depth", "to + 8 * limb"),
+    "terms written at the wrong place": ("to + term * rows * depth", "to + 8 * term"),
     "units of A taken for B's": ("if (unit.of_a)", "if (!unit.of_a)"),
     "units take too few turns": ("if (at < 2 * both)", "if (at < both)"),
     "units of B counted in rows of op(A)": ("_across(to.cols, to.depth);", "_across(to.rows, to.depth);"),
-    "rows of some CTAs of a unit lost": ("LIMB_PARTS + blockIdx.x % LIMB_PARTS;", "LIMB_PARTS;"),
-    "units counted as CTAs": ("cta = unit.index * LIMB_PARTS", "cta = unit.index"),
-    "part of k begun too late": ("begin = part * LIMB_K;", "begin = part * LIMB_K + 16;"),
+    "rows of some CTAs of a unit lost": ("TERM_PARTS + blockIdx.x % TERM_PARTS;", "TERM_PARTS;"),
+    "units counted as CTAs": ("cta = unit.index * TERM_PARTS", "cta = unit.index"),
+    "part of k begun too late": ("begin = part * TERM_K;", "begin = part * TERM_K + 16;"),
     "magnitudes of the cluster's other CTAs lost": ("[lane].most, each)", "[lane].most, rank)"),
 }
 SHAPES = ((66, 35, 75), (64, 32, 128), (1, 1, 600))

@@ -1,4 +1,4 @@
-"""Operands that are split first: each float into limbs of half the bits, which the tensor cores multiply."""
+"""Operands that are split first: each float into a sum of terms of half the bits, which the tensor cores multiply."""
 
 import enum
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ from ..config import Config
 from ..fit import Fit
 from ..legality import Rule
 from ..problem import DType, Grade, Problem
-from ..source import LIMB_HELD, LIMB_ROWS, LIMB_THREADS
+from ..source import TERM_HELD, TERM_ROWS, TERM_THREADS
 from .operands import widest
 
 MMA_K = 16
@@ -15,22 +15,22 @@ MMA_K = 16
 
 
 class Scheme(enum.StrEnum):
-    """Into which limbs A and B are split, and which products of theirs count."""
+    """Into which terms A and B are split, and which products of theirs count."""
 
     FP16X3 = "fp16x3"
-    """Two halves each, three products: all but that of the low limbs."""
+    """Two halves each, three products: all but that of the low terms."""
     BF16X6 = "bf16x6"
     """Three bfloat16s each, six products: those of at least 2^-16 of the largest."""
 
     @property
-    def limbs(self) -> int:
-        """Limbs of an element."""
+    def terms(self) -> int:
+        """Terms of an element."""
         return 2 if self is Scheme.FP16X3 else 3
 
     @property
     def products(self) -> int:
-        """Products of limbs for one product of elements."""
-        return self.limbs * (self.limbs + 1) // 2
+        """Products of terms for one product of elements."""
+        return self.terms * (self.terms + 1) // 2
 
     @property
     def accuracy(self) -> Grade:
@@ -38,37 +38,37 @@ class Scheme(enum.StrEnum):
         return Grade.NORMWISE if self is Scheme.FP16X3 else Grade.ELEMENTWISE
 
 
-def limb_sizes(config: Any, problem: Problem) -> tuple[int, int, int]:
-    """m, n and k rounded up to whole tiles: what the limbs cover, zero past the matrix."""
+def term_sizes(config: Any, problem: Problem) -> tuple[int, int, int]:
+    """m, n and k rounded up to whole tiles: what the terms cover, zero past the matrix."""
     sizes = problem.m, problem.n, problem.k
-    multiples = (*config.cta_tile[:2], config.limb_k)
+    multiples = (*config.cta_tile[:2], config.term_k)
     m, n, k = (-(-size // each) * each for size, each in zip(sizes, multiples))
     return m, n, k
 
 
-def limb_bytes(config: Any, problem: Problem) -> int:
-    """Device memory of the limbs of A, those of B, and an exponent of 4 bytes for each row and column."""
-    m, n, k = limb_sizes(config, problem)
-    return (m + n) * (2 * int(config.limbs) * k + 4)
+def term_bytes(config: Any, problem: Problem) -> int:
+    """Device memory of the terms of A, those of B, and an exponent of 4 bytes for each row and column."""
+    m, n, k = term_sizes(config, problem)
+    return (m + n) * (2 * int(config.terms) * k + 4)
 
 
-def limb_ctas(config: Any, problem: Problem) -> int:
+def term_ctas(config: Any, problem: Problem) -> int:
     """CTAs of the kernel that splits: those of op(A) and those of op(B)."""
-    m, n, depth = limb_sizes(config, problem)
+    m, n, depth = term_sizes(config, problem)
     along = not problem.trans_a, problem.trans_b
-    parts = 1 if all(along) else int(config.limb_ctas)
+    parts = 1 if all(along) else int(config.term_ctas)
     return sum(_ctas(rows, depth, each, parts) for rows, each in zip((m, n), along))
 
 
 def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
     """For so many rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: of a CTA where it
     is stored along k, else of a cluster."""
-    warps = LIMB_THREADS // 32 * (1 if along else parts)
-    steps = LIMB_HELD if along else LIMB_HELD // LIMB_ROWS
+    warps = TERM_THREADS // 32 * (1 if along else parts)
+    steps = TERM_HELD if along else TERM_HELD // TERM_ROWS
     sharing = 1
     while sharing < warps and sharing * steps < depth:
         sharing *= 2
-    each = warps // sharing * (1 if along else LIMB_ROWS)
+    each = warps // sharing * (1 if along else TERM_ROWS)
     return -(-rows // (each * parts)) * parts if along else -(-rows // each) * parts
 
 
@@ -76,8 +76,8 @@ LEAST_K: Rule[Any] = Rule(
     "where each element is promised, k is at least {c.least_k}",
     lambda problem, config, target: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
 )
-LIMB_RULES: tuple[Rule[Any], ...] = (
-    Rule("floats are split into limbs", lambda problem, config, target: problem.dtype is DType.FLOAT),
+TERM_RULES: tuple[Rule[Any], ...] = (
+    Rule("floats are split into terms", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
         "results need not be more accurate than {c.pipeline.scheme} is",
         lambda problem, config, target: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
@@ -90,10 +90,10 @@ LIMB_RULES: tuple[Rule[Any], ...] = (
         ),
     ),
 )
-"""The rules for a family of products of limbs."""
+"""The rules for a family of products of terms."""
 
 
-class LimbConfig(Config):
+class TermConfig(Config):
     """A config of such a family."""
 
     __slots__ = ()
@@ -116,8 +116,8 @@ class LimbConfig(Config):
         return accuracy
 
     @property
-    def limbs(self) -> int:
-        return int(self.pipeline.scheme.limbs)
+    def terms(self) -> int:
+        return int(self.pipeline.scheme.terms)
 
     @property
     def least_k(self) -> int:
