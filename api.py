@@ -13,8 +13,8 @@ from .runtime.product.matmul import Library, Memory
 from .runtime.store.found import Found
 from .runtime.store.store import Store
 from .runtime.store.versions import package_version
-from .tuner.search.nearest import nearest
-from .tuner.vendor import faster
+from .tuner.choose.fallback import faster
+from .tuner.choose.shortlist import look_up
 
 __all__ = [
     "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory",
@@ -38,6 +38,6 @@ def _measured(device: Device, problem: Problem, store: Store, found: Found, seco
     return measured(device, problem, store, found, seconds)
 
 
-_library = Library(nearest, _measured, _differentiable, faster)
+_library = Library(look_up, _measured, _differentiable, faster)
 load, matmul, prepare, emit = _library.load, _library.matmul, _library.prepare, _library.emit
 memory, clear = _library.memory, _library.clear

@@ -27,6 +27,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,17 +43,16 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
+from tilewright.tuner.choose.model import Table
+from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of, ranker_of
+from tilewright.tuner.choose.shortlist import carried, shortlist, varied
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
+from tilewright.tuner.plan import SHORTLIST
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import read_cache_file
 from tilewright.tuner.search.candidates import candidates, read_spaces
-from tilewright.tuner.search.features import Table
-from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import around, carried
-from tilewright.tuner.search.policies import policy_of
-from tilewright.tuner.search.ranked import ranked
-from tilewright.tuner.search.ranker import name_of, ranker_of, shared_out
+from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.tune import tune
 from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
 
@@ -61,20 +61,21 @@ TRIALS, GRADED_TRIALS = 100, 60
 compile and whose `ieee` kernels are tried where the same problem is."""
 POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
 """Of these such shares are kernels of the pool, the best by the model of the device, and kernels of the pool with any
-way to share out the work; the others are drawn from what the model puts within NEAR of the best. What the model does
+decomposition of the work; the others are drawn from what the model puts within NEAR of the best. What the model does
 not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 CHOICES = 12
 """What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
-"""Of searches, which kernels that came after a problem was measured may be among."""
+"""Of what a search may try, the first by the model: kernels that came after a problem was measured may be among
+them."""
 OF_FAMILY = 3
 """Of each family, those that a look-up would take first."""
 BESIDE, BESIDE_AT_RANDOM = 16, 4
 """Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
 FASTEST, FAR_ELSEWHERE = 10, 2
 """Of what was measured on another device, with half of the choices and one of each family: few, of many problems."""
-WAYS = 2
-"""Ways to share out the work of each kernel of the pool."""
+DECOMPOSITIONS = 2
+"""Of each kernel of the pool, those that the model puts first."""
 NEAR = 2.5
 POOL = Path(__file__).parent / "suites" / "pool.json"
 """Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
@@ -95,36 +96,42 @@ def of_families(expected: Sequence[Config], each: int = OF_FAMILY) -> Iterator[C
         yield from itertools.islice((config for config in expected if config.family == name), each)
 
 
+def modelled(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> dict[Config, float]:
+    """Microseconds by the model of the device, the least first, of the configs for which it holds."""
+    table = Table(configs, problem.dtype, info)
+    valid = table.valid(problem).nonzero()[0]
+    us = table.modelled_us(problem, valid)
+    return {table.configs[valid[place]]: float(us[place]) for place in us.argsort(kind="stable")}
+
+
+def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
+    """What a search may try without any records, by the model."""
+    likely = [choice.config for choice in shortlist(problem, info, (), SHORTLIST)]
+    return modelled(problem, info, candidates(problem, info, read_spaces(), likely, likely).configs)
+
+
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
     """What is tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
     trials = trials or (TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS)
     most_pooled, guessed, far = (round(share * trials) for share in (POOLED, GUESSED, FAR))
 
-    def likely(config: Config) -> float:
-        return estimate_us(problem, config, info) * policy_of(config.family).factor(config)
-
-    pooled, other = list[Config](), list[Config]()
-    for base in map(parse, json.loads(POOL.read_text())[name_of(problem.dtype, problem.accuracy)]):
-        shared = shared_out(base, problem.dtype, info, problem.accuracy)
-        if not shared:
-            continue
-        table = Table(shared, problem.dtype, info)
-        ways = [config for config, pays in zip(table.configs, table.sensible(problem)) if pays]
-        fits = (carried(way, problem, info) for way in sorted(ways, key=likely)[:WAYS])
-        pooled += [config for config in fits if config is not None]
-        other += ways
-    found = candidates(problem, info, read_spaces(), pooled)
-    estimates = {config: estimate_us(problem, config, info) for config in found.configs}
-    limit = NEAR * min(estimates.values())
-    near = [config for config, us in estimates.items() if us <= limit]
+    bases = map(parse, json.loads(POOL.read_text())[name_of(problem.dtype, problem.accuracy)])
+    divided = [each for base in bases for each in decomposed(base, problem.dtype, info, problem.accuracy)]
+    pooled, of_kernel = list[Config](), Counter[Config]()
+    other = list(modelled(problem, info, divided))
+    for config in other:
+        of_kernel[kernel_of(config)] += 1
+        if of_kernel[kernel_of(config)] <= DECOMPOSITIONS and (fits := carried(config, problem, info)) is not None:
+            pooled.append(fits)
+    tried = searched(problem, info)
+    limit = NEAR * min(tried.values(), default=math.inf)
+    near = [config for config, us in tried.items() if us <= limit]
     expected = choices(problem, info)
     chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected)])
-    chosen |= dict.fromkeys(sorted(pooled, key=likely)[: max(0, most_pooled - len(chosen))])
-    chosen |= dict.fromkeys(
-        itertools.islice((c for c in ranked(problem, info, found.configs) if c not in chosen), guessed)
-    )
-    drawn = (carried(way, problem, info) for way in rng.sample(other, min(len(other), far)))
+    chosen |= dict.fromkeys(pooled[: max(0, most_pooled - len(chosen))])
+    chosen |= dict.fromkeys(itertools.islice((c for c in varied(list(tried)) if c not in chosen), guessed))
+    drawn = (carried(config, problem, info) for config in rng.sample(other, min(len(other), far)))
     chosen |= dict.fromkeys(config for config in drawn if config is not None)
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), trials)))
     return list(chosen)[:trials]
@@ -154,13 +161,13 @@ def variants_of(job: Job) -> list[Config]:
     if not known:
         return variants(problem, info, job.trials)
     expected = choices(problem, info) if job.told is None else job.told
-    guesses = ranked(problem, info, candidates(problem, info, read_spaces()).configs)[:GUESSES]
+    guesses = varied(list(searched(problem, info)))[:GUESSES]
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:
         others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
         chosen = *known[:FASTEST], *expected[: CHOICES // 2], *of_families(expected, 1), *guesses[:1], *others
         return list(dict.fromkeys(chosen))
-    near = [config for config in around(known[0], problem, info) if config not in known]
+    near = [config for config in neighbours(known[0], problem, info) if config not in known]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
     chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others
     return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]

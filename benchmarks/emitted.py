@@ -33,7 +33,7 @@ from tilewright.runtime.device.protocol import Device, DeviceInfo, Launch, Opera
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
-from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.choose.shortlist import look_up
 
 SHAPES = (
     "100 256 512 1000 1024x768x512 1023x769x511 2047 16x4096x4096 4096x16x4096 64x64x65536 65536x64x64 35x700x2048 "
@@ -78,7 +78,7 @@ def kernels(info: DeviceInfo) -> list[Served]:
     for dtype in ("float", "double"):
         for shape in SHAPES:
             problem = Problem.parse(shape, dtype)
-            served.append(store.lookup(info, problem, nearest).served(problem, info))
+            served.append(store.lookup(info, problem, look_up).served(problem, info))
         shape, config = PADDED
         served.append(Served(Problem.parse(shape, dtype), parse(config), info))
     return served

@@ -8,9 +8,13 @@
 Trees are fitted to all trials of a type and accuracy, of all devices, then a portfolio is chosen greedily. How good the
 choice is is judged on shapes that were left out, whole and on every device: a ninth at a time, portfolio and trees of
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
---unseen judges for a device by the data of the others alone. The ranker of the first part is written beside what
-ships, for `regret.py`, or alone by --held-out: one part takes two minutes of a processor a type. Files of types and
-accuracies without data stay. `regret.py --accept` then writes the page. Needs CatBoost.
+--unseen judges for a device by the data of the others alone. Files of types and
+accuracies without data stay.
+
+The first of these commands makes all that ships: the rankers of `configs/ranker`, beside them the ranker of the first
+part for `regret.py`, today's figures of `regret.py` as limits, and the page `configs/ranker/README.md`. --judge writes
+none of them; with --held-out it writes the ranker of the first part alone: one part takes two minutes of a processor a
+type. Needs CatBoost.
 """
 
 import argparse
@@ -29,7 +33,7 @@ from typing import Any
 import catboost
 import numpy as np
 from numpy.typing import NDArray
-from regret import FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, line_of, regrets_of
+from regret import FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, accept, line_of, regrets_of
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
@@ -37,14 +41,23 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.features import FEATURES, IEEE_FEATURES, Table
-from tilewright.tuner.search.nearest import carried, distance
-from tilewright.tuner.search.ranker import LEAF, Arrays, Ranker, name_of, plain, shared_out, trees_of, way_of
+from tilewright.tuner.choose.features import FEATURES, IEEE_FEATURES, FeatureTable
+from tilewright.tuner.choose.ranker import (
+    LEAF,
+    Arrays,
+    Ranker,
+    decomposed,
+    decomposition_of,
+    kernel_of,
+    name_of,
+    trees_of,
+)
+from tilewright.tuner.choose.shortlist import carried, distance
 from trials import Trials, choices, chosen_line, looked_up, packed, read
 
 Floats = NDArray[np.float64]
 PORTFOLIO = {DType.FLOAT: 480, DType.DOUBLE: 320}
-"""Kernels of each type, ways to share out the work not counted; those for float have more parameters."""
+"""Kernels of each type, however they divide the work; those for float have more parameters."""
 GUESSED = 750
 """Rows, those that the model of the device puts first, of which it is expected how they do where that was not
 measured."""
@@ -69,7 +82,7 @@ LEFT_OUT = 3
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
-"""So many random problems, of at most so many rows, columns and steps of k, say which ways to share out the work pay:
+"""So many random problems, of at most so many rows, columns and steps of k, say which decompositions of the work pay:
 those among the first 32 of two on each device."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
 """So many of them say how far the model of the device is off for each kernel, where one that takes e times the best
@@ -84,7 +97,7 @@ class Tuned:
     problem: Problem
     info: DeviceInfo
     configs: tuple[Config, ...]
-    plain: tuple[Config, ...]
+    kernels: tuple[Config, ...]
     """Each as a portfolio has it."""
     us: Floats
     best_us: float
@@ -96,10 +109,10 @@ class Tuned:
         """Those that worked, but for copies by TMA, which a portfolio cannot have: its kernels serve any alignment."""
         problem, info, times = trials.problem, KNOWN[trials.device_key], trials.times
         right = {config: us for config, us in times.items() if not config.boxes(problem)}
-        table = Table(tuple(right), problem.dtype, info)
+        table = FeatureTable(tuple(right), problem.dtype, info)
         us = np.array([*right.values()])
-        plains = tuple(map(plain, right))
-        return cls(problem, info, tuple(right), plains, us, min(times.values()), table.features(problem))
+        kernels = tuple(map(kernel_of, right))
+        return cls(problem, info, tuple(right), kernels, us, min(times.values()), table.features(problem))
 
     @property
     def target(self) -> Floats:
@@ -175,7 +188,7 @@ def _exported(model: catboost.CatBoost, depth: int, name: str) -> dict[str, NDAr
 
 
 Kernels = Mapping[Config, Mapping[str, Any]]
-"""Those of a portfolio, with what ships of each: ways to share out the work, and how far the model is off."""
+"""Those of a portfolio, with what ships of each: decompositions of the work, and how far the model is off."""
 
 
 def exported(trees: Arrays, portfolio: Kernels, regret: Mapping[str, float]) -> dict[str, NDArray[Any]]:
@@ -204,26 +217,30 @@ def sources(found: Iterable[Trials]) -> NDArray[Any]:
 
 def complete(trees: Arrays, portfolio: Sequence[Config], tuned: Sequence[Tuned]) -> Kernels:
     """The kernels of a portfolio, each with how far the model of the device is off by what the trees say, and with the
-    ways to share out the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
+    decompositions of the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
     take less time, and the model puts more of those first that the trees would take."""
     problem, infos = tuned[0].problem, [each.info for each in _of_devices(tuned)]
-    kernels = {base: {"decompositions": "", "correction": 0.0} for base in portfolio}
-    every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
+    measured = {info.key: 1.0 for info in infos}  # the trees rank on these devices alone
+    kernels: dict[Config, dict[str, Any]] = {}
+    for base in portfolio:
+        known = dict.fromkeys(map(decomposition_of, decomposed(base, problem.dtype, infos[0], problem.accuracy)))
+        kernels[base] = {"decompositions": " ".join(known), "correction": 0.0}
+    every = Ranker(exported(trees, kernels, measured), problem.dtype, problem.accuracy)
     for base, correction in zip(portfolio, _corrections(every, infos)):
         kernels[base]["correction"] = correction
-    every = Ranker(exported(trees, kernels, {}), problem.dtype, problem.accuracy)
+    every = Ranker(exported(trees, kernels, measured), problem.dtype, problem.accuracy)
     early: Counter[tuple[Config, str]] = Counter()
     for random in _random(problem.dtype, problem.accuracy, RANDOM):
         for info in infos:
             first = itertools.islice(every.ranked(random, info), EARLY)
-            early.update((plain(each.config), way_of(each.config)) for each in first)
-    info, rows = infos[0], 0
-    for base in portfolio:
-        known = dict.fromkeys(map(way_of, shared_out(base, problem.dtype, info, problem.accuracy)))
-        paying = [way for way in known if way == "whole" or early[base, way] >= SELDOM * len(infos)]
+            early.update((kernel_of(each.config), decomposition_of(each.config)) for each in first)
+    rows = 0
+    for base, kernel in kernels.items():
+        known = kernel["decompositions"].split()
+        paying = [each for each in known if each == "whole" or early[base, each] >= SELDOM * len(infos)]
         rows += len(paying)
-        kernels[base]["decompositions"] = " ".join(paying)
-    print(f"  ways to share out the work: {rows}", flush=True)
+        kernel["decompositions"] = " ".join(paying)
+    print(f"  decompositions: {rows}", flush=True)
     return kernels
 
 
@@ -244,9 +261,9 @@ def _corrections(ranker: Ranker, infos: Sequence[DeviceInfo]) -> list[float]:
     for info in infos:
         table = ranker.table(info)
         assert table is not None
-        owner = np.array([place[plain(config)] for config in table.configs])
+        owner = np.array([place[kernel_of(config)] for config in table.configs])
         for random in _random(ranker.dtype, ranker.accuracy, CORRECTED):
-            rows = table.sensible(random).nonzero()[0]
+            rows = table.valid(random).nonzero()[0]
             said = ranker.trees(table.features(random, rows))
             weight = np.exp(-STEEP * (said - said.min()))
             beyond = said - np.log(table.modelled_us(random, rows))
@@ -260,23 +277,25 @@ def portfolio_of(tuned: Sequence[Tuned], trees: Arrays) -> list[Config]:
     """Kernels that came near the best of a problem, added one by one, each that which brings all problems nearest to
     their best; where none does any more, again as if none had been chosen."""
     dtype, accuracy, info = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info
-    good = {c for each in tuned for c, target in zip(each.plain, each.target) if target <= math.log(GOOD)}
-    known = Counter(config for each in tuned for config in set(each.plain))
+    good = {c for each in tuned for c, target in zip(each.kernels, each.target) if target <= math.log(GOOD)}
+    known = Counter(config for each in tuned for config in set(each.kernels))
     often = (base for base in sorted(good, key=str) if known[base] >= min(OFTEN, len(tuned)))
-    bases = [base for base in often if shared_out(base, dtype, info, accuracy)]
+    bases = [base for base in often if decomposed(base, dtype, info, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
-    rows = [config for base in bases for config in shared_out(base, dtype, info, accuracy)]
-    owner = np.array([place[plain(config)] for config in rows])
-    tables = {each.info: Table(rows, dtype, each.info) for each in _of_devices(tuned)}
+    rows = [config for base in bases for config in decomposed(base, dtype, info, accuracy)]
+    owner = np.array([place[kernel_of(config)] for config in rows])
+    tables = {each.info: FeatureTable(rows, dtype, each.info) for each in _of_devices(tuned)}
     predict = trees_of(trees, "ranking")
     costs = np.full((len(bases), len(tuned)), np.inf)
     for column, each in enumerate(tuned):
-        chosen, features = tables[each.info].likeliest(each.problem, GUESSED)
+        table = tables[each.info]
+        chosen, counted = table.likeliest(each.problem, GUESSED)
+        features = table.features(each.problem, chosen, counted)
         ahead = each.weight @ (each.target - predict(each.features))  # trees know differences alone
         guess = predict(features) + ahead + math.log(UNSURE)
         np.minimum.at(costs[:, column], owner[chosen], guess)
         seen: dict[int, float] = {}
-        for config, target in zip(each.plain, each.target):
+        for config, target in zip(each.kernels, each.target):
             base = place.get(config)
             if base is not None:
                 seen[base] = min(seen.get(base, math.inf), target)
@@ -311,7 +330,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
         regrets = regrets_of(choices(ranker, each.problem, each.info), times)
         for name, regret in regrets.items():
             found[name].append(regret)
-        if of_portfolio := [us for config, us in zip(each.plain, times.values()) if config in kept]:
+        if of_portfolio := [us for config, us in zip(each.kernels, times.values()) if config in kept]:
             found["best of portfolio"].append(min(of_portfolio))
         near = _nearest(each, records)
         if near in times:
@@ -374,7 +393,7 @@ def main() -> None:
     """Judge, fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="folders of packed files, or files of `dataset.py measure`")
-    parser.add_argument("--judge", action="store_true", help="do not write")
+    parser.add_argument("--judge", action="store_true", help="write nothing that ships")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--unseen", metavar="KEY", choices=KNOWN, help="judge for this device by the data of the others; not written"
@@ -433,6 +452,8 @@ def main() -> None:
             np.savez_compressed(RANKERS / name_of(dtype, accuracy), **exported(trees, portfolio, regret), data=data)
     if options.choices:
         options.choices.write_text("".join(lines))
+    if writes:
+        accept()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 The model of the device chooses what `dataset.py` measures: kernels that split into terms, one by one, each that which
 brings some shapes of the data set nearest to the best of the model, every one as tiles may be ordered; and the first
-kernels of the `ieee` pool, for small shapes gain nothing by splitting. Takes some 15 s.
+kernels of the `ieee` pool, for small shapes gain nothing by splitting. They are chosen from what a search may try: all
+of a small space, and of a large one what is near the shortlist. Takes some 25 s.
 """
 
 import itertools
@@ -22,10 +23,11 @@ from tilewright.codegen.errors import ShapeError
 from tilewright.codegen.families import family_named
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.choose.model import Table
+from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of
+from tilewright.tuner.choose.shortlist import shortlist
+from tilewright.tuner.plan import SHORTLIST
 from tilewright.tuner.search.candidates import candidates, read_spaces
-from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.policies import policy_of
-from tilewright.tuner.search.ranker import name_of, plain, shared_out
 
 INFO = KNOWN["nvidia-h200"]
 SHAPES = 50
@@ -41,13 +43,13 @@ def costs_of(problem: Problem) -> dict[Config, float]:
     spaces = tuple(each for each in read_spaces() if family_named(each.family)().accuracy is not Grade.IEEE)
     found: dict[Config, float] = {}
     try:
-        configs = candidates(problem, INFO, spaces).configs
+        likely = [choice.config for choice in shortlist(problem, INFO, (), SHORTLIST)]
+        configs = candidates(problem, INFO, spaces, likely).configs
     except ShapeError:
         return {}  # too short a k for any
-    for config in configs:
-        us = estimate_us(problem, config, INFO) * policy_of(config.family).factor(config)
+    for config, us in zip(configs, Table(configs, problem.dtype, INFO).modelled_us(problem).tolist()):
         known = {leaf.name for leaf in config.leaves()}
-        base = plain(config).changed(**{name: values[0] for name, values in UNTOLD.items() if name in known})
+        base = kernel_of(config).changed(**{name: values[0] for name, values in UNTOLD.items() if name in known})
         found[base] = min(us, found.get(base, math.inf))
     best = min(found.values())
     return {base: math.log(us / best) for base, us in found.items()}
@@ -58,7 +60,7 @@ def ordered(base: Config, accuracy: Grade) -> Iterator[Config]:
     known = [name for name in UNTOLD if name in {leaf.name for leaf in base.leaves()}]
     for values in itertools.product(*(UNTOLD[name] for name in known)):
         config = base.changed(**dict(zip(known, values)))
-        if shared_out(config, DType.FLOAT, INFO, accuracy):
+        if decomposed(config, DType.FLOAT, INFO, accuracy):
             yield config
 
 

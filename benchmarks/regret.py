@@ -1,7 +1,7 @@
 """Offline regret: how much slower the choices of look-ups are than the best that was measured. Needs no GPU.
 
     python benchmarks/regret.py            some 10 s of a processor; ends with 1 where a figure is beyond its limit
-    python benchmarks/regret.py --accept   make today's figures the limits, and write the page of the ranker that ships
+    python benchmarks/regret.py --accept   make today's figures the limits, and write the page of the rankers that ship
 
 The regret of a choice is its measured time over the least measured time of the problem, by the data set in
 `results/*/dataset`. Printed are the geometric mean, the 90th percentile and the worst for each type and device. Two
@@ -14,9 +14,10 @@ rankers are judged on the same ninth of the shapes, both with the code of the ch
 
 A fit that leaves the shapes out takes CatBoost and 100 s of a processor for each type, after a minute of reading, and a
 fit to fewer problems is no estimate of what ships. Therefore `fit_ranker.py` writes the first of the rankers that it
-judges by into `results/held-out`, with the shapes that were left out. A change of features, of the device
-model, of which rows are ranked or of how configs are fitted to problems shows at once; a change of the fit shows when
-`fit_ranker.py` has written the file anew. Rankers of other accuracies than `ieee` know too few problems for this.
+judges by into `results/held-out`, with the shapes that were left out, and does what --accept does when all is written.
+A change of features, of the device model, of which rows are ranked or of how configs are fitted to problems shows at
+once; a change of the fit shows when `fit_ranker.py` has written the files anew. --accept alone is for a change of the
+code that leaves them as they are. Rankers of other accuracies than `ieee` know too few problems for this.
 
 Not every choice was measured. The `first choice` is judged where it was, for a third to two thirds of the problems. The
 `first measured choice`, which nearly all problems have, passes over the variants that were not. The numbers of problems
@@ -37,7 +38,7 @@ from numpy.typing import NDArray
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.search.ranker import Arrays, Ranker, shipped
+from tilewright.tuner.choose.ranker import Arrays, Ranker
 from trials import SUFFIX, Trials, choices, read
 
 RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
@@ -116,7 +117,7 @@ def figures() -> dict[str, Figures]:
         shapes = frozenset(held_out["shapes"].tolist())
         files = sorted(RESULTS.glob(f"*/dataset/{path.stem}{SUFFIX}"))
         trials = [each for file in files for each in read(file, shapes)]
-        for kind, arrays in ("held out", held_out), ("shipped", shipped(path.stem)):
+        for kind, arrays in ("held out", held_out), ("shipped", dict(np.load(RANKERS / path.name))):
             found |= judge(kind, trials, Ranker(arrays, dtype))
     return found
 
@@ -129,11 +130,11 @@ def page(found: Mapping[str, Figures]) -> str:
         "A ranker for each type and accuracy: kernels to choose from, and boosted trees that say which of them is the",
         "fastest for a product ([how](../../docs/experiments/untuned.md)). Each file holds NumPy arrays:",
         "text of `kernels`, `decompositions` of the work that pay for each and `corrections` of the device's model,",
-        "what the `ranking` trees and those of the `level` of time ask, above which borders, and what their leaves add.",
-        "`tuner/search/ranker.py` reads them. The last of these commands writes this page; the first needs CatBoost:",
+        "what the `ranking` trees and those of the `level` of time ask, above which borders, and what their leaves",
+        "add. `tuner/choose/ranker.py` reads them. One command, which needs CatBoost, fits them all to the data set,",
+        "judges them, makes their figures the limits of `benchmarks/regret.py`, and writes this page:",
         "",
         "    python benchmarks/fit_ranker.py benchmarks/results/*/dataset",
-        "    python benchmarks/regret.py --accept",
         "",
         "| ranker | kernels | of the families | trees | asked most often |",
         "| --- | ---: | --- | ---: | --- |",
@@ -174,17 +175,22 @@ def _learned(arrays: Arrays) -> Iterator[str]:
     yield ", ".join(feature for feature, _ in features.most_common(6))
 
 
+def accept() -> None:
+    """Print all figures, make them the limits, and write the page of the rankers that ship."""
+    found = figures()
+    LIMITS.write_text(json.dumps(found, indent=1) + "\n")
+    (RANKERS / PAGE).write_text(page(found))
+
+
 def main() -> None:
     """Print all figures and compare them with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--accept", action="store_true", help="write the figures as the limits, and the ranker's page")
     options = parser.parse_args()
-    found = figures()
     if options.accept:
-        LIMITS.write_text(json.dumps(found, indent=1) + "\n")
-        (RANKERS / PAGE).write_text(page(found))
+        accept()
         return
-    worse = beyond(found, json.loads(LIMITS.read_text()))
+    worse = beyond(figures(), json.loads(LIMITS.read_text()))
     if worse:
         sys.exit("\n".join(["beyond the limits:", *worse]))
 

@@ -25,11 +25,11 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
+from tilewright.tuner.choose.ranker import Ranker, name_of
+from tilewright.tuner.choose.shortlist import carried
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, write_both
 from tilewright.tuner.search.candidates import config_of, given
-from tilewright.tuner.search.nearest import carried
-from tilewright.tuner.search.ranker import Ranker, name_of
 
 MANY = 3
 """Variants measured both times, from which on they tell how two GPUs differ."""

@@ -48,10 +48,10 @@ from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.contest import contest
 from tilewright.tuner.bench.rivals import setting
+from tilewright.tuner.choose.ranker import name_of, shipped
+from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import measured
 from tilewright.tuner.measure.child import kept_between_runs
-from tilewright.tuner.search.nearest import nearest
-from tilewright.tuner.search.ranker import name_of, shipped
 from tilewright.tuner.settings import EFFORTS
 from tilewright.tuner.tune import tune
 
@@ -182,7 +182,7 @@ def timed(device: Device, problem: Problem, configs: Iterable[str], seconds: flo
 
 def measure_row(device: Device, problem: Problem, row: Row, seconds: float) -> None:
     """Time all that is known of a row."""
-    found = Store(Path("no-such-folder").absolute()).lookup(device.info, problem, nearest)
+    found = Store(Path("no-such-folder").absolute()).lookup(device.info, problem, look_up)
     told, times = timed(device, problem, (row[name] for name in ("first_use", "tuned") if name in row), seconds)
     row |= told | {"expected_us": found.expected_us, "regret": found.regret}
     row |= {"predicted_us": times[told["predicted"]], "cublas_us": times["cublas"]}
@@ -201,7 +201,7 @@ def first_used(device: Device, problem: Problem) -> Row:
             begin = time.monotonic()
             store = Store(Path(empty) / "store")
             with device.entered():
-                gemm = load_on(device, problem, store, nearest, lambda *given: measured(*given, FIRST_USE_SECONDS))
+                gemm = load_on(device, problem, store, look_up, lambda *given: measured(*given, FIRST_USE_SECONDS))
             return {"first_use": str(gemm.config), "first_use_s": time.monotonic() - begin}
         finally:
             os.environ.pop(CACHE_VARIABLE)
@@ -324,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results.take_tuned(options.found)
     if options.part != "none":
         for problem in results.problems[:2]:  # what is read once for each type is not the first shape's
-            Store(Path("no-such-folder").absolute()).lookup(device.info, problem, nearest)
+            Store(Path("no-such-folder").absolute()).lookup(device.info, problem, look_up)
         in_time(steps_of(results, device, options), options.seconds, PARTS[options.part])
     print(json.dumps(results.save(), indent=1))
 

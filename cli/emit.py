@@ -14,7 +14,7 @@ from ..codegen.families import parse
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
-from ..tuner.search.nearest import nearest
+from ..tuner.choose.shortlist import look_up
 from .commands import GPUS
 from .targets import targets
 
@@ -68,7 +68,7 @@ def emit_command(
             if config is not None:
                 served.append(Served(problem, config, info))
             else:
-                served.append(kept.lookup(info, problem, nearest).served(problem, info))
+                served.append(kept.lookup(info, problem, look_up).served(problem, info))
     layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
     for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys, store)).write(
         output, overwrite=overwrite

@@ -1,27 +1,33 @@
-"""`tilewright explain`: what would be tried for a shape, and what runs as things are."""
+"""`tilewright explain`: what runs for a shape as things are, and what else could."""
 
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
+from ..codegen.config import Config
 from ..codegen.problem import Problem
 from ..runtime.check.roofline import rates_of
 from ..runtime.store.codec import encode
+from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
+from ..tuner.explain import Explained, explain
 from ..tuner.plan import check_tunable
-from ..tuner.search.explain import Explained, Guess, explain
-from ..tuner.search.model import estimate_us
 from .progress import ON_PROCESSOR
-from .tables import new_console, say, table
+from .tables import WIDTH, counted, new_console, say, table, wrapped
 from .targets import targets
 
-_GUESSES, _REASONS = 8, 12
+_CHOICES = 10
+"""Entries of the shortlist that are printed."""
+_LINES = 40
+"""Lines that are printed at most where 80 columns are there."""
 
 
 def explain_command(
@@ -36,7 +42,7 @@ def explain_command(
     json_file: Path | None,
     store: Path | None,
 ) -> None:
-    """Print what a search would try and what a look-up takes."""
+    """Print what a look-up takes, and the shortlist that it comes from."""
     if not shapes:
         raise click.UsageError("explain needs a shape; name it by --shape, as 1024x768x512")
     problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
@@ -57,27 +63,56 @@ def explain_command(
 
 
 def show_explained(console: Console, told: Explained) -> None:
-    """Print the bound, the look-up, the search's first guesses and what it leaves out."""
+    """Print the bound, the look-up, the shortlist and what cannot run, in at most 40 lines of 80 columns: as many
+    entries of the shortlist as there is room for, ten at most."""
     problem, info, found = told.problem, told.device, told.found
-    say(console, f"{problem} on {info.name}, {info.arch.name}, {info.sm_count} SMs", style="bold")
-    say(console, *_bound(told), f"look-up: {found.config}", f"  {found.told}: {told.why}", *_figures(told))
+    head = [*_bound(told), f"look-up: {found.config}", f"  {found.told}: {told.why}", *_figures(told)]
     if told.handover:
-        say(console, f"  vendor: its library serves instead, unless vendor='never', by {told.handover.why}")
+        head.append(f"  vendor: its library serves instead, unless vendor='never', by {told.handover.why}")
     elif found.origin != "exact":
-        say(console, "  vendor: its library is timed beside this at first use, and serves where it is faster")
+        head.append("  vendor: its library is timed beside this at first use, the faster one serves")
     nearest = ", ".join(f"{record.problem.shape} ({away:.2f})" for record, away in told.near)
-    if nearest:
-        say(console, f"  nearest records, doublings away: {nearest}")
-    families = ", ".join(f"{count:,} {name}" for name, count in told.tried)
-    variants = sum(count for _, count in told.tried)
-    say(console, f"search: {variants:,} variants, {families}; {len(told.guesses)} of them first", "")
-    say(console, *table(_guess_columns(told), console.width))
-    if told.left_out:
-        say(console, "", *table(_reason_columns(told), console.width))
-    rest = told.left_out[_REASONS:]
-    if rest:
-        count = sum(each.combinations for each in rest)
-        say(console, f"and {len(rest)} more reasons, {count:,} combinations; --json has all")
+    if nearest and found.origin != "exact":
+        head.append(f"  near records, doublings away: {nearest}")
+    counts = ", ".join(f"{count:,} {name}" for name, count in told.variants)
+    head.append(f"search: {counted(sum(count for _, count in told.variants), 'variant')}, {counts}")
+    unable = _unable(told)
+    say(console, f"{problem} on {info.name}, {info.arch.name}, {info.sm_count} SMs", style="bold")
+    say(console, *head)
+    room = _LINES - 1 - _height(console, [*head, *unable]) - (2 if unable else 1)
+    if rows := _rows(table(_columns(told), console.width), room):
+        say(console, "", *rows)
+    say(console, *["", *unable][: 1 + len(unable) if unable else 0])
+
+
+def _height(console: Console, lines: Sequence[str]) -> int:
+    """Lines of the screen that lines of prose take."""
+    return sum(len(wrapped(line, min(console.width, WIDTH) - 2)) for line in lines)
+
+
+def _rows(lines: Sequence[Text], room: int) -> list[Text]:
+    """The head of a table and as many of its rows as there is room for; nothing where it has none."""
+    heights = itertools.accumulate(line.plain.count("\n") + 1 for line in lines)
+    shown = [line for line, height in zip(lines, heights) if height <= room]
+    return shown if len(shown) > 1 else []
+
+
+def _unable(told: Explained) -> list[str]:
+    """What cannot run, a line a reason."""
+    families: dict[str, list[str]] = {}
+    for each in told.unable:
+        families.setdefault(each.required, []).append(each.family)
+    lines = [_sentence(names, required) for required, names in families.items()]
+    return [f"{'  ' if number else 'cannot run: '}{line}" for number, line in enumerate(lines)]
+
+
+def _sentence(families: Sequence[str], required: str) -> str:
+    """Why some families cannot run."""
+    *others, last = families
+    names = f"{', '.join(others)} and {last}" if others else last
+    if not required:
+        return f"no variant in the {'spaces' if others else 'space'} of {names} serves it"
+    return f"{names} {'require' if others else 'requires'} that {required}"
 
 
 def _bound(told: Explained) -> list[str]:
@@ -94,44 +129,50 @@ def _bound(told: Explained) -> list[str]:
 
 
 def _figures(told: Explained) -> list[str]:
-    """What the record of the look-up says, where it is of this product."""
-    record = told.found.record
-    if record is None or told.found.origin != "exact":
-        return []
-    expected = ""
-    share = f", {told.bounds[0].us / record.median_us:.1%} of the bound" if told.bounds else ""
-    ratio = f", {figure(record.ratio_vendor)} x the vendor's library" if record.ratio_vendor else ""
-    if not told.device.arch.is_host:
-        expected = f"; the model expects {figure(estimate_us(told.problem, record.config, told.device))} us"
-    return [f"  measured: {figure(record.median_us)} us{share}{ratio}{expected}"]
+    """What was measured of the look-up, where its record is of this product, and what is expected of it."""
+    record, expected_us = _measured(told), told.expected_us
+    lines = []
+    if record is not None:
+        ratio = f", {figure(record.ratio_vendor)} x the vendor's library" if record.ratio_vendor else ""
+        lines.append(f"  measured: {figure(record.median_us)} us{_of_bound(told, record.median_us)}{ratio}")
+    if expected_us is not None and told.found.expected_us is None:
+        of = f", {figure(expected_us / record.median_us)} times what was measured" if record else ""
+        share = "" if record else _of_bound(told, expected_us)
+        lines.append(f"  expected: {figure(expected_us)} us{of}{share}")
+    return lines
 
 
-def _guess_columns(told: Explained) -> list[Column]:
-    # One for each time: of those with the same time the model knows no difference.
-    told_apart: dict[object, Guess] = {}
-    for place, guess in enumerate(told.guesses):
-        told_apart.setdefault(figure(guess.expected_us) or place, guess)
-    guesses = [*told_apart.values()][:_GUESSES]
-    expected = [guess.expected_us for guess in guesses]
+def _measured(told: Explained) -> Record | None:
+    """The record of just this product that the look-up gives."""
+    return told.found.record if told.found.origin == "exact" else None
+
+
+def _of_bound(told: Explained, us: float) -> str:
+    return f", {told.bounds[0].us / us:.1%} of the bound" if told.bounds else ""
+
+
+def _columns(told: Explained) -> list[Column]:
+    choices = told.choices[:_CHOICES]
+    expected = [choice.expected_us for choice in choices]
     shares = [f"{told.bounds[0].us / us:.1%}" if us and told.bounds else "" for us in expected]
+    texts = [_differences(told.found.config, choice.config) for choice in choices]
     return [
         Column("expected us", [figure(us) for us in expected]),
         Column("of bound", shares, 1),
-        Column("by", [guess.source for guess in guesses], 2, left=True),
-        Column("first guesses", [str(guess.config) for guess in guesses], left=True, wraps_at=26),
+        Column("by", [choice.source.partition(" ")[0] for choice in choices], 2, left=True),
+        Column("config, or what differs from the look-up's", texts, left=True, wraps_at=26),
     ]
 
 
-def _reason_columns(told: Explained) -> list[Column]:
-    reasons = told.left_out[:_REASONS]
-    return [
-        Column("left out", [f"{each.combinations:,}" for each in reasons]),
-        Column("by", [each.step for each in reasons], left=True),
-        Column("rule that they break", [each.reason for each in reasons], left=True, wraps_at=26),
-    ]
+def _differences(of: Config, config: Config) -> str:
+    """The parameters in which a config differs from another one, or its text where that is shorter."""
+    other = dict(of.values)
+    changes = ",".join(f"{name}={value}" for name, value in config.values if other.get(name) != value)
+    return changes if type(of) is type(config) and len(changes) <= len(str(config)) else str(config)
 
 
 def _json(told: Explained) -> dict[str, Any]:
+    record = _measured(told)
     return {
         "problem": encode(told.problem),
         "device": {"key": told.device.key, **told.device.packed()},
@@ -141,17 +182,23 @@ def _json(told: Explained) -> dict[str, Any]:
             "origin": told.found.origin,
             "from": told.found.taken_from or None,
             "why": told.why,
-            "expected_us": told.found.expected_us,
+            "expected_us": told.expected_us,
             "regret": told.found.regret,
             "vendor": None if told.handover is None else dataclasses.asdict(told.handover),
         },
         "near": [{"shape": record.problem.shape, "doublings": away} for record, away in told.near],
-        "variants": dict(told.tried),
-        "guesses": [
-            {"config": str(guess.config), "expected_us": guess.expected_us, "by": guess.source}
-            for guess in told.guesses
+        "measured_us": record.median_us if record else None,
+        "expected_over_measured": told.expected_us / record.median_us if record and told.expected_us else None,
+        "variants": dict(told.variants),
+        "shortlist": [
+            {
+                "config": str(choice.config),
+                "expected_us": choice.expected_us,
+                "by": str(choice.source),
+                "regret": choice.regret,
+                "tuned_for": choice.record and f"{choice.record.problem} on {choice.record.device}",
+            }
+            for choice in told.choices
         ],
-        "left_out": [
-            {"combinations": each.combinations, "by": each.step, "reason": each.reason} for each in told.left_out
-        ],
+        "unable": [{"family": each.family, "why": _sentence([each.family], each.required)} for each in told.unable],
     }

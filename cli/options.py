@@ -15,7 +15,7 @@ from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import descriptor_of
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import MAX_PROBLEMS, suite_problems
-from ..tuner.search.nearest import nearest
+from ..tuner.choose.shortlist import look_up
 from .tables import say
 
 
@@ -102,7 +102,7 @@ def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
     """The problems that have no record of the device that would serve them."""
     shelf = Store(store)
-    return [each for each in problems if shelf.lookup(info, each, nearest).origin != "exact"]
+    return [each for each in problems if shelf.lookup(info, each, look_up).origin != "exact"]
 
 
 def distinct(files: dict[str, Path | None]) -> None:

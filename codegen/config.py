@@ -10,6 +10,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
+from .cost import Cost
 from .errors import ConfigError, meant
 from .fit import FOLLOWING, Fit, FitRule, fit_of, whole
 from .leaf import Edge, Leaf, Mode, Value
@@ -49,6 +50,8 @@ class Config:
     """Rules that a config of the family must keep, beside those that all families share and `fit_rules`."""
     pdl: ClassVar[bool] = False
     """Whether the next kernel on the stream may come up while this one ends (programmatic dependent launch)."""
+    substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Typed values to put, in turn, in place of a config's own on a device that lacks what these need."""
 
     split: Split = Split()
 
@@ -203,6 +206,11 @@ class Config:
         aligned rows."""
         return self
 
+    def suited(self, problem: Problem) -> Self:
+        """The config without what serves only operands of another alignment, where that was measured to cost time: what
+        another problem's config becomes for this one."""
+        return self
+
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
         """Constants of the text, by name, that differ between fits of a config, or parameters of a template."""
         return {"GUARDED": fit.guarded}
@@ -227,6 +235,27 @@ class Config:
     def registers(self, fit: Fit, dtype: DType) -> int:
         """Registers of a thread, an estimate from above: 255 at most, and those of a CTA at most an SM's."""
         raise NotImplementedError
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        """Figures of an instance's inner loop, for a model of the device."""
+        return Cost()
+
+    @property
+    def k_innermost(self) -> tuple[int, int]:
+        """For A and B whose stored rows run along k: 1 where k stays innermost in shared memory, 0 where cp.async has
+        to transpose, -1 where it makes no difference."""
+        return -1, -1
+
+    @property
+    def streamed(self) -> tuple[int, int, int]:
+        """Lanes of a warp that share the k of an operand which threads read straight from memory, where that is A and
+        where it is B, else 0; and steps of k of the other operand that a CTA holds at a time."""
+        return 0, 0, 0
+
+    @property
+    def sides(self) -> tuple[Self, ...]:
+        """The config for each side of C that may be the short one; the config alone where none is."""
+        return (self,)
 
     @property
     def packs(self) -> tuple[bool, bool]:

@@ -1,5 +1,5 @@
-"""A family is added by a module, a template and a policy: a copy of `tiled` under another name, tried from tuning to
-the library, without another line changed."""
+"""A family is added by a module and a template: a copy of `tiled` under another name, tried from tuning to the library,
+without another line changed."""
 
 import json
 import os
@@ -45,7 +45,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path, texts in {
         "codegen/families/tiled.py": (("tiled", "squared"), ("Tiled", "Squared"), ("order = 1", "order = 9")),
         "templates/tiled.cu.jinja": (),
-        "tuner/search/policies/tiled.py": (("tiled", "squared"), ("Tiled", "Squared")),
     }.items():
         text = (ROOT / path).read_text()
         for old, new in texts:
@@ -64,7 +63,7 @@ def run(package: Path, *command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_a_family_of_three_files_is_tuned_kept_loaded_and_emitted(package: Path, tmp_path: Path) -> None:
+def test_a_family_of_two_files_and_a_space_is_tuned_kept_loaded_and_emitted(package: Path, tmp_path: Path) -> None:
     (tmp_path / "spaces").mkdir()
     space = 'family = "squared"\n[parameters]\ntile_width = [8, 16]\nunroll = [8]\n'
     (tmp_path / "spaces" / "mine.toml").write_text(space)

@@ -24,19 +24,18 @@ from ..runtime.device.protocol import Device, DeviceInfo
 from ..runtime.store.found import Found
 from ..runtime.store.record import FIRST_USE, Record
 from ..runtime.store.store import Store
+from .choose.shortlist import Choice, Source, distance, shortlist
 from .measure.evaluate import FAILURES, MEASURING, Bench
-from .measure.ratios import median, paired_if_timed
-from .search.nearest import around, distance, predictions
-from .search.ranked import recorded
+from .measure.ratios import median
+from .search.neighbours import neighbours
 
 MOST = 12
 """Kernels that are tried at a time."""
-_NEAR_RECORDS, _NEAR = 2, 3.0
-"""Winners of other shapes are tried, so many on a GPU, where m, n and k are so many doublings away in all: what is
-predicted is better."""
+_WINNERS, _NEAR = 2, 3.0
+"""Winners of other shapes that are tried on a GPU, and the doublings of m, n and k, added up, within which they are."""
 _RANKED = 100
-"""Of so many that are predicted to be fast the first of each family is tried too: those of a family may all be taken
-for slower than they are."""
+"""Entries of the shortlist of which the first of each family is tried: the configs of one family may all be taken for
+slower than they are."""
 _GAIN = 0.005
 """Where what is next to the fastest is not so much faster, the search ends."""
 _WAITING = 4
@@ -87,17 +86,20 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
 
 
 def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first: Config) -> list[Config]:
-    """At most MOST configs: the first, on a GPU the first of each family, then in turn winners of near shapes and what
-    is predicted to be fast."""
-    if info.arch.is_host:
-        near = recorded(problem, info, records, MOST)
-    else:
-        same = [record for record in records if distance(record.problem, problem) <= _NEAR]
-        near = recorded(problem, info, same, _NEAR_RECORDS)
-    expected = [each.config for each in predictions(problem, info, _RANKED)]
+    """At most MOST configs: the first, then on a GPU the first of each family on the shortlist and the shortlist in turn
+    with winners of near shapes, on the processor these winners and the shortlist."""
+    ranked = shortlist(problem, info, records, _RANKED)
+    near = [choice.config for choice in ranked if _is_near(choice, problem)][: MOST if info.arch.is_host else _WINNERS]
+    expected = [choice.config for choice in ranked if choice.source not in (Source.RECORD, Source.NEAR)]
     firsts = {config.family: config for config in reversed(expected)}
     turns = itertools.chain.from_iterable(itertools.zip_longest(near, expected))
-    return list(dict.fromkeys([first, *firsts.values(), *filter(None, turns)]))[:MOST]
+    others = (*near, *expected) if info.arch.is_host else (*firsts.values(), *filter(None, turns))
+    return list(dict.fromkeys([first, *others]))[:MOST]
+
+
+def _is_near(choice: Choice, problem: Problem) -> bool:
+    """Whether an entry of the shortlist is a winner of a near shape."""
+    return choice.record is not None and distance(choice.record.problem, problem) <= _NEAR
 
 
 def _building(device: Device, problem: Problem, configs: Sequence[Config]) -> dict[Future[None], Config]:
@@ -147,14 +149,17 @@ def _decided(bench: Bench, found: Sequence[Record]) -> Record:
         return first
     near = {r.config: r for r in (first, *(r for r in others if r.median_us <= _NEARLY * first.median_us))}
     try:
-        theirs, ours = bench.beside_vendor(tuple(near), _ROUNDS, first.median_us)
+        rounds, behind_us = bench.beside_vendor(tuple(near), _ROUNDS, first.median_us)
     except FAILURES:
         return first
-    best = min(near, key=lambda config: statistics.median(ours[config]))
-    if len(theirs) == 1:  # it is far behind: not timed in these rounds
-        return replace(near[best], vendor_us=theirs[0], ratio_vendor=theirs[0] / statistics.median(ours[best]))
-    ratio, within = paired_if_timed(theirs, ours[best])
-    return replace(near[best], vendor_us=median(theirs), ratio_vendor=ratio, ratio_interval=within)
+    best = min(near, key=lambda config: statistics.median(rounds.samples[config]))
+    if rounds.is_noisy:
+        return near[best]
+    record = near[best]
+    if behind_us is not None:
+        return replace(record, vendor_us=behind_us, ratio_vendor=behind_us / statistics.median(rounds.samples[best]))
+    vendor_us, (ratio, within) = median(rounds.samples.get(None, ())), rounds.ratio(None, best)
+    return replace(record, vendor_us=vendor_us, ratio_vendor=ratio, ratio_interval=within)
 
 
 def _searched(bench: Bench, building: dict[Future[None], Config], end: float) -> _Tries:
@@ -183,7 +188,7 @@ def _next_to(tries: _Tries, problem: Problem, info: DeviceInfo) -> Iterator[Conf
     for record in sorted(tries.found, key=attrgetter("median_us")):
         of_family.setdefault(record.config.family, record)
     near = (record for record in of_family.values() if record.median_us <= _STOP_OVER * tries.fastest.median_us)
-    best, *others = (around(record.config, problem, info) for record in near)
+    best, *others = (neighbours(record.config, problem, info) for record in near)
     return filter(None, itertools.chain.from_iterable(itertools.zip_longest(best[::2], best[1::2], *others)))
 
 

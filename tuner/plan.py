@@ -12,13 +12,17 @@ from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
+from .choose.shortlist import Source, by_expected, exact, look_up, shortlist, varied
 from .recording.entry import Entry
 from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates, candidates, given, read_spaces
 from .search.journal import Journal
-from .search.nearest import nearest
-from .search.ranked import beyond_advice, first_guesses, stored
 from .search.space import Point
+
+SHORTLIST = 240
+"""Entries of the shortlist that a search may begin with."""
+GUESSES = 48
+"""Configs that are tried before a sampler chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,19 @@ def searched(
     from .search.study import make_search  # with Optuna, which is slow to import
 
     choices = read_spaces(spaces)
-    own, records, serving = _stored(problem, info, shelf)
+    own, records = _records(problem, info, shelf)
+    ranked = shortlist(problem, info, records, SHORTLIST)
+    likely = [choice.config for choice in ranked]
+    serving = tuple(choice.config for choice in ranked if choice.source is Source.RECORD)
     # A user who names a space has nothing else searched: what is stored meets its winner in the duel alone.
-    found = candidates(problem, info, choices, beyond_advice(problem, info, records) if spaces is None else ())
+    found = candidates(problem, info, choices, likely, likely if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
-    guesses = first_guesses(problem, info, found.configs, records)
-    asked.seed(point for point in map(found.point_of, guesses) if point is not None)
-    now = shelf.lookup(info, problem, nearest).config
+    inside = [config for config in likely if found.point_of(config) is not None]
+    if info.arch.is_host or not inside:
+        inside = by_expected(problem, info, found.configs)
+    asked.seed(point for point in map(found.point_of, varied(inside)[:GUESSES]) if point is not None)
+    now = shelf.lookup(info, problem, look_up).config
     first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *serving))
     return Plan(found, AskAhead(asked, journal), journal.entries, keep, serving, tuple(first), own)
 
@@ -78,21 +87,18 @@ def searched(
 def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
     """These variants, what is stored and what the library would run now: each is timed to its end, and all meet in the
     duel."""
-    own, _, serving = _stored(problem, info, shelf)
-    first = tuple(dict.fromkeys((shelf.lookup(info, problem, nearest).config, *serving)))
+    own, records = _records(problem, info, shelf)
+    serving = tuple(choice.config for choice in exact(problem, info, records))
+    first = tuple(dict.fromkeys((shelf.lookup(info, problem, look_up).config, *serving)))
     found, chosen = given((*configs, *first)), tuple(configs)
     return Plan(found, InOrder(found.space), {}, len(chosen), serving, first, own, chosen, stop_over=math.inf)
 
 
-def _stored(
-    problem: Problem, info: DeviceInfo, shelf: Store
-) -> tuple[Config | None, tuple[Record, ...], tuple[Config, ...]]:
-    """The config of the user's own record of the problem, all records of both layers, and the configs of those that
-    serve the problem on the device: of both layers where both have one."""
+def _records(problem: Problem, info: DeviceInfo, shelf: Store) -> tuple[Config | None, tuple[Record, ...]]:
+    """The config of the user's own record of the problem, and all records of both layers, the user's own first."""
     mine, shipped = shelf.both()
     own = next((each.config for each in mine if (each.device, each.problem) == (info.key, problem)), None)
-    records = (*mine, *shipped)
-    return own, records, tuple(stored(problem, info, records))
+    return own, (*mine, *shipped)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:

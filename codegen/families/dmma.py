@@ -1,14 +1,17 @@
 """The `dmma` family: double precision on the fp64 tensor cores."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.operands import Fragments
-from ..mechanisms.split import Split
+from ..mechanisms.split import Reduce, Split
 from ..problem import DType
 
 FITTED_M = (80, 112, 160)
@@ -72,6 +75,13 @@ class DmmaConfig(FragmentConfig):
     rules = _RULES
     fit_rules = FRAGMENT_FIT_RULES
     tensor_cores = True
+    substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {"mma_k": 4},
+        {"mma_k": 4, "interleave": 1},
+        {"mma_k": 4, "interleave": 1, "stages": 2},
+        {"mma_k": 4, "interleave": 1, "stages": 2, "reduce": Reduce.WORKSPACE},
+        {"stages": 2},
+    )
     joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
     tile: DmmaTile = DmmaTile()
@@ -83,6 +93,16 @@ class DmmaConfig(FragmentConfig):
     @property
     def fitted(self) -> bool:
         return self.tile.fitted
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        tile, direct = self.tile, not self.epilogue.shared
+        return Cost(
+            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
+            smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
+            ahead=self.pipeline.stages - 1,
+            neighbours=2 * direct,
+            beside=8 * direct,
+        )
 
     # --- resources
 

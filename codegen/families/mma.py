@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
@@ -9,6 +10,8 @@ from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, 
 from ..mechanisms.split_terms import MMA_K, TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
+_RATE = 0.62
+"""Share of the tensor cores' rate that `mma.sync` reached on an H200: docs/experiments/model.md."""
 MOST_ACCUMULATORS = 64
 """Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
 _CHUNK = 8
@@ -111,6 +114,15 @@ class MmaConfig(TermConfig):
     @property
     def min_ctas(self) -> int:
         return self.launch.min_ctas
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        tile = self.tile
+        each = 0.5 * self.terms / self.products  # terms have half a float's bytes, and are read once for all products
+        return Cost(
+            smem_loads=each * (1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n),
+            ahead=self.pipeline.stages - 1,
+            rate=_RATE,
+        )
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""

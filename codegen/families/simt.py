@@ -2,9 +2,12 @@
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, ClassVar
 
+from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
@@ -18,8 +21,8 @@ from ..mechanisms.blocked import (
     Epilogue,
     registers_held_to,
 )
-from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load
-from ..mechanisms.split import Split, split_rules
+from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, packing_pays, passes_shared
+from ..mechanisms.split import Reduce, Split, split_rules
 from ..mechanisms.tma import DEEPEST, TMA_RULES, tma_boxes
 from ..problem import DType, Problem
 from ..source import TensorBox
@@ -29,6 +32,12 @@ FITTED_M, FITTED_N = (20, 24, 28), (20, 24, 28, 56)
 """Sides of block tiles that fit a narrow C, made of thread tiles with 5, 6 or 7 rows or columns."""
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
+_COPY = {Load.TMA: 0.0, Load.CP_ASYNC: 1.5, Load.REGISTERS: 2.5}
+"""Instructions of a warp that multiplies for each copy of its lanes to shared memory."""
+_TILE_INSTRUCTIONS = 40
+"""Instructions of a thread for each tile of k, whatever it multiplies."""
+_FEWEST_OWN = 8
+"""Steps of k of a slice in a tile with fewer of which barriers of its own gain nothing."""
 _MOST_BARRIERS = 15
 """Named barriers of a CTA, beside that of all its threads."""
 
@@ -217,6 +226,13 @@ class SimtConfig(BlockedConfig):
     order = 2
     rules = _RULES
     fit_rules = _FIT_RULES
+    substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {"stages": 3},
+        {"stages": 2},
+        {"reduce": Reduce.WORKSPACE},
+        {"load": Load.REGISTERS, "stages": 2, "interleave": 1},
+        {"load": Load.REGISTERS, "stages": 2, "interleave": 1, "slice_barriers": False, "reduce": Reduce.WORKSPACE},
+    )
     joined = (("", ("block_m", "block_n", "block_k")), ("thread", ("thread_m", "thread_n")))
 
     tile: SimtTile = SimtTile()
@@ -241,11 +257,45 @@ class SimtConfig(BlockedConfig):
         return self.changed(load=Load.CP_ASYNC, block_k=min(self.tile.block_k, DEEPEST // 2))
 
     @property
+    def k_innermost(self) -> tuple[int, int]:
+        other = 0 if self.pipeline.load is Load.CP_ASYNC else -1
+        return 1 if self.pipeline.k_inner_a else other, 1 if self.pipeline.k_inner_b else other
+
+    @property
     def packs(self) -> tuple[bool, bool]:
         return self.pipeline.pack_a, self.pipeline.pack_b
 
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
         return tma_boxes(self, problem) if self.pipeline.load is Load.TMA else ()
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        tile, pipeline = self.tile, self.pipeline
+        m, n, wide = tile.thread_m, tile.thread_n, WIDE_BYTES // dtype.size_bytes
+        # Reads of operands, copies of tiles where threads that multiply start them, and the instructions that a thread
+        # has for each tile of k.
+        reads = (_reads(m, wide) + _reads(n, wide)) / (m * n)
+        copy = _COPY[pipeline.load]
+        copies = copy / (fit.vec_a * tile.block_n) + copy / (fit.vec_b * tile.block_m)
+        # Clocks lost where no fragment is read ahead, or only one tile is on its way and a thread has few
+        # accumulators, and gained where slices have barriers of their own.
+        waits = 0.08 * (pipeline.fragments is Fragments.SINGLE) + 0.12 * (pipeline.stages == 2 and m * n < 128)
+        waits -= 0.05 * (tile.slice_barriers and tile.block_k >= _FEWEST_OWN * tile.slices)
+        neighbours = 0 if self.epilogue.shared else self.neighbours(dtype)
+        return Cost(
+            # A wide read takes half the time of as many single ones, as lanes share what they read.
+            smem_loads=(1 / m + 1 / n) / 2 + (1 / tile.block_m + 1 / tile.block_n),
+            overhead=0.1 + waits + reads + copies + _TILE_INSTRUCTIONS * tile.slices / (m * n * tile.block_k),
+            # Each thread writes its accumulators to shared memory and reads as many again.
+            slices_cycles=200 + m * n * (8 + self.multiplying_threads / 64) if tile.slices > 1 else 0.0,
+            ahead=pipeline.stages - 1,
+            neighbours=neighbours,
+            beside=32 // tile.lanes_m * neighbours,
+        )
+
+    def suited(self, problem: Problem) -> "SimtConfig":
+        needless = [f"pack_{x}" for x, packs in zip("ab", self.packs) if packs and not packing_pays(problem, x)]
+        needless += ["shared"] * (self.epilogue.shared and not passes_shared(problem, WIDE_BYTES))
+        return self.changed(**dict.fromkeys(needless, False)) if needless else self
 
     # --- resources
 
@@ -348,6 +398,12 @@ class SimtConfig(BlockedConfig):
         (team, depth), tile = self._team, self.tile
         pairs = ((tile.block_m, fit.vec_a), (tile.block_n, fit.vec_b))
         return all(extent * depth % (vec * team) == 0 for extent, vec in pairs)
+
+
+def _reads(count: int, wide: int) -> int:
+    """Reads of so many neighbours, of up to `wide` at a time."""
+    whole, left = divmod(count, wide)
+    return whole + left.bit_count()
 
 
 @cache

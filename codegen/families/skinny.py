@@ -5,9 +5,12 @@ that often. What counts is how many bytes are on their way from memory at a time
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ..config import Config
+from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
@@ -124,6 +127,7 @@ class SkinnyConfig(Config):
     rules = _RULES
     fit_rules = _FIT_RULES
     pdl = True
+    substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ({"load": Load.REGISTERS, "stages": 1},)
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),
         ("warps", ("warps_long", "warps_k")),
@@ -164,6 +168,15 @@ class SkinnyConfig(Config):
         return problem.m if self.tile.short is Side.N else problem.n
 
     @property
+    def streamed(self) -> tuple[int, int, int]:
+        lanes = self.tile.lanes_k
+        return (lanes, 0, self.pipeline.resident_k) if self.large == "a" else (0, lanes, self.pipeline.resident_k)
+
+    @property
+    def sides(self) -> tuple["SkinnyConfig", ...]:
+        return tuple(self.changed(short=side) for side in Side)
+
+    @property
     def round_k(self) -> int:
         """Steps of k that the main loop covers at a time."""
         return self.tile.block_k * (2 if self.pipeline.load is Load.CP_ASYNC else 1)
@@ -172,6 +185,11 @@ class SkinnyConfig(Config):
         """Steps of k that a CTA covers."""
         step = self.tile.block_k
         return -(-problem.k // (step * self.split_ctas)) * step
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        tile, pipeline = self.tile, self.pipeline
+        loads = 0.5 / tile.thread_long + 2 * (pipeline.load is Load.CP_ASYNC) / tile.block_short
+        return Cost(smem_loads=loads, in_flight=tile.loaded * pipeline.stages)
 
     # --- resources
 

@@ -1,7 +1,10 @@
 """The `tf32x3` family: float on the tensor cores, by products of TF32 terms that are made as fragments are read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import option
 from ..legality import Rule
@@ -12,6 +15,8 @@ from ..mechanisms.split import Split
 from ..mechanisms.split_terms import LEAST_K
 from ..problem import DType, Grade
 
+_RATE = 0.33
+"""Share of the tensor cores' rate that its products reached on an H200: docs/experiments/model.md."""
 _LEAST_INTERVALS = 6
 """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
 
@@ -84,6 +89,7 @@ class Tf32x3Config(FragmentConfig):
     rules = _RULES
     fit_rules = _FIT_RULES
     tensor_cores = True
+    substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ({"interleave": 1}, {"interleave": 1, "stages": 2})
     joined = (("", ("block_m", "block_n", "block_k")), ("warp", ("warp_m", "warp_n")))
 
     tile: Tf32x3Tile = Tf32x3Tile()
@@ -104,6 +110,15 @@ class Tf32x3Config(FragmentConfig):
     @property
     def products(self) -> int:
         return 3
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        tile = self.tile
+        return Cost(
+            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
+            smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
+            ahead=self.pipeline.stages - 1,
+            rate=_RATE,
+        )
 
     # --- resources
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..config import Config
+from ..cost import Cost
 from ..fit import Fit, edge_of
 from ..leaf import Edge, EdgePolicy, option
 from ..legality import Rule
@@ -53,6 +54,9 @@ class TiledConfig(Config):
 
     def edge_of(self, problem: Problem) -> Edge:
         return edge_of(self.edge, problem, self)
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        return Cost(smem_loads=1 + 1 / self.tile.tile_width)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # Phases of the smallest tile are short enough for the compiler to unroll several of them.

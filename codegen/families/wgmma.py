@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
 from ..mechanisms.split_terms import TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
+_INSTRUCTION_M = 64
+"""Rows of op(A) that one instruction multiplies."""
 WARPGROUP = 128
 """Threads that execute an instruction together."""
 ROWS = 64
@@ -130,6 +133,11 @@ class WgmmaConfig(TermConfig):
         tile = self.tile
         terms = 2 * self.terms * tile.block_k * (tile.block_m + tile.block_n)
         return self.pipeline.stages * (terms + 16)
+
+    def cost(self, dtype: DType, fit: Fit) -> Cost:
+        # Terms have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
+        loads = 0.5 * (1 / _INSTRUCTION_M + 1 / (4 * self.tile.block_n))
+        return Cost(smem_loads=loads, ahead=self.pipeline.stages - 1)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # What a thread has on average when it starts.

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
 from ..problem import DType, Problem
 from .blocked import BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
-from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k
+from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, Fragments, passes_shared, runs_along_k
 from .split import split_rules
 
 MOST_ACCUMULATORS = 64
@@ -99,6 +99,10 @@ class FragmentConfig(BlockedConfig):
     """A config of such a family."""
 
     __slots__ = ()
+
+    def suited(self, problem: Problem) -> Self:
+        needless = self.epilogue.shared and not passes_shared(problem, SECTOR_BYTES)
+        return self.changed(shared=False) if needless else self
 
     def smem_bytes(self, dtype: DType) -> int:
         """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; later

@@ -52,6 +52,30 @@ def widest(problem: Problem, operand: str) -> int:
     return math.gcd(stored_row(problem, operand), WIDE_BYTES // problem.dtype.size_bytes)
 
 
+_SHORT_K, _UNCACHED_BYTES = 128, 1 << 25
+"""Steps of k up to which it counts how C is written, and bytes of a C that caches do not hold."""
+_UNALIGNED_USES, _TRANSPOSED_SIZE = 1024, 2048
+"""Uses of each element from which on packing pays where rows are not aligned, and the least of m, n and k from which on
+it pays to transpose."""
+
+
+def passes_shared(problem: Problem, row_bytes: int) -> bool:
+    """Whether accumulators should pass through shared memory on their way to C: its rows are no multiple of so many
+    bytes, or much is written and little computed. Elsewhere threads write whole sectors by themselves. Source: 161
+    products on H100s, docs/experiments/epilogue.md."""
+    stored_bytes = problem.m * problem.n * problem.dtype.size_bytes
+    mostly_written = problem.k <= _SHORT_K and stored_bytes >= _UNCACHED_BYTES
+    return mostly_written or stored_row(problem, "c") * problem.dtype.size_bytes % row_bytes > 0
+
+
+def packing_pays(problem: Problem, operand: str) -> bool:
+    """Whether A or B should be packed: its rows are not aligned or run along k, and each element is used often. Source:
+    docs/experiments/packing.md."""
+    if widest(problem, operand) * problem.dtype.size_bytes < WIDE_BYTES:
+        return (problem.n if operand == "a" else problem.m) >= _UNALIGNED_USES
+    return runs_along_k(problem, operand) and min(problem.m, problem.n, problem.k) >= _TRANSPOSED_SIZE
+
+
 HAS_CP_ASYNC: Rule[Any] = Rule(
     "the device has cp.async, which load {c.pipeline.load} needs",
     lambda problem, config, target: config.pipeline.load is Load.REGISTERS or "cp.async" in target.arch.instructions,

@@ -3,10 +3,14 @@
 import enum
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..leaf import Mode, option
 from ..legality import Rule
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..problem import Problem
 
 PARTS = {
     Mode.NONE: range(1, 2),
@@ -22,8 +26,6 @@ USUAL_PARTS = {
     Mode.PERSISTENT: (2, 3, 4, 6, 8, 16),
 }
 """Values of `parts` that are tried for each mode on every device."""
-_FEW_TILES = range(1, 13)
-"""Tiles of C that are so few that the SMs which split-K leaves idle count."""
 MOST_CLUSTERED = 8
 """CTAs of a cluster that every device with clusters can run."""
 
@@ -53,11 +55,22 @@ FILLING = "filling"
 """Word that stands for `filling_parts` of the device in a list of values of `parts`."""
 
 
+def filling_splits(config: "Config", problem: "Problem", sm_count: int) -> list[dict[str, Any]]:
+    """The splits of k, as values of a config's parameters, whose CTAs fill `sm_count` SMs once or twice for a problem
+    and have a tile of k each; none for a family without split-K, and for so many tiles that no split does."""
+    if "mode" not in {leaf.name for leaf in config.leaves()}:
+        return []
+    tiles, most = config.tiles(problem), problem.k // config.cta_tile[2]
+    counts = dict.fromkeys(waves * sm_count // tiles for waves in (1, 2) if tiles <= sm_count)
+    values = {"mode": Mode.SPLIT_K, "reduce": Reduce.WORKSPACE}
+    return [values | {"parts": parts} for parts in counts if parts in PARTS[Mode.SPLIT_K] and parts <= most]
+
+
 @cache
 def filling_parts(sm_count: int) -> tuple[int, ...]:
-    """The CTAs of a tile with which split-K fills `sm_count` SMs once or twice where C has few tiles, but for the usual
-    ones."""
-    filling = {waves * sm_count // tiles for waves in (1, 2) for tiles in _FEW_TILES}
+    """The CTAs of a tile with which split-K fills `sm_count` SMs once or twice where C has at most as many tiles, but
+    for the usual ones."""
+    filling = {waves * sm_count // tiles for waves in (1, 2) for tiles in range(1, sm_count + 1)}
     return tuple(sorted(filling & set(PARTS[Mode.SPLIT_K]) - set(USUAL_PARTS[Mode.SPLIT_K])))
 
 

@@ -20,8 +20,18 @@ from tilewright.tuner.ending import why_nothing
 from tilewright.tuner.measure import child
 from tilewright.tuner.settings import Budget
 
-NARROW = 'family = "skinny"\n[parameters]\nblock_short = [8, 16]\nlanes_k = [8]\n'
-"""A space that serves products with few rows alone."""
+ALIGNED = """family = "simt"
+[parameters]
+block_m = [32]
+block_n = [32]
+block_k = [64]
+thread_m = [4]
+thread_n = [4]
+load = ["tma"]
+k_inner_a = [1]
+slices = [4]
+"""
+"""A space that serves products alone whose rows are aligned to 16 bytes."""
 BAD = [
     (("tune",), "--shape"),
     (("tune", "--shape", "3x3"), "'3x3'"),
@@ -176,11 +186,11 @@ class TestTooLittleTime:
         assert "2 of 3 shapes" in ran.out
 
     def test_as_does_one_that_nothing_in_the_spaces_serves(self, run: Run, tmp_path: Path) -> None:
-        (tmp_path / "skinny.toml").write_text(NARROW)
-        shapes = ("--shape", "64", "--shape", "16x64x256", "--device", "host", "--spaces", str(tmp_path))
+        (tmp_path / "simt.toml").write_text(ALIGNED)
+        shapes = ("--shape", "63", "--shape", "16x64x256", "--device", "host", "--spaces", str(tmp_path))
         ran = run("tune", *shapes, "--effort", "quick")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
-        assert "no config serves 64x64x64 float nn on host; required: the short side of C has at most 32" in ran.err
+        assert "no config serves 63x63x63 float nn on host; required: TMA" in ran.err
         assert "1 of 2 shapes" in ran.out
 
     def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
@@ -263,12 +273,12 @@ class TestFailures:
         assert len(json.loads(file.read_text())) == 1
 
     def test_a_shape_that_cannot_be_tuned_costs_itself_alone(self, run: Run, tmp_path: Path) -> None:
-        """The space has nothing for 64 rows, and one shape is too large for the processor."""
-        (tmp_path / "only.toml").write_text(NARROW)
-        shapes = (each for shape in ("64", "16x64x256", "8192", "8x64x256") for each in ("--shape", shape))
+        """The space has nothing for rows of 63 elements, and one shape is too large for the processor."""
+        (tmp_path / "only.toml").write_text(ALIGNED)
+        shapes = (each for shape in ("63", "16x64x256", "8192", "8x64x256") for each in ("--shape", shape))
         ran = run("tune", *shapes, "--trials", "1", "--device", "host", "--spaces", str(tmp_path))
         assert (ran.status, ran.err.count("\n")) == (1, 2)
-        assert "no config serves 64x64x64" in ran.err
+        assert "no config serves 63x63x63" in ran.err
         assert "8192x8192x8192 float nn takes at least" in ran.err
         assert "2 of 4 shapes" in ran.out
 

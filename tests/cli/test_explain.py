@@ -1,7 +1,10 @@
 """`tilewright explain`: of devices that are not here, and of the processor."""
 
+import itertools
 import json
 import re
+from collections import Counter
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,33 +21,105 @@ from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.product.vendor import Handover
-from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.candidates import candidates, read_spaces
-from tilewright.tuner.search.explain import explain
-from tilewright.tuner.search.ranked import beyond_advice
+from tilewright.runtime.store.store import Found, Store
+from tilewright.tuner.bench.report import figure
+from tilewright.tuner.choose.shortlist import shortlist
+from tilewright.tuner.explain import Explained, Unable, explain
+from tilewright.tuner.plan import SHORTLIST, searched
 
 H200 = KNOWN["nvidia-h200"]
 FEW = 'family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n'
 ON_H200 = ("--device-key", "nvidia-h200")
 
 
-@pytest.mark.parametrize("info", [H200, KNOWN["nvidia-a10"], choose("host").info], ids=lambda info: info.name)
-def test_every_line_fits_and_no_number_is_cut(info: DeviceInfo) -> None:
-    found = explain(Problem(1000, 1024, 512, DType.DOUBLE), info, Store())
-    assert len(found.left_out) > 12
-    for width in (80, 120):
-        screen = Console(width=width, file=StringIO(), force_interactive=False)
-        show_explained(screen, found)
-        assert isinstance(screen.file, StringIO)
-        text = screen.file.getvalue()
-        assert max(map(len, text.splitlines())) <= width
-        words = set(re.split(r"\s+", text))
-        assert {f"{each.combinations:,}" for each in found.left_out[:12]} <= words
-        assert f"search: {sum(count for _, count in found.tried):,} variants, " in text
-        more = sum(each.combinations for each in found.left_out[12:])
-        assert f"and {len(found.left_out) - 12} more reasons, {more:,} combinations; --json has all" in text
-        assert ("expected us" in text) is not info.arch.is_host
-        assert str(found.found.config) in "".join(line.strip() for line in text.splitlines())
+PROBLEMS = {
+    "4096": (),
+    "1000x1000x1100": (),
+    "1300x900x700": (DType.DOUBLE, "tt"),
+    "777": (DType.FLOAT, "tn", "normwise"),
+    "8x4096x4096": (DType.FLOAT, "nt"),
+    "1x4096x4096": (DType.DOUBLE,),
+    "64x48x32": (DType.FLOAT, "nn", "elementwise"),
+    "4096x4096x16": (DType.DOUBLE, "nt"),
+    "3x5x100000": (DType.FLOAT, "tn"),
+    "16384x16384x1024": (DType.FLOAT, "tt", "normwise"),
+    "1": (),
+    "12345x23x7777": (DType.FLOAT, "tn"),
+}
+DEVICES = [H200, KNOWN["nvidia-a10"], KNOWN["nvidia-geforce-rtx-4090"], choose("host").info]
+
+
+def shown(told: Explained, width: int) -> list[str]:
+    """The lines of a screen."""
+    screen = Console(width=width, file=StringIO(), force_interactive=False)
+    show_explained(screen, told)
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue().splitlines()
+
+
+def rows_of(lines: list[str]) -> list[str]:
+    """The first lines of the rows of the table; each begins with the expected time, and what wraps is indented."""
+    (rule,) = [place for place, line in enumerate(lines) if line.startswith("-----------")]
+    rows = list(itertools.takewhile(bool, lines[rule + 1 :]))
+    return [row for row in rows if row[: len("expected us")].strip()]
+
+
+@pytest.mark.parametrize("info", DEVICES, ids=lambda info: info.name)
+def test_all_of_it_is_on_a_screen_and_no_number_is_cut(info: DeviceInfo) -> None:
+    store = Store()
+    for shape, kind in PROBLEMS.items():
+        told = explain(Problem.parse(shape, *kind), info, store)
+        lines = shown(told, 80)
+        assert len(lines) <= 40, told.problem
+        for width in (80, 120):
+            lines = shown(told, width)
+            assert max(map(len, lines)) <= width
+            text, joined = " ".join(" ".join(lines).split()), "".join(line.strip() for line in lines)
+            variants = sum(count for _, count in told.variants)
+            assert f"search: {variants:,} variants, {told.variants[0][1]:,} {told.variants[0][0]}" in text
+            assert str(told.found.config) in joined
+            assert told.why in text
+            rows = rows_of(lines)
+            assert len(rows) == min(10, len(told.choices)), told.problem
+            for row, choice in zip(rows, told.choices):
+                assert choice.expected_us is not None
+                assert row.split()[0] == figure(choice.expected_us)
+            assert len({each.required for each in told.unable}) == sum(" that " in line for line in after(lines))
+
+
+def after(lines: list[str]) -> list[str]:
+    """What is said of families that cannot run: the paragraph after the table."""
+    begin = [place for place, line in enumerate(lines) if line.startswith("cannot run: ")]
+    return lines[begin[0] :] if begin else []
+
+
+def test_where_there_is_no_room_fewer_of_the_shortlist_are_shown() -> None:
+    told = explain(Problem(64, 64, 64), H200, Store())
+    longest = parse("simt:80x64x16,thread=10x8,lanes_m=4,slices=4,order=rows,stages=4,interleave=2,shared,l2_prefetch")
+    choices = tuple(replace(told.choices[0], config=longest, expected_us=float(us)) for us in range(1, 30))
+    unable = tuple(Unable(f"family{place}", f"{place} " + "word " * 20 + "end") for place in range(6))
+    lines = shown(replace(told, found=Found(parse("naive"), "default"), choices=choices, unable=unable), 80)
+    assert len(lines) <= 40
+    rows = rows_of(lines)
+    assert 0 < len(rows) < 10
+    assert sum("l2_prefetch" in line for line in lines) == len(rows)  # each row to its end
+    assert "family5 requires that 5 word" in " ".join(lines)
+
+
+def test_families_that_lack_the_same_share_a_line(run: Run) -> None:
+    ran = run("explain", "--shape", "100", "--dtype", "double", "--device-key", "nvidia-a10")
+    assert "cannot run: mma, tf32x3 and wgmma require that floats are split into terms\n" in ran.out
+    (told,) = json.loads(run("explain", "--shape", "64", "--arch", "sm_75", "--json").out)
+    assert {each["family"]: each["why"] for each in told["unable"]}["dmma"].startswith("dmma requires that ")
+    screen = run("explain", "--shape", "64", "--arch", "sm_75").out
+    assert "cannot run: dmma requires that " in screen
+
+
+def test_a_family_none_of_whose_values_can_run_is_told_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "naive.toml").write_text('family = "naive"\n[parameters]\nedge = ["bounds"]\n')
+    (tmp_path / "tiled.toml").write_text('family = "tiled"\n[parameters]\ntile_width = [8]\nunroll = [32]\n')
+    ran = run("explain", "--shape", "64", "--arch", "sm_80", "--spaces", str(tmp_path))
+    assert "cannot run: no variant in the space of tiled serves it\n" in ran.out
 
 
 @pytest.fixture
@@ -73,28 +148,38 @@ class TestLookUp:
         lookup = self.told(run, "--shape", "4096", *ON_H200)
         assert lookup["origin"] == "exact"
         assert lookup["why"] == "there is a record of exactly this product on nvidia-h200"
-        out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
+        ran = run("explain", "--shape", "4096", *ON_H200, *self.few)
         record = Store().best("nvidia-h200", Problem(4096, 4096, 4096))
         assert record is not None
-        assert f"measured: {record.median_us:,.0f} us, " in out
-        assert re.search(r"x the vendor's library; the model expects [\d,.]+ us", out)
+        assert f"  measured: {record.median_us:,.0f} us, " in ran.out
+        (told,) = json.loads(run("explain", "--shape", "4096", *ON_H200, *self.few, "--json").out)
+        off = lookup["expected_us"] / record.median_us
+        assert told["expected_over_measured"] == off
+        assert off != 1
+        assert f"expected: {lookup['expected_us']:,.0f} us, {off:.4g} times what was measured" in ran.out
+        assert "near records" not in ran.out
 
     def test_of_a_near_one(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1000x1000x1100", *ON_H200)
         assert (lookup["origin"], lookup["from"]) == ("predicted", "1000x1000x1000")
-        assert "there is no record of this product on nvidia-h200; of the " in lookup["why"]
-        assert "0.14 doublings of m, n and k away" in lookup["why"]
+        assert lookup["why"] == (
+            "there is no record of this product on nvidia-h200; the nearest one that serves it was tuned for "
+            "1000x1000x1000, 0.14 doublings of m, n and k away"
+        )
+        out = " ".join(run("explain", "--shape", "1000x1000x1100", *ON_H200, *self.few).out.split())
+        assert f"expected: {figure(lookup['expected_us'])} us, " in out
+        assert "near records, doublings away: 1000x1000x1000 (0.14), " in out
 
     def test_what_goes_to_the_vendors_library(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
         with monkeypatch.context() as patched:
             handover = Handover(12.5, 1.25, "what a test says")
-            patched.setattr("tilewright.tuner.search.explain.untimed", lambda info, found: handover)
+            patched.setattr("tilewright.tuner.explain.untimed", lambda info, found: handover)
             vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
             out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())
         assert vendor == {"expected_us": 12.5, "regret": 1.25, "why": "what a test says"}
         assert "vendor: its library serves instead, unless vendor='never', by what a test says" in out
-        at_first_use = "vendor: its library is timed beside this at first use, and serves where it is faster"
+        at_first_use = "vendor: its library is timed beside this at first use, the faster one serves"
         for shape, device, timed in (("1300x900x700", ON_H200, True), ("4096", ON_H200, False), ("24", (), False)):
             out = " ".join(run("explain", "--shape", shape, *device, *self.few).out.split())
             assert (at_first_use in out) == timed
@@ -102,12 +187,18 @@ class TestLookUp:
     def test_of_another_device(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")
         assert lookup["origin"] == "predicted"
-        assert re.search(r"about [\d.]+ us; how good that is was not measured on such a device", lookup["why"])
+        assert re.search(
+            r"the model of the device expects about [\d.]+ us, and what it costs not to tune was not measured there$",
+            lookup["why"],
+        )
         why = self.told(run, "--shape", "1300x900x700", "--trans", "tt", *ON_H200)["why"]
-        assert re.search(r"takes about [\d.]+ us, and at most [\d.]+ times the best for nine of ten", why)
+        assert re.search(r"it takes about [\d.]+ us, and not to tune costs at most \d+% for nine of ten shapes$", why)
 
     def test_of_a_device_with_the_same_sms(self, run: Run) -> None:
-        for shape, same in (("1024x768x512", "it is as tuned on"), ("1000x760x500", "as tuned for 1024x768x512 on")):
+        for shape, same in (
+            ("1024x768x512", "it runs as tuned on"),
+            ("1000x760x500", "it runs as tuned for 1024x768x512 on"),
+        ):
             lookup = self.told(run, "--shape", shape, "--device-key", "nvidia-h100-80gb-hbm3")
             assert (lookup["origin"], lookup["from"]) == ("predicted", "1024x768x512 on nvidia-h200")
             assert lookup["why"].endswith(f"{same} nvidia-h200, which has the same SMs")
@@ -115,13 +206,15 @@ class TestLookUp:
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")
         assert lookup["origin"] == "default"
-        assert lookup["why"].endswith("and none of another that would help")
+        assert lookup["why"].endswith("and no other record or model helps")
 
     def test_where_the_record_of_the_shape_does_not_serve_it(self, run: Run, own_folders: Path) -> None:
         Store().keep(make(1.0, Problem(33, 33, 33), parse("dmma"), "nvidia-a10"))
         lookup = self.told(run, "--shape", "33", "--device-key", "nvidia-a10")
-        assert lookup["why"].startswith("the record of this product does not serve it (")
-        assert "the tensor cores multiply double) on nvidia-a10, and none of another that would help" in lookup["why"]
+        assert lookup["why"].startswith(
+            "the record of this product on nvidia-a10 does not serve it, as it requires that the tensor cores multiply "
+            "double"
+        )
 
 
 def test_the_bound_is_the_roofline() -> None:
@@ -135,31 +228,30 @@ def test_the_bound_is_the_roofline() -> None:
         assert all(first.us >= each.us for each in others)
 
 
-def test_counts_are_those_of_the_search_and_rules_have_their_step(run: Run) -> None:
-    problem = Problem(100, 100, 100, DType.DOUBLE)
+def test_counts_are_those_of_the_search_and_choices_those_of_the_shortlist(run: Run) -> None:
+    problem, shelf = Problem(100, 100, 100, DType.DOUBLE), Store()
     (told,) = json.loads(run("explain", "--shape", "100", "--dtype", "double", *ON_H200, "--json").out)
-    record = Store().best("nvidia-h200", problem)
+    record = shelf.best("nvidia-h200", problem)
     assert record is not None
-    found = candidates(problem, H200, read_spaces(), beyond_advice(problem, H200, [record]))
-    assert sum(told["variants"].values()) == len(found.configs)
-    assert [(each["reason"], each["combinations"]) for each in told["left_out"]] == list(found.pruned)
-    steps = {each["reason"]: each["by"] for each in told["left_out"]}
-    assert steps["block_m is a multiple of the rows of a warp"] == "legal"
-    assert steps["evict-first stores are for a large C of few steps of k, or any of very few"] == "policy"
-    assert steps["block tiles can be shared out evenly among the SMs"] == "model"
-    expected = [each["expected_us"] for each in told["guesses"]]
+    search = searched(problem, H200, shelf, (), None, "random", 0, 5)
+    assert told["variants"] == Counter(config.family for config in search.found.configs)
+    assert told["lookup"]["config"] == str(record.config)
+    ranked = shortlist(problem, H200, tuple(shelf.records()), SHORTLIST)
+    assert ranked[0].config == record.config
+    assert [each["config"] for each in told["shortlist"]] == [str(choice.config) for choice in ranked[1:]]
+    expected = [each["expected_us"] for each in told["shortlist"]]
     assert expected == sorted(expected)
-    guessed = {each["config"]: each["by"] for each in told["guesses"]}
-    assert guessed[str(record.config)] == "record"
-    assert {*guessed.values()} == {"record", "predicted", "model"}
+    assert {each["by"] for each in told["shortlist"]} == {"learned", "near record"}
+    assert {each["tuned_for"] is None for each in told["shortlist"] if each["by"] == "learned"} == {True}
+    assert all(" on nvidia-" in each["tuned_for"] for each in told["shortlist"] if each["by"] == "near record")
 
 
-def test_where_nothing_is_left_out_there_is_no_table_of_it(run: Run, tmp_path: Path) -> None:
+def test_a_space_of_one_variant(run: Run, tmp_path: Path) -> None:
     (tmp_path / "naive.toml").write_text('family = "naive"\n[parameters]\nedge = ["bounds"]\n')
     ran = run("explain", "--shape", "64", "--device", "host", "--spaces", str(tmp_path))
     assert (ran.status, ran.err) == (0, "")
-    assert "search: 1 variants, 1 naive; 1 of them first" in ran.out
-    assert "left out" not in ran.out
+    assert "search: 1 variant, 1 naive\n" in ran.out
+    assert "cannot run" not in ran.out
 
 
 def test_a_folder_of_spaces_is_what_would_be_tried(run: Run, few: tuple[str, ...]) -> None:

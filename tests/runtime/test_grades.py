@@ -23,7 +23,7 @@ from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.codec import dumps, key_digest, loads
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.errors import broken_promise, error_kinds
-from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.choose.shortlist import look_up
 
 SHAPE = Problem(48, 40, 300)
 
@@ -72,11 +72,11 @@ class TestStore:
         for grade, serves in (("elementwise", ("elementwise", "normwise")), ("ieee", ("ieee",))):
             store.keep(replace(make(5.0, graded(grade)), device=info.key))
             for asked in serves:
-                found = store.lookup(info, graded(asked), nearest)
+                found = store.lookup(info, graded(asked), look_up)
                 assert found.record is not None
                 assert found.record.problem == graded(grade)
                 assert found.origin == ("exact" if asked == grade else "predicted")
-        finer = [store.lookup(info, graded(grade), nearest).record for grade in ("ieee", "elementwise")]
+        finer = [store.lookup(info, graded(grade), look_up).record for grade in ("ieee", "elementwise")]
         assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
 
 

@@ -22,7 +22,7 @@ from tilewright.runtime.store.codec import of_line
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import FIRST_USE, Record, Status
 from tilewright.runtime.store.store import Store, StoreWarning
-from tilewright.tuner.search.nearest import nearest
+from tilewright.tuner.choose.shortlist import look_up
 from variants import variant
 
 pytestmark = pytest.mark.fast
@@ -205,7 +205,7 @@ def test_another_device_type_or_transpose_is_never_nearest(store: Store) -> None
     store.keep(make(1.0, replace(PROBLEM, m=1000, dtype=DType.DOUBLE)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_a=True)))
     store.keep(make(1.0, replace(PROBLEM, m=1000, trans_b=True)))
-    assert store.lookup(INFO, PROBLEM, nearest).origin == "predicted"
+    assert store.lookup(INFO, PROBLEM, look_up).origin == "predicted"
 
 
 def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
@@ -213,7 +213,7 @@ def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
     store.keep(make(1.0, Problem(64, 64, 64), CONFIGS[1]))
     older = replace(INFO, arch=ARCHES["sm_75"])  # has no cp.async
     for m, info, origin in ((1025, INFO, "1024x1024x1024"), (1025, older, "64x64x64"), (0, older, "64x64x64")):
-        assert store.lookup(info, Problem(m, 1024, 1024), nearest).taken_from == origin
+        assert store.lookup(info, Problem(m, 1024, 1024), look_up).taken_from == origin
 
 
 # --- what was read before ---------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: lis
     assert len(list(Store(store.root).records())) > 3
     reads.clear()
     for m in (33, 65):
-        Store(store.root).lookup(INFO, Problem(m, 64, 64), nearest)
+        Store(store.root).lookup(INFO, Problem(m, 64, 64), look_up)
     assert [Store(store.root).best(DEVICE, problem) for problem in problems] == [make(10.0, each) for each in problems]
     assert reads == []
 
@@ -266,7 +266,7 @@ def test_a_look_up_of_another_shape_looks_at_no_file_until_one_is_written(
     monkeypatch.setattr(os, "listdir", lambda path: (listed.append(path), listdir(path))[1])
 
     def taken_from(m: int) -> str:
-        return Store(store.root).lookup(INFO, Problem(m, 64, 64), nearest).taken_from
+        return Store(store.root).lookup(INFO, Problem(m, 64, 64), look_up).taken_from
 
     store.keep(make(10.0, Problem(32, 64, 64)))
     assert taken_from(33) == "32x64x64"

@@ -26,9 +26,9 @@ from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import LaidVendor, VendorProduct
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
+from tilewright.tuner.choose.fallback import faster
+from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import measured
-from tilewright.tuner.search.nearest import nearest
-from tilewright.tuner.vendor import faster
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def vendor_of_tests(own_folders: object, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def library() -> Library:
-    return Library(nearest, measured, lambda *given: None, always)
+    return Library(look_up, measured, lambda *given: None, always)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ class TestCupy(Products):
     @pytest.mark.parametrize("trans", [False, True])
     def test_timed_beside_ours_on_the_callers_stream(self, trans: bool) -> None:
         """Shapes without a record, whichever serves: neither the operands nor C are touched by that."""
-        cupy, own = cupy_or_skip(), Library(nearest, measured, lambda *given: None, faster)
+        cupy, own = cupy_or_skip(), Library(look_up, measured, lambda *given: None, faster)
         own.clear()  # of the library's memory too, whoever began to use it
         a, b = self.put(whole(333, 217)), self.put(whole(217, 1291))
         if trans:

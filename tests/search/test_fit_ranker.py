@@ -12,8 +12,8 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.search.nearest import carried, predictions
-from tilewright.tuner.search.ranker import Arrays, plain, shipped
+from tilewright.tuner.choose.ranker import Arrays, kernel_of, shipped
+from tilewright.tuner.choose.shortlist import carried, predictions
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TREES = [f"{name}_{part}" for name in ("ranking", "level") for part in ("asked", "above", "leaves")]
@@ -103,7 +103,9 @@ def test_a_fit_is_judged_on_every_device_and_written(
     count = sum(len(times) for device in DEVICES for times in measured(device).values())
     assert f"float: 8 problems, {count} trials" in out
     assert all(f"\n{device}\n" in out for device in DEVICES)
-    best = {str(plain(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()}
+    best = {
+        str(kernel_of(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()
+    }
     assert set(found["kernels"]) == best  # nothing else came within 5%
     ways = [each.split() for each in found["decompositions"].tolist()]
     assert {each[0] for each in ways} == {"whole"}
@@ -177,12 +179,12 @@ def test_a_kernel_that_is_known_for_few_problems_is_left_out(
     fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = [fitting.Tuned.of(each) for path in files for each in __import__("trials").read(Path(path))]
-    trees, rare = fitting.fit(everything), plain(parse("simt:16x48x8,thread=2x4"))
+    trees, rare = fitting.fit(everything), kernel_of(parse("simt:16x48x8,thread=2x4"))
     first, *others = everything
-    assert all(rare not in each.plain for each in everything)
-    plains = [*first.plain]
+    assert all(rare not in each.kernels for each in everything)
+    plains = [*first.kernels]
     plains[int(first.us.argmin())] = rare
-    first = replace(first, plain=tuple(plains))
+    first = replace(first, kernels=tuple(plains))
     for often, kept in ((2, False), (1, True)):
         monkeypatch.setattr(fitting, "OFTEN", often)
         assert (rare in fitting.portfolio_of([first, *others], trees)) == kept
@@ -197,7 +199,7 @@ def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: Module
         kept = set(fitting.portfolio_of(everything, trees))
         assert len(kept) == size
         costs.append(
-            np.mean([min([t for c, t in zip(e.plain, e.target) if c in kept], default=1.0) for e in everything])
+            np.mean([min([t for c, t in zip(e.kernels, e.target) if c in kept], default=1.0) for e in everything])
         )
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < costs[0]

@@ -16,11 +16,11 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search import nearest as looked_up
-from tilewright.tuner.search.features import FEATURES, Table
-from tilewright.tuner.search.model import estimate_us
-from tilewright.tuner.search.nearest import nearest, predictions
-from tilewright.tuner.search.ranker import Predicted, Ranker, plain, ranker_of, shared_out
+from tilewright.tuner.choose import shortlist as looked_up
+from tilewright.tuner.choose.features import FEATURES
+from tilewright.tuner.choose.features import FeatureTable as Table
+from tilewright.tuner.choose.ranker import Predicted, Ranker, decomposed, kernel_of, ranker_of
+from tilewright.tuner.choose.shortlist import look_up, predictions
 
 H200 = KNOWN["nvidia-h200"]
 FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
@@ -47,11 +47,11 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
     problem = Problem.parse("300x5000x700", accuracy="normwise")
     first, second, *others = predictions(problem, H200, 9)
     assert {each.config.terms for each in (first, second)} == {3}
-    assert others[0].us == pytest.approx(first.us * np.exp(0.05))
+    assert others[0].expected_us == pytest.approx(first.expected_us * np.exp(0.05))
     assert {each.config.terms for each in others} == {0, 2}
     assert {each.regret for each in (first, *others)} == {1.25}
-    found = Store(tmp_path).lookup(H200, problem, nearest)
-    assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.us)
+    found = Store(tmp_path).lookup(H200, problem, look_up)
+    assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.expected_us)
     for finer in (Grade.ELEMENTWISE, Grade.IEEE):
         assert predictions(replace(problem, accuracy=finer), H200, 1)[0].config.accuracy is Grade.IEEE
     ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
@@ -62,10 +62,13 @@ class Expecting:
     """A ranker that expects some kernels, by their texts, to take so many microseconds."""
 
     def __init__(self, us: dict[str, float]) -> None:
-        self._ranked = [Predicted(parse(text), each, None) for text, each in us.items()]
+        self._ranked = [Predicted(parse(text), each) for text, each in us.items()]
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> list[Predicted]:
         return self._ranked
+
+    def knows(self, info: DeviceInfo) -> bool:
+        return True
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float:
         return 1.25
@@ -81,8 +84,9 @@ def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeyp
     normwise, elementwise = (
         predictions(Problem.parse("1024", accuracy=accuracy), H200, 9) for accuracy in ("normwise", "elementwise")
     )
-    assert [(each.us, each.regret) for each in normwise] == [(us, 1.25) for us in (90.0, 100.0, 94.0, 104.0, 95.0)]
-    assert [each.us for each in elementwise] == [94.0, 90.0, 95.0]
+    assert [each.expected_us for each in normwise] == [90.0, 100.0, 94.0, 104.0, 95.0]
+    assert {each.regret for each in normwise} == {1.25}
+    assert [each.expected_us for each in elementwise] == [94.0, 90.0, 95.0]
 
 
 @GRADES
@@ -94,7 +98,7 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
     monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: original(dtype) if grade is finest else None)
     ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
     expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
-    assert [(each.config, each.us) for each in found] == [(each.config, each.us) for each in expected]
+    assert [(each.config, each.expected_us) for each in found] == [(each.config, each.expected_us) for each in expected]
     assert {each.regret for each in found} == {None}  # others may be much faster
 
 
@@ -102,7 +106,7 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
 def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: Grade) -> None:
     ranker = ranker_of(DType.FLOAT, accuracy)
     assert ranker is not None
-    assert {plain(config) for config in ranker.portfolio} == set(ranker.portfolio)
+    assert {kernel_of(config) for config in ranker.portfolio} == set(ranker.portfolio)
     assert {config.accuracy for config in ranker.portfolio} >= {accuracy, Grade.IEEE}
     assert all(config.accuracy.keeps(accuracy) for config in ranker.portfolio)
     small = ("5x7x9", "64x64x65536", "1x5000x300")
@@ -111,7 +115,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
         found = predictions(problem, H200, 300)
         assert (found[0].config.terms > 0) is splits
         # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
-        assert all(later.us > earlier.us / 1.101 for earlier, later in itertools.pairwise(found))
+        assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(found))
         assert len({each.config for each in found}) == len(found)
         assert {each.regret for each in found} == {ranker.regret[H200.key]}
         assert all(serves(each.config, problem, H200) for each in found)
@@ -120,7 +124,9 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
 @pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
 def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
     """For the first two the ranker of the coarser accuracy hopes for less than that of a finer one."""
-    ieee, elementwise, normwise = (predictions(Problem.parse(shape, accuracy=grade), H200, 1)[0].us for grade in Grade)
+    ieee, elementwise, normwise = (
+        predictions(Problem.parse(shape, accuracy=grade), H200, 1)[0].expected_us for grade in Grade
+    )
     assert elementwise <= 1.1 * ieee
     assert normwise <= 1.1 * min(elementwise, ieee)
 
@@ -137,7 +143,7 @@ def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_t
             )
             for of, grade, config in records
         ]  # fmt: skip
-        result = nearest(problem, H200, tuple(kept))
+        result = look_up(problem, H200, tuple(kept))
         assert result is not None
         return result.config
 
@@ -154,7 +160,7 @@ def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
     info = typical(arch)
     for shape in ("3000", "700x20x9", "1x5000x300"):
         problem = Problem.parse(shape, accuracy=accuracy)
-        found = nearest(problem, info, ())
+        found = look_up(problem, info, ())
         assert found is not None
         assert serves(found.config, problem, info)
 
@@ -176,20 +182,11 @@ def test_features_of_terms_are_numbers(accuracy: Grade, shape: str) -> None:
     assert found["arithmetic"][1] >= found["arithmetic"][0]
 
 
-def test_the_time_modelled_for_many_is_near_that_for_one() -> None:
-    configs = [*map(parse, SPLIT)]
-    for shape in ("2048", "8192", "300x5000x700"):
-        problem = Problem.parse(shape, accuracy="normwise")
-        modelled = Table(configs, DType.FLOAT, H200).modelled_us(problem)
-        for config, us in zip(configs, modelled):
-            assert 0.5 < us / estimate_us(problem, config, H200) < 2, (shape, config)
-
-
 @GRADES
 def test_kernels_of_terms_serve_only_who_allows_them(accuracy: Grade) -> None:
-    allowed = {text for text in (*SPLIT, WHOLE) if shared_out(parse(text), DType.FLOAT, H200, accuracy)}
+    allowed = {text for text in (*SPLIT, WHOLE) if decomposed(parse(text), DType.FLOAT, H200, accuracy)}
     assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
-    assert not shared_out(parse(SPLIT[0]), DType.FLOAT, H200)
+    assert not decomposed(parse(SPLIT[0]), DType.FLOAT, H200)
 
 
 @pytest.mark.slow

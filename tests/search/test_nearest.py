@@ -16,9 +16,9 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.features import Table
-from tilewright.tuner.search.nearest import carried, distance, nearest, predictions
-from tilewright.tuner.search.ranker import ranker_of
+from tilewright.tuner.choose.model import Table
+from tilewright.tuner.choose.ranker import ranker_of
+from tilewright.tuner.choose.shortlist import carried, distance, look_up, predictions
 
 pytestmark = pytest.mark.fast
 
@@ -67,12 +67,12 @@ def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
 def test_the_nearest_shape_of_the_device_comes_first() -> None:
     near, far = parse("simt:64x64x16,lanes_m=4"), parse("simt:128x64x16")
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
-    found = nearest(Problem.parse("516"), H200, records)
+    found = look_up(Problem.parse("516"), H200, records)
     assert found is not None
     assert (found.told, found.record) == ("predicted (from 512x512x512)", records[1])
     assert found.config.cta_tile == near.cta_tile
     for shape in ("514", "512x512x640"):  # rows of another alignment, and too far
-        found = nearest(Problem.parse(shape), H200, records)
+        found = look_up(Problem.parse(shape), H200, records)
         assert found is not None
         assert (found.told, found.record) == ("predicted", None)
 
@@ -80,7 +80,7 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
 def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
     there, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
     of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), there.key)
-    found = nearest(Problem.parse("512"), here, (of_there,))
+    found = look_up(Problem.parse("512"), here, (of_there,))
     assert found is not None
     assert (found.told, found.record, found.sibling) == ("predicted (from 512x512x512 on nvidia-h200)", None, of_there)
     assert found.config.cta_tile == (64, 64, 16)
@@ -88,27 +88,27 @@ def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -
     served = found.served(Problem.parse("512"), here)
     assert (served.origin, served.recorded_us) == ("as tuned for 512x512x512 on nvidia-h200", 0.0)
     own = record(Problem.parse("514"), parse("simt:128x64x16"), here.key)
-    found = nearest(Problem.parse("512"), here, (of_there, own))
+    found = look_up(Problem.parse("512"), here, (of_there, own))
     assert found is not None
     assert (found.record, found.sibling) == (None, of_there)  # 514 elements are not aligned as 512 are
     own = record(Problem.parse("528"), parse("simt:128x64x16"), here.key)
-    found = nearest(Problem.parse("512"), here, (of_there, own))
+    found = look_up(Problem.parse("512"), here, (of_there, own))
     assert found is not None
     assert (found.record, found.sibling) == (own, None)
     for device, shape in ((here, "1024"), (KNOWN["nvidia-h100-pcie"], "512")):  # too far; fewer SMs
-        found = nearest(Problem.parse(shape), device, (of_there,))
+        found = look_up(Problem.parse(shape), device, (of_there,))
         assert found is not None
         assert (found.told, found.sibling) == ("predicted", None)
 
 
 def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:
     records = (record(Problem.parse("4096"), parse("simt:128x128x16,lanes_m=4"), "nvidia-x"),)
-    found = nearest(Problem.parse("4096"), H200, records)
+    found = look_up(Problem.parse("4096"), H200, records)
     assert found is not None
     assert (found.origin, found.record) == ("predicted", None)
-    assert nearest(Problem.parse("4096"), on("host"), records) is None
-    assert nearest(Problem(0, 4, 4), H200, records) is None
-    far = nearest(Problem(0, 4, 4), H200, (record(Problem.parse("4096"), parse("tiled:16"), H200.key),))
+    assert look_up(Problem.parse("4096"), on("host"), records) is None
+    assert look_up(Problem(0, 4, 4), H200, records) is None
+    far = look_up(Problem(0, 4, 4), H200, (record(Problem.parse("4096"), parse("tiled:16"), H200.key),))
     assert far is not None
     assert (far.origin, far.taken_from) == ("predicted", "4096x4096x4096")
 
@@ -120,7 +120,7 @@ def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None
     for _ in range(30):
         sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]
         problem = Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
-        found = store.lookup(info, problem, nearest)
+        found = store.lookup(info, problem, look_up)
         assert found.origin != "default", problem
         assert serves(found.config, problem, info)
 
@@ -137,9 +137,9 @@ def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
 
 
 def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "sensible", lambda table, problem: np.zeros(len(table.configs), np.bool_))
+    monkeypatch.setattr(Table, "valid", lambda table, problem: np.zeros(len(table.configs), np.bool_))
     assert predictions(Problem.parse("4096"), H200, 3) == []
-    assert Store(Path("nowhere").absolute()).lookup(H200, Problem.parse("4100x3x17"), nearest).origin == "predicted"
+    assert Store(Path("nowhere").absolute()).lookup(H200, Problem.parse("4100x3x17"), look_up).origin == "predicted"
 
 
 def test_what_a_device_lacks_is_replaced_in_what_is_predicted() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.search.ranker import Ranker, shipped
+from tilewright.tuner.choose.ranker import Ranker, shipped
 
 ROOT = Path(__file__).parents[2]
 H200 = KNOWN["nvidia-h200"]
@@ -36,7 +36,6 @@ def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
     trees = (f"ranking_{part}" for part in ("asked", "above", "leaves"))
     of_kernels = ("kernels", "decompositions", "corrections", *trees)
     small = {name: array[:40] if name in of_kernels else array for name, array in shipped("float").items()}
-    monkeypatch.setattr(regret, "shipped", lambda name: {"float": small}[name])
     ranker = Ranker(small, DType.FLOAT)
     for shape, times in TIMES_US.items():
         problem = Problem.parse(shape, "float", "nt")

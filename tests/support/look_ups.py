@@ -20,7 +20,7 @@ from tilewright.runtime.device import launcher
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.search.nearest import nearest, predictions
+from tilewright.tuner.choose.shortlist import look_up, predictions
 
 GOLDEN = "tests/golden/look-ups.table"
 """Path of the file from the root."""
@@ -131,8 +131,8 @@ def look_ups() -> LookUps:
             for info in DEVICES:
                 ranked = predictions(problem, info, CHOICES)
                 first, *others = [str(each.config) for each in ranked] or ["nothing"]
-                taken = [first, *([str(store.lookup(info, problem, nearest).config)] if i < _CUBES else [])]
-                us = ranked[0].us if ranked else math.inf
+                taken = [first, *([str(store.lookup(info, problem, look_up).config)] if i < _CUBES else [])]
+                us = ranked[0].expected_us or math.inf if ranked else math.inf
                 first, *beside_records = map(_digest, taken)
                 rows.append((f"{us:.5g}", first, "".join(_digest(text)[0] for text in others), *beside_records))
                 for text in taken:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from search_spaces import sampled
 from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import family_named, parse
@@ -17,9 +18,6 @@ from tilewright.codegen.mechanisms.blocked import registers_held_to
 from tilewright.codegen.mechanisms.split import proposed_parts
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.text import values_of
-from tilewright.tuner.search.candidates import read_spaces
-from tilewright.tuner.search.legal import legal_configs
-from tilewright.tuner.search.policies import policy_of
 
 _MODES = {"split_k": 1, "stream_k": 0, "persistent": 1}
 """Ways to share out the work, and the number of parts that means none of it."""
@@ -145,16 +143,8 @@ def coarse(problem: Problem) -> Problem:
 
 
 def worth_trying(family: type[Config], arch: str, count: int = 300) -> list[Config]:
-    """A sample of what the shipped space holds for a cube of 1024, or for 16 rows where it has nothing for that, in
-    double, which float can hold too, if the family has it."""
-    (chosen,) = (entry for entry in read_spaces() if entry.family == family.family)
-    policy = policy_of(family.family)
-    for m in (1024, 16):
-        problem = coarse(Problem(m, 1024, 1024, dtypes(family)[-1]))
-        target = TYPICAL[arch]
-        configs, _ = legal_configs(problem, target, family, chosen.on(target), policy.advice, policy.first)
-        if configs:
-            break
+    """A sample of what searches try of a family on a target."""
+    configs = sampled(family.family, arch)
     return random.Random(1).sample(configs, min(count, len(configs)))
 
 
@@ -169,8 +159,8 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
             8  # of a thread that takes all registers one pair, where k is not innermost in B and terms cannot hold it
         )
     full = config.registers(fit, dtype) == registers_held_to(config)
-    if config.family == "tf32x3":
-        return 8 if full and target == "sm_120" and nvrtc > (13, 0) else 0
+    if config.family == "tf32x3":  # of a thread that takes all registers beside single fragments of a large warp tile
+        return {"sm_80": 8, "sm_100": 16, "sm_120": 48}.get(target, 0) if full and nvrtc > (13, 0) else 0
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":

@@ -14,6 +14,7 @@ import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from search_spaces import sampled
 from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import family_named
@@ -23,10 +24,7 @@ from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.product.kernel import prepare
-from tilewright.tuner.search.candidates import read_spaces
-from tilewright.tuner.search.legal import legal_configs
-from tilewright.tuner.search.nearest import carried
-from tilewright.tuner.search.policies import policy_of
+from tilewright.tuner.choose.shortlist import carried
 from variants import dtypes
 
 SHAPES = (200, 132, 520), (65, 190, 301), (131, 97, 260)
@@ -36,15 +34,11 @@ TRANS = "nn", "nt", "tn", "tt"
 
 def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Config]]:
     """Variants, each with the product that it is run for; each accuracy that the family keeps has its share."""
-    family, dtype = family_named(name), dtypes(family_named(name))[-1]
+    dtype = dtypes(family_named(name))[-1]
     kinds = itertools.cycle(itertools.product(TRANS, SHAPES))
-    (space,) = (each for each in read_spaces() if each.family == name)
-    policy, shares = policy_of(name), []
-    for grade in [each for each in Grade if dtype is DType.FLOAT or each is Grade.IEEE]:
-        cube = Problem(1024, 1024, 1024, dtype, accuracy=grade)
-        values = space.on(TYPICAL[arch])
-        listed, _ = legal_configs(cube, TYPICAL[arch], family, values, policy.advice, policy.first)
-        shares.append([config for config in listed if config.accuracy is grade])
+    listed = sampled(name, arch)
+    grades = [grade for grade in Grade if dtype is DType.FLOAT or grade is Grade.IEEE]
+    shares: list[list[Config]] = [[config for config in listed if config.accuracy is grade] for grade in grades]
     shares, found = [share for share in shares if share], []
     for share in shares:
         random.Random(1).shuffle(share)

@@ -22,18 +22,20 @@ from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for
 from tilewright.runtime.device.elf import code_digest
-from tilewright.runtime.device.protocol import Binary, Device, Launch
+from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
 from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.host import host_us
+from tilewright.tuner.choose.shortlist import shortlist, varied
 from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Tried
-from tilewright.tuner.plan import Plan
+from tilewright.tuner.plan import GUESSES, SHORTLIST, Plan, searched
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.recording.replay import replay
 from tilewright.tuner.result import Progress
 from tilewright.tuner.search.ahead import InOrder
 from tilewright.tuner.search.candidates import candidates, given, read_spaces
-from tilewright.tuner.search.ranked import ranked, recorded
+from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.settings import EFFORTS
 from tilewright.tuner.tune import _Run, tune
 from variants import variant
@@ -71,23 +73,44 @@ def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_rea
 # First guesses
 
 
-def test_guesses_begin_with_each_family_and_prefer_large_tiles_on_a_gpu() -> None:
-    problem = Problem(2048, 2048, 2048)
-    spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
-    order = ranked(problem, INFO, candidates(problem, INFO, spaces).configs)
-    assert [config.family for config in order[:2]] == ["naive", "tiled"]
-    assert order[2].cta_tile == (32, 32, 32)
-    assert len(set(order)) == len(order)
+def order_of(info: DeviceInfo, problem: Problem, shelf: Store, spaces: Path | None = None) -> list[Config]:
+    """The configs that a sampler which was told nothing asks for, in order."""
+    plan = searched(problem, info, shelf, (), spaces, "random", 0, 5)
+    asked = [plan.search.ask() for _ in range(GUESSES)]
+    return [plan.found.config_at(point) for point in asked if point is not None]
 
 
-def test_recorded_winners_of_near_shapes_come_first() -> None:
+def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds_and_may_go_on_to_neighbours(tmp_path: Path) -> None:
+    problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
+    plan = searched(problem, INFO, shelf, (), None, "random", 0, 5)
+    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), SHORTLIST)]
+    begin = order_of(INFO, problem, shelf)
+    assert begin[0] == ranked[0]
+    assert begin == varied(ranked)[: len(begin)]
+    assert set(ranked) <= set(plan.found.configs)
+    values = {choices.family: choices.on(INFO) for choices in read_spaces()}
+    first = next(config for config in ranked if config.family == "simt")
+    beside = neighbours(first, problem, INFO, values["simt"])
+    assert beside
+    assert set(beside) <= set(plan.found.configs)
+    assert not set(beside) <= set(ranked)
+
+
+def test_a_search_of_the_processor_begins_with_what_its_model_puts_first(tmp_path: Path) -> None:
     info = choose("host").info
-    tune(PROBLEM, device="host", trials=3, seconds=30)
-    near = recorded(Problem(26, 20, 16), info, Store().records())
-    best = Store().best(info.key, PROBLEM)
-    assert best is not None
-    assert near[0] == best.config
-    assert best.config not in recorded(Problem(26, 20, 16, DType.DOUBLE), info, Store().records())
+    plan = searched(PROBLEM, info, Store(tmp_path), (), None, "random", 0, 5)
+    begin = order_of(info, PROBLEM, Store(tmp_path))
+    times = {config: host_us(PROBLEM, config) for config in plan.found.configs}
+    assert begin[0] == min(times, key=lambda config: (times[config], config.canonical))
+
+
+def test_the_record_of_a_near_shape_is_searched_first(tmp_path: Path) -> None:
+    shelf, problem, tuned = Store(tmp_path), Problem(1026, 768, 512), variant("simt:64x48x8,thread=4x4")
+    before = order_of(INFO, problem, shelf)
+    assert tuned not in before
+    shelf.keep(make(1.0, Problem(1024, 768, 512), tuned), replace=True)
+    assert order_of(INFO, problem, shelf)[0] == tuned
+    assert tuned not in order_of(INFO, replace(problem, dtype=DType.DOUBLE), shelf)
 
 
 # Machine code

@@ -22,10 +22,12 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.store.record import FIRST_USE
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
+from tilewright.tuner.choose.shortlist import distance, predictions
 from tilewright.tuner.first_use import MOST, likely, measured
 from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
-from tilewright.tuner.search.nearest import around, distance, predictions
+from tilewright.tuner.measure.rounds import Rounds
+from tilewright.tuner.search.neighbours import neighbours
 
 PROBLEM = Problem(40, 24, 56)
 FAST, SLOW = parse("tiled:16"), parse("naive:")
@@ -124,7 +126,11 @@ class Beside:
         self.asked.append(configs)
         if not self.ours:
             raise LaunchError("the device is in error")
-        return self.theirs, {config: [self.ours[config.family]] * rounds for config in configs}
+        samples: dict[Config | None, list[float]] = {each: [self.ours[each.family]] * rounds for each in configs}
+        timed = len(self.theirs) == rounds
+        interval = (1.0, 1.0)
+        found = Rounds(samples | ({None: self.theirs} if timed else {}), samples[configs[0]], interval, None)
+        return found, None if timed or not self.theirs else self.theirs[0]
 
 
 @pytest.mark.parametrize(("theirs", "ratio"), [([9.0] * 7, 0.9), ([60.0], 6.0), ([], None)])
@@ -138,16 +144,19 @@ def test_on_a_gpu_the_winner_is_timed_beside_the_vendors_library(theirs: list[fl
 def test_a_library_that_is_far_behind_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
     bench = Bench(HostDevice(), Problem(40, 24, 56))
-    assert len(bench.beside_vendor((FAST,), 3, 1e-9)[0]) == 3  # it was not timed before
+    found, behind_us = bench.beside_vendor((FAST,), 3, 1e-9)
+    assert (len(found.samples[None]), behind_us) == (3, None)  # it was not timed before
     bench.warm()
-    for fastest_us, rounds in ((1e-9, 1), (1e9, 3)):
-        theirs, ours = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
-        assert len(theirs) == rounds
-        assert [len(ours[config]) for config in (FAST, SLOW)] == [3, 3]
+    for fastest_us, behind in ((1e-9, True), (1e9, False)):
+        found, behind_us = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
+        assert (None in found.samples) is not behind
+        assert (behind_us is not None) is behind
+        assert [len(found.samples[config]) for config in (FAST, SLOW)] == [3, 3]
+        assert (found.ratio(None, FAST)[0] is None) is behind
     monkeypatch.setattr(ratios, "NOISY", -1.0)  # each is too far from itself
-    for fastest_us in (1e-9, 1e9):
-        theirs, ours = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
-        assert (theirs, set(ours)) == ([], {FAST, SLOW})
+    found, _ = bench.beside_vendor((FAST, SLOW), 3, 1e9)
+    assert found.is_noisy
+    assert found.ratio(None, FAST) == (None, None)
 
 
 def test_on_a_gpu_those_that_are_nearly_as_fast_meet_once_more() -> None:
@@ -238,22 +247,22 @@ def test_on_a_gpu_what_is_next_to_the_fastest_is_tried_until_it_is_not_faster(mo
 
     order = steps_from(first, deeper, monkeypatch)
     assert len(order) == len(set(order)) > 2 * MOST
-    assert order[1 : MOST + 1] == around(first, PROBLEM, INFO)[:MOST]
+    assert order[1 : MOST + 1] == neighbours(first, PROBLEM, INFO)[:MOST]
     assert min(order, key=deeper).cta_tile[2] >= 32
     assert len(steps_from(first, lambda config: 10.0, monkeypatch)) == 1 + MOST  # not faster: one step
     assert steps_from(first, deeper, monkeypatch, seconds=-1) == [first]
-    second = around(first, PROBLEM, INFO)[1]
+    second = neighbours(first, PROBLEM, INFO)[1]
     assert steps_from(first, deeper, monkeypatch, faulty=second)[-1] == second  # the device is in error
 
 
 def test_a_step_begins_while_the_last_of_the_one_before_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = around(parse("simt:16x16x16,thread=2x4"), PROBLEM, INFO)[:MOST]
+    first, *others = neighbours(parse("simt:16x16x16,thread=2x4"), PROBLEM, INFO)[:MOST]
     times = {first: 10.0, others[-1]: 5.0}  # the last one turns out to be the fastest
     order = steps_from(first, lambda config: times.get(config, 20.0), monkeypatch, begin=[first, *others])
     assert order[:MOST] == [first, *others]
-    beside = [config for config in around(first, PROBLEM, INFO) if config not in order[:MOST]]
+    beside = [config for config in neighbours(first, PROBLEM, INFO) if config not in order[:MOST]]
     assert order[MOST : MOST + len(beside[:MOST])] == beside[:MOST]
-    assert set(order[MOST + len(beside[:MOST]) :]) & set(around(others[-1], PROBLEM, INFO))
+    assert set(order[MOST + len(beside[:MOST]) :]) & set(neighbours(others[-1], PROBLEM, INFO))
 
 
 @pytest.mark.parametrize(("behind", "both"), [(1.2, True), (1.4, False)])

@@ -26,10 +26,10 @@ from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import Handover, Operands, OwnKernel
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import Accuracy
-from tilewright.tuner import vendor
+from tilewright.tuner.choose import fallback
+from tilewright.tuner.choose.fallback import by_record, faster, timed
+from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import measured
-from tilewright.tuner.search.nearest import nearest
-from tilewright.tuner.vendor import by_record, faster, timed
 
 PROBLEM = Problem.parse("30x50x7")
 CONFIG = parse("tiled:8")
@@ -55,7 +55,7 @@ def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
 
 def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duel was too noisy, so both are timed as where nothing was tuned."""
-    monkeypatch.setattr(vendor, "timed", lambda kernel, found, operands: Handover(9.0, None, "a test"))
+    monkeypatch.setattr(fallback, "timed", lambda kernel, found, operands: Handover(9.0, None, "a test"))
     handover = faster(own(on_gpu(HostDevice()), recorded(None)))
     assert handover is not None
     assert handover.why == "a test"
@@ -65,7 +65,7 @@ def rounds_of(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Se
     """Have timing find these; what was to be timed, and on what."""
     seen: list[list[Any]] = []
 
-    def rounds(self: Timer, contenders: Mapping[str, Callable[..., None]], count: int) -> Any:
+    def rounds(self: Timer, contenders: Mapping[str, Callable[..., None]], count: int, **_: float) -> Any:
         seen.append([count, contenders, self._inputs])
         return {"vendor": list(theirs), "ours": list(ours)}, None
 
@@ -96,7 +96,7 @@ def recorded(ratio: float | None, **changes: Any) -> Found:
 def test_by_a_record(
     ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vendor, "timed", lambda *given: pytest.fail("timed, though there is a record"))
+    monkeypatch.setattr(fallback, "timed", lambda *given: pytest.fail("timed, though there is a record"))
     found = faster(own(on_gpu(HostDevice()), recorded(ratio, **changes)))
     assert found == by_record(recorded(ratio, **changes))
     assert (found is not None) == handed
@@ -149,7 +149,7 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
     assert len(timed_with_cache(52 * PROBLEM.bytes)) == 1  # 130 sets, and a cache may well hold them
     for most, count in ((7 * PROBLEM.bytes, 8), (7 * PROBLEM.bytes - 1, 1)):  # views may have much between their rows
         with monkeypatch.context() as limited:
-            limited.setattr(vendor, "_MOST_BYTES", most)
+            limited.setattr(fallback, "_MOST_BYTES", most)
             assert len(timed_with_cache(3 * PROBLEM.bytes)) == count
     allocate = HostDevice.allocate
 
@@ -191,7 +191,7 @@ def test_it_is_really_timed_and_a_slow_library_serves_nobody(monkeypatch: pytest
 def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = rounds_of(monkeypatch, [20.0], [10.0])
     kernel = prepare(VendorHost(), PROBLEM, CONFIG)
-    monkeypatch.setattr(vendor, "_LONG_FLOPS", PROBLEM.flops)
+    monkeypatch.setattr(fallback, "_LONG_FLOPS", PROBLEM.flops)
     timed(kernel, PREDICTED, operands())
     assert [each[0] for each in seen] == [2]
 
@@ -211,7 +211,7 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, large = on_gpu(device), on_gpu(device)
     empty.problem, large.problem = replace(PROBLEM, k=0), Problem(2**14, 2**14, 1)
     for error in (DeviceError("no library"), LaunchError("status 13"), MemoryError(), RuntimeError("torch: no memory")):
-        monkeypatch.setattr(vendor, "timed", fails(error))
+        monkeypatch.setattr(fallback, "timed", fails(error))
         assert faster(own(kernel)) is None
         assert faster(own(empty)) is None
         assert faster(own(large)) is None
@@ -239,7 +239,7 @@ class TestMatmul:
         def noted(own: OwnKernel, operands: Any) -> None:
             given.append(operands())
 
-        library = Library(nearest, measured, lambda *given: None, noted)
+        library = Library(look_up, measured, lambda *given: None, noted)
         a, b = whole(9, 8), whole(8, 7)
         if turned:
             a, b = np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T

@@ -5,7 +5,7 @@ import lzma
 import os
 from argparse import ArgumentTypeError
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,9 +18,10 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.settings import CACHE_VARIABLE
 from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import likely
 from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.search.nearest import around, nearest
+from tilewright.tuner.search.neighbours import neighbours
 
 FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
 SMALL = ["--device", "host", "--largest", "48", "--contest-seconds", "0.01", "--tune-seconds", "4"]
@@ -88,7 +89,7 @@ def test_untuned_shapes_were_measured_by_the_ranker_that_ships(monkeypatch: pyte
             today.append(document["device"])
             for row in document["rows"]:
                 problem = Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
-                assert str(store.lookup(KNOWN[document["device"]], problem, nearest).config) == row["predicted"]
+                assert str(store.lookup(KNOWN[document["device"]], problem, look_up).config) == row["predicted"]
             assert len(document["rows"]) == 60
             assert sum("tuned_us" in row for row in document["rows"]) == 30
     assert today
@@ -100,8 +101,7 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
     dataset = script("dataset", monkeypatch)
     built: list[str] = []
     guess = parse("simt:64x32x16")
-    monkeypatch.setattr(dataset, "candidates", lambda *given: SimpleNamespace(configs=()))
-    monkeypatch.setattr(dataset, "ranked", lambda *given: [guess])
+    monkeypatch.setattr(dataset, "searched", lambda *given: {guess: 1.0})
     monkeypatch.setattr(dataset, "compiler_for", lambda info: None)
     monkeypatch.setattr(dataset, "compile_cached", lambda compiler, source: built.append(source.name))
     problem, known = Problem.parse("100x60x70", "float", "nt"), tuple(map(parse, ("simt:64x64x16", "simt:32x32x16")))
@@ -116,7 +116,7 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
         assert (told[0] in found) is (chosen is not None)
         assert known[1] not in found
         assert guess in found
-        expected = set(around(known[0], problem, info))
+        expected = set(neighbours(known[0], problem, info))
         assert len(expected & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
         assert len(found) == len(set(found)) == len(set(built)) == len(built)
         built.clear()

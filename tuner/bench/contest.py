@@ -18,17 +18,18 @@ from ...runtime.product.gemm import load_on
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Status
 from ...runtime.store.store import Store
+from ..choose.fallback import faster
+from ..choose.shortlist import look_up
 from ..measure.evaluate import FAILURES, one_line, status_of
 from ..measure.ratios import median, paired, paired_if_timed
-from ..search.nearest import nearest
-from ..vendor import faster
+from ..measure.rounds import side_by_side
 from .errors import broken_promise, error_kinds
 from .rivals import meets, rival
 from .rows import GIVEN, TITLES, BenchRow, KindError, Rival, finite
 
 ROUNDS = 7
 """Rounds at least."""
-_OURS, _AGAIN, _KERNEL, _THEN = "ours", "ours again", "kernel", ", kernel"
+_OURS, _KERNEL, _THEN = "ours", "kernel", ", kernel"
 _Samples = Mapping[str, list[float]]
 _TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
 
@@ -54,7 +55,7 @@ def contest(
         warnings.simplefilter("always")
         try:
             if config is None:
-                gemm = load_on(device, problem, Store(store), nearest, faster=faster)
+                gemm = load_on(device, problem, Store(store), look_up, faster=faster)
                 row = replace(row, config=str(gemm.config), origin=gemm.found.origin, taken_from=gemm.found.taken_from)
                 row, launch = replace(row, handed_over=gemm.origin == "vendor"), gemm.kernel.launch
             else:
@@ -99,11 +100,12 @@ class _Contest:
         reason = broken_promise(self.problem, kinds, _OURS)
         if reason:
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_kinds=kinds)
-        lined_up = {**self._contenders, _AGAIN: self._contenders[_OURS]}
+        lined_up = dict(self._contenders)
         if plan.between and not turn_seconds:  # a turn of the short kernel would give clocks to whoever comes next
             lined_up |= {name + _THEN: timer.followed(launch) for name, launch in self._contenders.items()}
             lined_up[_KERNEL] = timer.followed()
-        samples, clock_mhz = timer.rounds(lined_up, ROUNDS, seconds=seconds, turn_seconds=turn_seconds)
+        found = side_by_side(timer, lined_up, ROUNDS, twice=_OURS, seconds=seconds, turn_seconds=turn_seconds)
+        samples = found.samples
         held_back = timer.held_back()
         alone = samples.get(_KERNEL, [])
         between = {name: added_us(samples[name + _THEN], alone) if alone else [] for name in self._contenders}
@@ -119,9 +121,9 @@ class _Contest:
             fixed_us=fixed.get(_OURS),
             between_us=median(between[_OURS]),
             between_kernel_us=median(alone),
-            aa_interval=paired(samples[_AGAIN], samples[_OURS])[1],
+            aa_interval=found.aa_interval,
             rounds=len(samples[_OURS]),
-            clock_mhz=clock_mhz,
+            clock_mhz=found.clock_mhz,
             held_back=held_back,
             rivals=tuple(self._rival(key, samples, eager, fixed, between) for key in self._contenders if key != _OURS),
             error_kinds=kinds,
@@ -177,8 +179,8 @@ class _Contest:
     def _fixed(self, plan: TimingPlan) -> Mapping[str, float]:
         """Medians on one set of inputs, which the cache may hold."""
         timer = Timer(self.device, self.problem, seed=107, plan=plan)
-        samples, _ = timer.rounds(self._contenders, ROUNDS)
-        return {name: statistics.median(found) for name, found in samples.items()}
+        samples = side_by_side(timer, self._contenders, ROUNDS).samples
+        return {name: statistics.median(times) for name, times in samples.items()}
 
     def _rival(
         self, key: str, samples: _Samples, eager: _Samples, fixed: Mapping[str, float], between: _Samples

@@ -12,11 +12,11 @@ from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.codec import dumps, key_digest
 from ...runtime.store.record import Record
 from ...runtime.store.store import Store
+from ..choose.shortlist import distance
 from ..recording.entry import Entry
 from ..recording.journals import studies
 from ..result import Result
 from ..search.journal import MOST_BYTES, Journal, digest_of, listed, study_of
-from ..search.nearest import distance
 from ..search.space import Box, Dimension, Point
 
 _NEAR = 32

@@ -21,15 +21,13 @@ from ...runtime.locks import Lock
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
-from .ratios import noisy, paired, spread
+from .rounds import Rounds, side_by_side
 
 MEASURING = Lock()
 """Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
-_AGAIN = "again"
-"""A contender that is timed a second time in the same rounds."""
 FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
 """Contenders that take so many times as long as the fastest config have so many rounds, by themselves; one product
 where it takes so long."""
@@ -151,25 +149,22 @@ class Bench:
 
     def beside_vendor(
         self, configs: Sequence[Config], rounds: int, fastest_us: float
-    ) -> tuple[list[float], dict[Config, list[float]]]:
-        """Microseconds of the vendor's library and of configs that were tried, round by round; none of the library
-        where it is wrong or cannot be had or the times are too noisy, and what `warm` found where that is far behind
-        the fastest. Raises one of FAILURES."""
+    ) -> tuple[Rounds[Config | None], float | None]:
+        """Rounds of configs that were tried and, as None, of the vendor's library where it is right and can be had; and
+        the time that `warm` found of it where that is far behind the fastest: it has no rounds then. Raises one of
+        FAILURES."""
         with self.device.entered():
-            contenders: dict[Config | str | None, Launch] = {
+            contenders: dict[Config | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
-            contenders[_AGAIN] = contenders[configs[0]]
-            rough = [us for us in (self._vendor_us,) if us is not None and us > FAR_BEHIND * fastest_us]
-            if not rough:
+            behind = self._vendor_us is not None and self._vendor_us > FAR_BEHIND * fastest_us
+            if not behind:
                 with suppress(DeviceError, LaunchError):
                     vendor = self.device.vendor(self.problem)
                     if not self._verifier.check(vendor).reason:
                         contenders[None] = vendor
-            samples, _ = self._timer.rounds(contenders, rounds)
-            _, aa = paired(samples[_AGAIN], samples[configs[0]])
-            theirs = [] if noisy(spread(aa)) else rough or samples.pop(None, [])
-            return theirs, {config: samples[config] for config in configs}
+            found = side_by_side(self._timer, contenders, rounds, twice=configs[0])
+            return found, self._vendor_us if behind else None
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
@@ -198,15 +193,12 @@ class Bench:
             behind = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
             near = {config: launch for config, launch in contenders.items() if config not in behind}
             fastest = min(alone_us, key=lambda config: alone_us[config])
-            lined_up: dict[Config | str | None, Launch] = dict(near.items())
-            lined_up[_AGAIN] = contenders[fastest]
-            times, clock_mhz = timer.rounds(lined_up, rounds, seconds=seconds)
-            again = times.pop(_AGAIN)
-            samples = {config: times[config] for config in near}
+            found = side_by_side(timer, near, rounds, twice=fastest, seconds=seconds)
+            samples = dict(found.samples)
             if behind:
                 few = min(rounds, _FEW_ROUNDS)
                 short: dict[Config | None, Launch] = {c: contenders[c] for c in behind if alone_us[c] < _LONG_US}
-                samples.update(timer.rounds(short, few)[0])
+                samples.update(side_by_side(timer, short, few).samples)
                 for config in behind:
                     samples.setdefault(config, [alone_us[config]])
             between = _between(timer, near) if timer.plan.between else {}
@@ -217,10 +209,10 @@ class Bench:
             return tuple(
                 Side(
                     config,
-                    summarise(samples[config], clock_mhz, whole.get(config)),
+                    summarise(samples[config], found.clock_mhz, whole.get(config)),
                     verdicts[config].accuracy,
                     tuple(between.get(config, ())),
-                    tuple(again) if config == fastest else (),
+                    tuple(found.again) if config == fastest else (),
                 )
                 for config in contenders
             )
@@ -234,7 +226,7 @@ def tied(us: float, fastest_us: float) -> bool:
 def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Config | None, list[float]]:
     """What each adds to another library's kernel, round by round."""
     followed: dict[Config | str | None, Launch] = {config: timer.followed(each) for config, each in contenders.items()}
-    samples, _ = timer.rounds({**followed, "alone": timer.followed()}, _BETWEEN_ROUNDS)
+    samples = side_by_side(timer, {**followed, "alone": timer.followed()}, _BETWEEN_ROUNDS).samples
     return {config: added_us(samples[config], samples["alone"]) for config in contenders}
 
 

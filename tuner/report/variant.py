@@ -12,7 +12,7 @@ from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import compiler_for
 from ...runtime.device.protocol import Binary, DeviceInfo
 from ..bench.report import figure
-from ..search.model import L2_BYTES_PER_CYCLE, cta_limits
+from ..choose.model import L2_BYTES_PER_CYCLE, cta_limits
 
 _BOUND, _MOST = 0.85, 0.6
 """Shares of the time from which on a least time is called its bound, or most of it."""

@@ -1,1 +1,1 @@
-"""What to try: legal configs, pruned by the model, ranked, sampled."""
+"""How to find better than the shortlist: spaces, neighbours, samplers, studies and their journals."""

@@ -1,4 +1,8 @@
-"""The configs worth trying for one problem on one device: configs/spaces/*.toml, pruned by rules and by the model."""
+"""The configs that a search may try for one problem on one device: those of configs/spaces/*.toml that can run.
+
+A family's space is listed whole where it is small. Of a larger one the neighbours of the shortlist are listed: what a
+search of such a space finds lies near one of these (docs/experiments/untuned.md).
+"""
 
 import itertools
 import tomllib
@@ -14,22 +18,24 @@ from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, check
 from ...codegen.families import families, family_named
 from ...codegen.leaf import Leaf, Mode, Value
-from ...codegen.legality import rules_of
+from ...codegen.legality import rejections, serves
+from ...codegen.listing import legal_configs
 from ...codegen.mechanisms.split import FILLING, filling_parts
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
 from ...codegen.target import Target
 from ...runtime.device.protocol import DeviceInfo
-from .legal import legal_configs, worth
-from .policies import policy_of
-from .policies.policy import reader
-from .pruned import pays
+from .neighbours import neighbours
 from .space import Dimension, Point, Space
 
 ABSENT = "absent"
 FAMILY = "family"
 MOST_BYTES = 1 << 20
 """Bytes that a space file may have."""
+MOST_LISTED = 20_000
+"""Configs of a family that are listed whole."""
+_EXPANDED = 8
+"""Entries of the shortlist whose neighbours are listed."""
 _SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 
@@ -96,13 +102,13 @@ def _typed(leaf: Leaf, values: Iterable[object]) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is left after pruning."""
+    """The configs that a search may try, as points of a space."""
 
     space: Space
     configs: tuple[Config, ...]
     """The config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
-    """Each reason for which configs were pruned, and how many, most first."""
+    """Each reason for which configs of a family that is listed whole cannot run, and how many, most first."""
     _rows: Mapping[Config, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -119,10 +125,15 @@ class Candidates:
 
 
 def candidates(
-    problem: Problem, info: DeviceInfo, spaces: tuple[Choices, ...], known: Sequence[Config] = ()
+    problem: Problem,
+    info: DeviceInfo,
+    spaces: tuple[Choices, ...],
+    shortlist: Sequence[Config] = (),
+    also: Sequence[Config] = (),
 ) -> Candidates:
-    """All configs of the spaces that the rules, the policies' advice and the device allow, and those that are known to
-    be good, whatever is advised. Raises ShapeError where there is none.
+    """All configs of small spaces that can run, and of larger ones those of the shortlist and the neighbours of its
+    first ones, within the values of the space; and `also`, whatever the spaces hold. Raises ShapeError where there is
+    none.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
@@ -130,17 +141,39 @@ def candidates(
     reasons: Counter[str] = Counter()
     for choices in spaces:
         kind, values = family_named(choices.family), choices.on(info)
-        policy = policy_of(kind.family)
-        axes = worth(problem, info, kind, (*rules_of(kind), *policy.advice), values, reasons)
-        advice = (*policy.advice, *pays(problem, info, kind, axes))
-        configs, why = legal_configs(problem, info, kind, axes, advice, policy.first)
-        kept += configs
-        reasons += why
-    listed = set(kept) if known else set()
-    kept += [config for config in dict.fromkeys(known) if config not in listed]
+        listed = legal_configs(problem, info, kind, values, MOST_LISTED)
+        if listed is None:
+            near = list(_near(problem, info, choices, [config for config in shortlist if type(config) is kind]))
+            reasons.update(() if near else rejections(problem, kind(), info))
+            kept += near
+        else:
+            kept += listed[0]
+            reasons += listed[1]
+    kept = list(dict.fromkeys((*kept, *also)))
     nothing = f"no config serves {problem} on {info.arch.name}; required: {'; '.join(reasons)}"
     check(bool(kept), nothing, ShapeError)  # of a list of shapes, others may be served
     return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
+
+
+def _near(problem: Problem, info: DeviceInfo, choices: Choices, shortlist: Sequence[Config]) -> Iterator[Config]:
+    """The configs of a shortlist and the family's default, moved to the nearest values of the space, as far as they can
+    run, and the neighbours of the first ones; of the first ones that cannot run, where none can."""
+    values, default = choices.on(info), family_named(choices.family)()
+    moved = dict.fromkeys(_moved(config, values) for config in (*shortlist, default))
+    inside = [config for config in moved if serves(config, problem, info)]
+    yield from inside
+    for config in inside[:_EXPANDED] or [*moved][:_EXPANDED]:
+        yield from neighbours(config, problem, info, values, far=not inside)
+
+
+def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
+    """The config with the nearest of these values in place of its own, the first one for a word."""
+    moved: dict[str, Any] = {}
+    for name, value in config.typed.items():
+        allowed = values.get(name)
+        if allowed and value not in allowed:
+            moved[name] = allowed[0] if isinstance(value, str) else min(allowed, key=lambda each: abs(each - value))
+    return config.changed(**moved) if moved else config
 
 
 def given(configs: Iterable[Config]) -> Candidates:
@@ -165,7 +198,7 @@ def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
             shares = map(attrgetter, ("split_ctas", "stream_ctas_per_sm", "persistent_tiles"))
             found |= dict(zip(map(str, _SPLITS), shares))
         elif leaf.name != "parts":
-            found[leaf.name] = reader(kind.family, leaf.name)
+            found[leaf.name] = attrgetter(f"{leaf.group}.{leaf.name}".lstrip("."))
     return found
 
 

@@ -1,8 +1,11 @@
-"""Which kernel to run for a shape that nobody tuned: a portfolio, ranked by what was measured for other shapes.
+"""Ranking of kernels for a shape that nobody tuned: a portfolio, of which the model of the device chooses the
+likeliest, and trees on top of it say which of these is the fastest.
 
-The ranker predicts how the times of two kernels for a product differ by gradient-boosted trees over physical features,
-such as the waves of CTAs and the time of each of the device's limits. `benchmarks/fit_ranker.py` fits it;
-`configs/ranker` has all that it learned, and a page that says what that is.
+The trees are gradient-boosted, over physical features such as the waves of CTAs and the time of each of the device's
+limits, and say how the times of two kernels for a product differ. They were fitted to the devices that were measured,
+and rank on others too: without them the first choice for 80 products on an H100 took 1.31 (float) and 1.15 (double)
+times as long (docs/experiments/model.md). `benchmarks/fit_ranker.py` fits them;
+`configs/ranker` has all that was learned, and a page that says what that is.
 """
 
 import itertools
@@ -11,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,26 +25,29 @@ from ...codegen.config import Config
 from ...codegen.families import family_named, parse
 from ...codegen.leaf import Mode
 from ...codegen.legality import Rule, rules_of, serves
-from ...codegen.mechanisms.split import USUAL_PARTS, Reduce
+from ...codegen.listing import keeping, open_rules
+from ...codegen.mechanisms.split import USUAL_PARTS, Reduce, filling_splits
 from ...codegen.problem import DType, Grade, Problem
 from ...codegen.target import Target
 from ...runtime.check.roofline import floor_us
 from ...runtime.device import launcher
+from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import CachedProperty
-from .features import FEATURES, Floats, Table, Taken, typical
-from .legal import keeping, open_rules
-from .policies import policy_of
-from .policies.ranked import both_sides
+from .features import FEATURES, FeatureTable, Taken
+from .model import Floats, typical_problems
 
 MODELLED = 240
-"""The trees rank so many configs: those that the model of the device, corrected for each kernel, puts first."""
+"""Configs that are ranked: those that the model of the device, corrected for each kernel, puts first."""
 STAGES = (0, MODELLED), (100, 128), (300, 64), (600, 32)
-"""The first trees, which say most, rank all of these; those from a number on only so many of the best."""
-_SHARED_OUT: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
-"""Whole, as a kernel of the portfolio has it."""
+"""Pairs of a tree's number and the configs, the best so far, that the trees from that number on rank."""
+_FILLING = 32
+"""Configs, the first ones, that are ranked with the splits of k which fill the device for the problem as well, on a
+device that was not measured."""
+_WHOLE: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
+"""The decomposition of a kernel of the portfolio: a CTA for each tile of C."""
 LEAF = 1e-4
-"""Arrays have what trees add in whole multiples of it."""
+"""Unit of the whole numbers that arrays have for leaves."""
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 """All that a ranker learned, by name."""
@@ -106,15 +113,12 @@ def trees_of(arrays: Arrays, name: str) -> Trees:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A config that the ranker expects much of."""
+    """A config and the time that is expected of it."""
 
     config: Config
-    """As the portfolio has it."""
+    """The config, which need not serve the problem."""
     us: float
     """Expected microseconds."""
-    regret: float | None = None
-    """The 90th percentile of such a choice's slowdown against the best, by shapes that were left out of the fit; None
-    on another device than that which was measured."""
 
 
 class Ranker:
@@ -123,75 +127,99 @@ class Ranker:
     def __init__(self, arrays: Arrays, dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
         self.dtype, self.accuracy = dtype, accuracy
         self.portfolio = tuple(map(parse, arrays["kernels"].tolist()))
-        """Kernels without a way to share out the work."""
-        self._ways = [frozenset(ways.split()) for ways in arrays["decompositions"].tolist()]
-        """For each the ways that pay somewhere on a device that was measured, as `way_of` tells them."""
+        """Kernels, each with a CTA for each tile of C."""
+        self._paying = [frozenset(each.split()) for each in arrays["decompositions"].tolist()]
+        """Decompositions of each kernel that pay somewhere on a device that was measured, by `decomposition_of`."""
         self._corrections: list[float] = arrays["corrections"].tolist()
-        """For each how far the model of the device is off, as a logarithm."""
+        """Logarithm of the measured time of each kernel over the modelled one."""
         self.regret: dict[str, float] = dict(zip(arrays["devices"].tolist(), arrays["regrets"].tolist()))
-        """The 90th percentile of the slowdown against the best, by shapes that were left out of the fit; by the key of
-        each device that was measured."""
+        """By key of each measured device, the 90th percentile of the first choice's time over the best one, for shapes
+        that were left out of the fit."""
+        self._measured = {(KNOWN[key].arch, KNOWN[key].sm_count) for key in self.regret if key in KNOWN}
         self.trees = trees_of(arrays, "ranking")
-        """For log(time) of a product, up to a number that is the same for all kernels of a problem."""
+        """Trees for log(time) of a product, up to a number that is the same for all kernels of a problem."""
         ends = *(begin for begin, _ in STAGES[1:]), None
         parts = ((self.trees[begin:end], most) for (begin, most), end in zip(STAGES, ends))
         self._stages = [(part, most) for part, most in parts if len(part.leaves)]
         self.level = trees_of(arrays, "level")
-        """For log(time of the first choice / least time) of a product."""
-        self._tables: dict[DeviceInfo, Table | None] = {}
+        """Trees for log(time of the first choice / least time) of a product."""
+        self._tables: dict[DeviceInfo, FeatureTable | None] = {}
 
-    def table(self, info: DeviceInfo) -> Table | None:
-        """The portfolio with every way to share out the work, as far as the device has them, and on a device that was
-        measured those that pay; None where it has none."""
+    def knows(self, info: DeviceInfo) -> bool:
+        """Whether the device was measured, or one of the same architecture with as many SMs."""
+        return info.key in self.regret or (info.arch, info.sm_count) in self._measured
+
+    def table(self, info: DeviceInfo) -> FeatureTable | None:
+        """The portfolio with every decomposition that the device can run, and on a device that was measured only those
+        that pay; None where it can run none."""
         if info not in self._tables:
             rows: dict[Config, float] = {}
-            for base, ways, correction in zip(self.portfolio, self._ways, self._corrections):
+            for base, paying, correction in zip(self.portfolio, self._paying, self._corrections):
                 for config in _on_device(base, self.dtype, info, self.accuracy):
-                    if info.key not in self.regret or way_of(config) in ways:
+                    if info.key not in self.regret or decomposition_of(config) in paying:
                         rows.setdefault(config, correction)
-            self._tables[info] = Table(tuple(rows), self.dtype, info, tuple(rows.values())) if rows else None
+            self._tables[info] = FeatureTable(tuple(rows), self.dtype, info, tuple(rows.values())) if rows else None
         return self._tables[info]
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
-        """The regret, where it is known: on a device that was measured, for products of this accuracy. One that
-        allows kernels that are less accurate than those here may have much faster ones."""
+        """The regret on a device that was measured, for products of this accuracy; else None. A product that allows
+        kernels which are less accurate than those here may have much faster ones."""
         return self.regret.get(info.key) if problem.accuracy is self.accuracy else None
 
-    def behind(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
-        """Logarithms of the times of a few configs for a problem, up to a number that is the same for all."""
-        table = Table(tuple(config.unaligned for config in configs), self.dtype, info)
+    def log_times(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
+        """Logarithms of the expected times of some configs, up to a number that is the same for all of a problem."""
+        table = FeatureTable(tuple(config.unaligned for config in configs), self.dtype, info)
         return self.trees(table.features(replace(problem, accuracy=self.accuracy)))
 
-    def ways(self, config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
-        """The ways to share out the work of a problem that can pay for a config, as values of its parameters."""
-        shared = shared_out(plain(config), self.dtype, info, self.accuracy)
-        names = [name for name in _SHARED_OUT if name in {leaf.name for leaf in config.leaves()}]
-        if not (shared and names):
+    def decompositions(self, config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
+        """The decompositions of a problem's work for which the model holds, as values of the config's parameters."""
+        every = decomposed(kernel_of(config), self.dtype, info, self.accuracy)
+        names = [name for name in _WHOLE if name in {leaf.name for leaf in config.leaves()}]
+        if not (every and names):
             return []
-        pays = Table(shared, self.dtype, info).sensible(problem)
-        every = ({name: way.get(name) for name in names} for way in itertools.compress(shared, pays))
-        return list({tuple(values.values()): values for values in every}.values())
+        valid = FeatureTable(every, self.dtype, info).valid(problem)
+        values = [{name: each.get(name) for name in names} for each in itertools.compress(every, valid)]
+        values += filling_splits(config, problem, info.sm_count)
+        return list({tuple(each[name] for name in names): each for each in values}.values())
 
     def ranked(self, problem: Problem, info: DeviceInfo) -> Iterator[Predicted]:
-        """What to run for a problem on a GPU, the most promising first, of those that the device's model puts first: of
+        """Configs for a problem on a GPU, the fastest first, out of those that the model of the device puts first: of
         what it puts far behind too little was measured for the trees to know better."""
         if problem.accuracy is not self.accuracy:
             problem = replace(problem, accuracy=self.accuracy)
         table = self.table(info)
         if table is None:
             return iter(())
-        rows, features = table.likeliest(problem, MODELLED)
+        rows, counted = table.likeliest(problem, MODELLED)
         if not len(rows):
             return iter(())
-        columns = features.T
+        columns = table.features(problem, rows, counted).T
         order, behind = self._order(columns)
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level.of(columns, order[:1])[0])
         slower = np.exp(behind - behind[0]) * first
-        return (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
+        ranked = (Predicted(table.configs[row], us) for row, us in zip(rows[order], slower))
+        return ranked if self.knows(info) else self._with_filling_splits(problem, info, list(ranked))
+
+    def _with_filling_splits(
+        self, problem: Problem, info: DeviceInfo, ranked: Sequence[Predicted]
+    ) -> Iterator[Predicted]:
+        """What was ranked and, of the first ones, the splits of k that fill the device for the problem: the
+        decompositions that pay are known of measured devices alone."""
+        had, more = {each.config for each in ranked}, dict[Config, None]()
+        for each in ranked[:_FILLING]:
+            for values in filling_splits(each.config, problem, info.sm_count):
+                config = each.config.changed(**values)
+                if config not in had and serves(config, problem, info):
+                    more[config] = None
+        if more:
+            first = ranked[0]
+            of_first, *logs = self.log_times(problem, info, [first.config, *more])
+            ranked = [*ranked, *(Predicted(c, first.us * math.exp(log - of_first)) for c, log in zip(more, logs))]
+        return iter(sorted(ranked, key=attrgetter("us")))
 
     def _order(self, columns: Taken) -> tuple[NDArray[np.intp], Floats]:
-        """The rows of features, the most promising first, and for each what `trees` says; of those that only some of
-        them were asked about what these say, counted from the last of the others."""
+        """Places of the columns of features, the fastest first, and for each the sum of the trees that were asked; for
+        columns that not all trees were asked about it counts from the last of those that were."""
         order, behind = np.arange(columns.shape[1]), np.zeros(columns.shape[1])
         for trees, most in self._stages:
             kept, known = order[:most], behind[:most]
@@ -203,15 +231,15 @@ class Ranker:
         return order, behind
 
 
-def plain(config: Config) -> Config:
-    """A kernel as the portfolio has it: for operands of any alignment, without a way to share out the work, and one for
-    a short side for that of which it does not matter which."""
-    found = _changed(config.unaligned, _SHARED_OUT)
-    return both_sides(found)[0]
+def kernel_of(config: Config) -> Config:
+    """The kernel of the portfolio that a config is a decomposition of: for operands of any alignment, with a CTA for
+    each tile of C, and the first side of C where either may be the short one."""
+    found = _changed(config.unaligned, _WHOLE)
+    return found.sides[0]
 
 
-def way_of(config: Config) -> str:
-    """How a config shares out the work: `whole`, `split_k=4`, `split_k=4,cluster`, `stream_k=1` and so on."""
+def decomposition_of(config: Config) -> str:
+    """Text of a config's work decomposition: `whole`, `split_k=4`, `split_k=4,cluster`, `stream_k=1` and so on."""
     values = config.typed
     mode = values.get("mode", Mode.NONE)
     if mode is Mode.NONE:
@@ -220,39 +248,39 @@ def way_of(config: Config) -> str:
 
 
 def _changed(config: Config, values: dict[str, Any]) -> Config:
-    known = {leaf.name for leaf in config.leaves()}
-    return config.changed(**{name: value for name, value in values.items() if name in known})
+    names = {leaf.name for leaf in config.leaves()}
+    return config.changed(**{name: value for name, value in values.items() if name in names})
 
 
 @cache
-def shared_out(base: Config, dtype: DType, target: Target, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
-    """A kernel of the portfolio with every way to share out the work that it can have on a device; one for a short side
-    for either side."""
-    served = next((problem for problem in typical(dtype, accuracy) if serves(base, problem, target)), None)
+def decomposed(base: Config, dtype: DType, target: Target, accuracy: Grade = Grade.IEEE) -> tuple[Config, ...]:
+    """A kernel of the portfolio with every usual decomposition that it can have on a device, for either side of C."""
+    served = next((problem for problem in typical_problems(dtype, accuracy) if serves(base, problem, target)), None)
     if served is None:
         return ()
     if "mode" not in {leaf.name for leaf in base.leaves()}:
-        return both_sides(base)
-    ways, rules = _ways(base.family, served, target)
-    kept = ((side, keeping(rules, served, side, target, ways)) for side in both_sides(base))
-    return tuple([side.changed(**way) for side, ways in kept for way in ways])
+        return base.sides
+    decompositions, rules = _decompositions(base.family, served, target)
+    kept = ((side, keeping(rules, served, side, target, decompositions)) for side in base.sides)
+    return tuple([side.changed(**values) for side, each in kept for values in each])
 
 
 @cache
-def _ways(family: str, problem: Problem, target: Target) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
-    """Every usual way to share out work that a family has, and the rules that say which of them a kernel has. Counts
-    that fill one device are left to searches."""
-    ways = [(mode, parts, Reduce.WORKSPACE) for mode, counts in USUAL_PARTS.items() for parts in counts]
-    ways += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in USUAL_PARTS[Mode.SPLIT_K]]
+def _decompositions(
+    family: str, problem: Problem, target: Target
+) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
+    """Every usual decomposition that a family has, and the rules that say which of them a kernel has."""
+    every = [(mode, parts, Reduce.WORKSPACE) for mode, counts in USUAL_PARTS.items() for parts in counts]
+    every += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in USUAL_PARTS[Mode.SPLIT_K]]
     kind = family_named(family)
-    return open_rules(rules_of(kind), problem, kind, target, [dict(zip(_SHARED_OUT, way)) for way in ways])
+    return open_rules(rules_of(kind), problem, kind, target, [dict(zip(_WHOLE, each)) for each in every])
 
 
 def _on_device(base: Config, dtype: DType, target: Target, accuracy: Grade) -> tuple[Config, ...]:
-    """The same of a kernel of another device, with what this one lacks replaced."""
-    others = {}, *policy_of(base.family).instead
-    ways = (shared_out(base.changed(**other), dtype, target, accuracy) for other in others)
-    return next(filter(None, ways), ())
+    """The decompositions of a kernel of another device, with substitutes for what this one lacks."""
+    others = {}, *base.substitutes
+    every = (decomposed(base.changed(**other), dtype, target, accuracy) for other in others)
+    return next(filter(None, every), ())
 
 
 def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = None) -> Ranker | None:

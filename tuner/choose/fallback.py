@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..codegen.errors import LaunchError
-from ..codegen.problem import Problem
-from ..runtime.check.timing import Inputs, Timer, TimingPlan
-from ..runtime.check.verify import place
-from ..runtime.device.protocol import Device, DeviceInfo, Operand
-from ..runtime.product.kernel import Kernel, prepare
-from ..runtime.product.vendor import Handover, Operands, OwnKernel
-from ..runtime.store.found import Found
-from .measure.evaluate import FAILURES, MEASURING, TIE
-from .measure.ratios import paired
+from ...codegen.errors import LaunchError
+from ...codegen.problem import Problem
+from ...runtime.check.timing import Inputs, Timer, TimingPlan
+from ...runtime.check.verify import place
+from ...runtime.device.protocol import Device, DeviceInfo, Operand
+from ...runtime.product.kernel import Kernel, prepare
+from ...runtime.product.vendor import Handover, Operands, OwnKernel
+from ...runtime.store.found import Found
+from ..measure.evaluate import FAILURES, MEASURING, TIE
+from ..measure.rounds import side_by_side
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
 """Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: queued
@@ -79,7 +79,7 @@ def by_record(found: Found) -> Handover | None:
     return None if wrong else Handover(us, 1.0, why)
 
 
-def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
+def timed(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | None:
     """By timing both: where the library is faster in all rounds but one, and beyond a tie. Raises one of FAILURES."""
     device, problem = kernel.device, kernel.problem
     twin = prepare(device, problem, kernel.config)  # what graphs of it hold goes with it
@@ -89,12 +89,12 @@ def timed(kernel: Kernel, found: Found, operands: Operands) -> Handover | None:
         for launch in contenders.values():  # the library may have to load its kernel
             launch(*operands.each, 1.0, 0.0)
         inputs = [operands.each, *_copies(device, problem, operands)]
-        samples, _ = Timer(device, problem, plan=_PLAN, inputs=inputs).rounds(contenders, rounds)
-    ratio, (_, most) = paired(samples["vendor"], samples["ours"])
-    if ratio * (1 + TIE) >= 1 or most >= 1:
+        found = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
+    ratio, within = found.ratio("vendor", "ours")
+    if ratio is None or within is None or ratio * (1 + TIE) >= 1 or within[1] >= 1:
         return None
-    vendor_us, our_us = (statistics.median(samples[name]) for name in ("vendor", "ours"))
-    regret = None if found.regret is None else max(1.0, found.regret * ratio)
+    vendor_us, our_us = (statistics.median(found.samples[name]) for name in ("vendor", "ours"))
+    regret = None if looked_up.regret is None else max(1.0, looked_up.regret * ratio)
     return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
 
 

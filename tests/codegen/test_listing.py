@@ -3,14 +3,14 @@
 import math
 import random
 from itertools import product
+from typing import Any
 
 import pytest
 from targets import TYPICAL
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import Rule, rules_of
+from tilewright.codegen.listing import keeping, legal_configs, open_rules
 from tilewright.codegen.problem import Problem
-from tilewright.tuner.search.legal import keeping, legal_configs, may_hold, open_rules
-from tilewright.tuner.search.policies import policy_of
 from variants import proposed
 
 pytestmark = pytest.mark.fast
@@ -28,40 +28,54 @@ TARGET = TYPICAL["sm_90a"]
 ])  # fmt: skip
 def test_what_is_found_is_what_breaks_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:
     base, problem = parse(text), Problem.parse(shape, dtype)
-    kind, policy, rng = type(base), policy_of(base.family), random.Random(seed)
+    kind, rng = type(base), random.Random(seed)
     values = {leaf.name: [base.get(leaf.name)] for leaf in kind.leaves()}
     for leaf in rng.sample(kind.leaves(), min(9, len(kind.leaves()))):
         values[leaf.name] += rng.sample([each for each in proposed(leaf) if each != values[leaf.name][0]], 1)
-    rules = (*rules_of(kind), *policy.advice)
+    rules = rules_of(kind)
     every = (kind.build(dict(zip(values, chosen))) for chosen in product(*values.values()))
     wanted = {config for config in every if all(rule.holds(problem, config, TARGET) for rule in rules)}
-    found, pruned = legal_configs(problem, TARGET, kind, values, policy.advice, policy.first)
+    listed = legal_configs(problem, TARGET, kind, values, 10**6)
+    assert listed is not None
+    found, pruned = listed
     assert len(found) == len(wanted)
     assert set(found) == wanted
     assert sum(pruned.values()) + len(found) == math.prod(map(len, values.values()))
 
 
-def test_a_rule_may_ask_for_more_values_later() -> None:
+def listed(rule: Rule[Any], monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[list[Any], dict[str, int]]:
+    """The configs of the tiled family that keep one more rule, and the combinations that break each."""
+    kind = families()["tiled"]
+    monkeypatch.setattr(kind, "rules", (*kind.rules, rule))
+    found = legal_configs(Problem.parse("256"), TARGET, kind, values, 1000)
+    assert found is not None
+    return found
+
+
+def test_a_rule_may_ask_for_more_values_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at the last value, or at the first one too, by what the last one is."""
-    kind, problem = families()["tiled"], Problem.parse("256")
     values = {"tile_width": (8, 16, 32), "skew": (0, 1), "unroll": (1, 2)}
+    whole = legal_configs(Problem.parse("256"), TARGET, families()["tiled"], values, 1000)
+    assert whole is not None
     rule = Rule("{c.tile.unroll} is 1 or the tile 8", lambda p, c, a: c.tile.unroll == 1 or c.tile.tile_width == 8)
-    whole, _ = legal_configs(problem, TARGET, kind, values)
-    found, pruned = legal_configs(problem, TARGET, kind, values, [rule])
-    assert found == [c for c in whole if c.get("unroll") == 1 or c.get("tile_width") == 8]
-    assert pruned == {rule.title: len(whole) - len(found)} != {rule.title: 0}
+    found, pruned = listed(rule, monkeypatch, **values)
+    assert found == [c for c in whole[0] if c.get("unroll") == 1 or c.get("tile_width") == 8]
+    assert pruned == {rule.title: len(whole[0]) - len(found)} != {rule.title: 0}
 
 
-def test_a_rule_that_asks_for_nothing_leaves_nothing() -> None:
-    kind, never = families()["tiled"], Rule("never", lambda p, c, a: False)
-    found, pruned = legal_configs(Problem.parse("256"), TARGET, kind, {"tile_width": (8, 16)}, [never])
+def test_a_rule_that_asks_for_nothing_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, pruned = listed(Rule("never", lambda p, c, a: False), monkeypatch, tile_width=(8, 16))
     assert (found, pruned["never"]) == ([], 2)
 
 
-def test_few_values_may_hold_until_a_rule_says_no() -> None:
-    kind, problem = families()["tiled"], Problem.parse("256")
-    assert may_hold(problem, TARGET, kind, rules_of(kind), {"unroll": 32})
-    assert not may_hold(problem, TARGET, kind, rules_of(kind), {"unroll": 32, "tile_width": 16})
+def test_a_space_with_more_configs_than_are_listed_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, values = families()["tiled"], {"tile_width": (8, 16, 32), "unroll": (1, 2)}
+    assert legal_configs(Problem.parse("256"), TARGET, kind, values, 5) is None
+    found = legal_configs(Problem.parse("256"), TARGET, kind, values, 6)
+    assert found is not None
+    assert len(found[0]) == 6
+    monkeypatch.setattr("tilewright.codegen.listing.MOST_COMBINATIONS", 5)
+    assert legal_configs(Problem.parse("256"), TARGET, kind, values, 6) is None
 
 
 @pytest.mark.parametrize("seed", range(4))

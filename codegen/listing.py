@@ -8,10 +8,13 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from ...codegen.config import Config
-from ...codegen.legality import Rule, rules_of
-from ...codegen.problem import Problem
-from ...codegen.target import Target
+from .config import Config
+from .legality import Rule, rules_of
+from .problem import Problem
+from .target import Target
+
+MOST_COMBINATIONS = 10_000_000
+"""Combinations of values that are looked through for those that are legal."""
 
 
 class _Chosen:
@@ -150,14 +153,6 @@ def open_rules(
     return changes, left
 
 
-def may_hold(
-    problem: Problem, target: Target, kind: type[Config], rules: Sequence[Rule[Any]], values: Mapping[str, Any]
-) -> bool:
-    """Whether a few typed values of a family's parameters break none of the rules, whatever the others are."""
-    config = _traced(kind, _Chosen(values))
-    return all(_says(rule, problem, config, target) is not False for rule in rules)
-
-
 def worth(
     problem: Problem,
     target: Target,
@@ -197,26 +192,26 @@ def legal_configs(
     target: Target,
     kind: type[Config],
     values: Mapping[str, Sequence[Any]],
-    advice: Sequence[Rule[Any]] = (),
-    first: Sequence[str] = (),
-) -> tuple[list[Config], Counter[str]]:
-    """The configs that break neither the family's rules nor the advice, and how many combinations were left out for
-    which reason.
+    most: int,
+) -> tuple[list[Config], Counter[str]] | None:
+    """The configs that break none of the family's rules, and how many combinations were left out for which reason; None
+    where there are more than `most` of them, or more than MOST_COMBINATIONS to look through.
 
     `values` are the typed ones to combine; a parameter that it lacks takes its default. They are chosen in the order of
-    the fields, those named `first` before others.
+    the fields.
     """
     pruned: Counter[str] = Counter()
-    rules = [*rules_of(kind), *advice]
+    rules = rules_of(kind)
     titles = [rule.title for rule in rules]
     axes = worth(problem, target, kind, rules, values, pruned)
     if not all(axes.values()):
         return [], pruned
-    names = sorted(axes, key=lambda name: first.index(name) if name in first else len(first))
+    if math.prod(map(len, axes.values())) > MOST_COMBINATIONS:
+        return None
 
     # Where there is no choice it is made at once, so that rules need not wait for it.
-    free = [name for name in names if len(axes[name]) != 1] or names[-1:]
-    values_now = {name: axes[name][0] for name in names if name not in free}
+    free = [name for name in axes if len(axes[name]) != 1] or [*axes][-1:]
+    values_now = {name: axes[name][0] for name in axes if name not in free}
     below = [math.prod(len(axes[later]) for later in free[place + 1 :]) for place in range(len(free))]
     chosen = _Chosen(values_now)
     config = _traced(kind, chosen)
@@ -229,6 +224,8 @@ def legal_configs(
     found: list[Config] = []
 
     def grow(place: int) -> None:
+        if len(found) > most:
+            return
         if place == len(free):
             found.append(kind.build(values_now))
             return
@@ -255,4 +252,4 @@ def legal_configs(
             del values_now[name]
 
     grow(0)
-    return found, pruned
+    return (found, pruned) if len(found) <= most else None

@@ -1,0 +1,126 @@
+"""The shortlist of a problem: its order, its sources, and what it says of devices that nobody measured."""
+
+from dataclasses import replace
+
+import pytest
+from search_spaces import H200, on
+from stored import make
+from tilewright.codegen.families import parse
+from tilewright.codegen.legality import serves
+from tilewright.codegen.mechanisms.split import filling_splits
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.record import Record
+from tilewright.tuner.choose.shortlist import Source, exact, expected_us, look_up, predictions, shortlist, varied
+from tilewright.tuner.search.neighbours import neighbours
+
+pytestmark = pytest.mark.fast
+
+
+def of_sms(count: int) -> DeviceInfo:
+    """A device of Hopper's generation that nobody measured."""
+    return replace(H200, name=f"NVIDIA of {count}", sm_count=count)
+
+
+def test_records_of_the_product_come_first_then_the_look_up_then_expected_times() -> None:
+    problem, own = Problem.parse("516"), parse("simt:64x64x8")
+    records = (
+        make(50.0, problem, own, H200.key),
+        make(1.0, Problem.parse("520"), parse("simt:128x64x16"), H200.key),
+    )
+    found = shortlist(problem, H200, records, 30)
+    assert len(found) == len({choice.config for choice in found}) == 30
+    assert (found[0].config, found[0].source, found[0].expected_us) == (own, Source.RECORD, 50.0)
+    first, *others = shortlist(problem, H200, records[1:], 30)
+    looked_up = look_up(problem, H200, records[1:])
+    assert looked_up is not None
+    assert (first.config, first.source) == (looked_up.config, Source.NEAR) == (parse("simt:128x64x16"), Source.NEAR)
+    times = [choice.expected_us or 0.0 for choice in others]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert all(serves(choice.config, problem, H200) for choice in (*found, *others))
+    assert {choice.source for choice in others} == {Source.LEARNED}
+    assert {choice.regret for choice in others} == {predictions(problem, H200, 1)[0].regret}
+
+
+def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
+    grades = {grade: Problem.parse("512", accuracy=grade) for grade in Grade}
+    simt, mma = parse("simt:64x64x16"), parse("mma:64x64x32,warp=32")
+    records: list[Record] = [
+        make(8.0, grades[Grade.IEEE], simt, H200.key),
+        make(6.0, grades[Grade.NORMWISE], mma, H200.key),
+        make(1.0, Problem.parse("513"), parse("tiled:16"), H200.key),
+        make(1.0, grades[Grade.IEEE], parse("tiled:8"), "another device"),
+    ]
+
+    def stored(problem: Problem) -> list[object]:
+        return [choice.config for choice in exact(problem, H200, records)]
+
+    assert stored(grades[Grade.NORMWISE]) == [mma, simt]
+    assert stored(grades[Grade.ELEMENTWISE]) == [simt]
+    assert stored(grades[Grade.IEEE]) == [simt]
+    assert stored(Problem.parse("512", "double")) == []
+
+
+def test_a_device_that_nobody_measured_is_ranked_without_a_regret() -> None:
+    for info, source in ((KNOWN["nvidia-h100-80gb-hbm3"], Source.LEARNED), (of_sms(108), Source.TRANSFERRED)):
+        found = predictions(Problem.parse("700x900x800"), info, 20)
+        assert {choice.source for choice in found} == {source}
+        assert all((choice.regret is None) == (source is Source.TRANSFERRED) for choice in found)
+
+
+@pytest.mark.parametrize("sms", [84, 108, 132, 148, 170])
+def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
+    info, filled = of_sms(sms), 0
+    for shape in ("64x64x65536", "96x128x30000", "1000x500x250", "3x700x9000", "2048x2048x64"):
+        for dtype in ("float", "double"):
+            problem = Problem.parse(shape, dtype)
+            found = shortlist(problem, info, (), 100)
+            assert len(found) == 100
+            assert all(serves(choice.config, problem, info) for choice in found)
+            parts = {values["parts"] for c in found for values in filling_splits(c.config, problem, sms)}
+            filled += any(choice.config.split_ctas in parts for choice in found)
+    assert filled >= 2
+
+
+def test_filling_splits_fill_the_sms_once_or_twice() -> None:
+    problem, config = Problem.parse("64x256x65536"), parse("simt:64x64x16")  # four tiles
+    assert [values["parts"] for values in filling_splits(config, problem, 132)] == [33, 66]
+    assert filling_splits(config, Problem.parse("4096"), 132) == []
+    assert filling_splits(parse("tiled:16"), problem, 132) == []
+
+
+def test_the_processor_has_the_defaults_of_families_and_no_gpus_winners() -> None:
+    host, problem = on("host"), Problem.parse("300")
+    records = (make(1.0, problem, parse("simt:128x64x16"), H200.key),)
+    found = shortlist(problem, host, records, 50)
+    assert {choice.source for choice in found} == {Source.MODEL}
+    assert all(choice.config == type(choice.config)() for choice in found)
+    times = [choice.expected_us or 0.0 for choice in found]
+    assert times == sorted(times)
+    assert look_up(problem, host, records) is None
+
+
+def test_the_expected_time_of_what_is_predicted_is_the_predicted_one() -> None:
+    problem = Problem.parse("700x900x800")
+    found = predictions(problem, H200, 5)
+    again = expected_us(problem, H200, [choice.config for choice in found])
+    assert again[:1] == pytest.approx([found[0].expected_us], rel=1e-3)
+    assert expected_us(Problem(0, 4, 4), H200, [parse("tiled:16")]) == [None]
+
+
+def test_varied_configs_begin_with_the_first_of_each_tile_in_turn_with_the_best() -> None:
+    texts = ["simt:64x64x16", "simt:64x64x8", "simt:64x64x32", "tiled:16", "simt:32x64x16"]
+    configs = [*map(parse, texts)]
+    assert [str(each) for each in varied(configs)] == [
+        "simt:64x64x16", "tiled:16", "simt:64x64x8", "simt:32x64x16", "simt:64x64x32"
+    ]  # fmt: skip
+
+
+def test_neighbours_stay_within_the_values_that_are_given() -> None:
+    problem, config = Problem.parse("1000x520x3000"), parse("simt:64x128x16,stages=4")
+    values = {"block_m": (64, 128), "block_n": (128,), "block_k": (16,), "stages": (3, 4)}
+    found = neighbours(config, problem, H200, values)
+    assert {(each.get("block_m"), each.get("stages")) for each in found} <= {(64, 3), (128, 3), (128, 4)}
+    assert {each.get("thread_m") for each in found} == {config.get("thread_m")}

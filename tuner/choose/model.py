@@ -1,0 +1,387 @@
+"""Time of a variant on a GPU, by a model of the device, for many variants of one type at a time.
+
+The model counts the clocks of an SM in each of the device's limits: issuing multiply-adds, shared memory, the
+last-level cache, waiting for copies, and device memory. The limits overlap, and what is nearly as slow as the slowest
+adds to it: the fourth root of the sum of fourth powers. Around them stand what passes before a CTA's first tiles are
+there, what CTAs that share a tile of C take to add up, and the kernels that pack or split operands first.
+
+It is a model of ratios: over 114,283 variants of some 2,300 products (H100 and H200, both types), a third of the data
+set, the rms of log(measured / modelled) within a product is 0.40, and 0.18 for the 34,195 variants of kernels whose
+correction `configs/ranker` has. Sources: NVIDIA's data sheets for rates, docs/experiments/model.md for waits and for
+the validation.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.arch import Arch
+from ...codegen.config import Config
+from ...codegen.fit import Fit
+from ...codegen.leaf import Edge
+from ...codegen.mechanisms.operands import SECTOR_BYTES, widest
+from ...codegen.problem import DType, Grade, Problem
+from ...codegen.target import Target
+from ...runtime.device.known import CLUSTER_SHARE
+
+Floats = NDArray[np.float64]
+Columns = dict[str, Floats]
+
+LAUNCH_CYCLES = 3500
+"""Clocks from the launch to a CTA's first load, and from the last store to the end."""
+FILL_CYCLES = 1500
+"""Clocks until a CTA's first tiles are there."""
+FILLED_AGAIN = 0.5
+"""Fraction of `FILL_CYCLES` that a persistent CTA pays again before each further tile of C."""
+SPLIT_CYCLES = 2500
+"""Clocks in which CTAs that share a tile of C write accumulators to device memory and count each other."""
+CLUSTER_CYCLES = 1200
+"""Clocks in which CTAs of a cluster write accumulators that others read, and wait for each other twice."""
+PACK_CYCLES = 5000
+"""Clocks from the launch to the end of a kernel that packs or splits operands, where these are small."""
+ARRIVAL_CYCLES = 1000
+"""Clocks from a copy's start to its end on a busy device."""
+SMEM_BYTES_PER_CYCLE = 128
+"""Bytes that an SM reads from shared memory in a clock."""
+L2_BYTES_PER_CYCLE = 48
+"""Bytes that an SM gets from the last-level cache in a clock while all SMs ask."""
+ALONE_BYTES_PER_CYCLE = 32
+"""Bytes that a CTA gets from the last-level cache in a clock while no other one of its SM asks."""
+WRITTEN_BYTES_PER_CYCLE = 16
+"""Bytes of C that a CTA which is alone on its SM writes in a clock when it is done: nothing runs meanwhile."""
+WARPS_PER_CYCLE = 4
+"""Warps of an SM that issue an instruction in one clock."""
+MOST_WAVES = 6.0
+"""CTAs that share the k of a tile, or an SM, are modelled up to so many for each place that the device has for one."""
+LINE_BYTES, SECTORS_BYTES = 128, 64
+"""Bytes that a warp has to read side by side at least of an operand that it streams: along k, and across it."""
+
+_SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
+_MODELLED = (
+    "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
+    "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b terms neighbours ends"
+).split()
+"""Columns from which the limits are computed: first the tile, then four of clocks of an SM for a multiply-add."""
+_BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
+"""Columns that say for which problems the model holds."""
+COUNTED = (
+    "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
+    "rounds warps"
+).split()
+"""Rows of the array that `Table.physics` makes: clocks, then counts."""
+CLOCKS, TOTAL = 7, COUNTED.index("modelled")
+"""How many rows of `COUNTED` are clocks, and the row of the clocks of all limits together."""
+
+
+@cache
+def typical_problems(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
+    """Products of which a kernel that is any good serves one: families may serve narrow ones alone."""
+    return tuple(Problem(*shape, dtype, False, trans, accuracy) for shape in _SHAPES for trans in (False, True))
+
+
+def cta_limits(fit: Fit, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
+    """CTAs that an SM has room for at a time, by what limits them: slots, warps, registers (`registers` of a thread
+    where that is not 0, else those that the config predicts), shared memory."""
+    config = fit.config
+    threads = -(-config.threads // 32) * 32
+    return {
+        "CTA slots": arch.max_blocks_per_sm,
+        "warps": arch.max_threads_per_sm // threads,
+        "registers": arch.registers_per_sm // ((registers or config.registers(fit, dtype)) * threads),
+        "shared memory": arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
+    }
+
+
+def fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
+    """Multiply-adds of an SM in one clock, at best."""
+    if config.tensor_cores:
+        return arch.dmma_per_cycle if dtype is DType.DOUBLE else max(1, arch.mma_per_cycle // config.products)
+    return arch.fma_per_cycle_float if dtype is DType.FLOAT else arch.fma_per_cycle_double
+
+
+def whole_sectors(problem: Problem) -> bool:
+    """Whether all rows of C begin and end with a sector of memory."""
+    return problem.n * problem.dtype.size_bytes % SECTOR_BYTES == 0
+
+
+def times_written(problem: Problem, c: Columns) -> Floats:
+    """Bytes written over the bytes of C where sectors are written in parts: one after another by the vectors of a
+    thread, and those at both ends of what a warp writes side by side."""
+    found: Floats = np.maximum(c["neighbours"] / widest(problem, "c"), 1) + c["ends"]
+    return found
+
+
+def stored_rows(problem: Problem) -> dict[str, tuple[int, int, bool]]:
+    """By `a` and `b`: bytes of a stored row, bytes of the widest copies that all its rows allow, and whether rows run
+    along k."""
+    size = problem.dtype.size_bytes
+    rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
+    return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
+
+
+class Table:
+    """Configs of one type on one device, and the columns that the model needs of them, which hold for every problem."""
+
+    def __init__(
+        self, configs: Sequence[Config], dtype: DType, target: Target, corrections: Sequence[float] | None = None
+    ) -> None:
+        """`corrections` has for each config the logarithm of its measured time over the modelled one; None for 0."""
+        self.configs, self.dtype, self.target = tuple(configs), dtype, target
+        self._factors: Floats = np.exp(corrections or np.zeros(len(self.configs)))
+        self.columns = c = self._by_config()
+        c["per_rate"] = 1 / c["rate"]
+        self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
+        self._copied, self._split = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["terms"].any())
+        # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
+        # nor CTAs with less than a tile of k.
+        places, whole = target.sm_count * c["occupancy"], c["split"] == 1
+        can_stream = np.where(c["stream"] <= c["occupancy"], target.sm_count * c["tile_k"], np.inf)
+        c |= {
+            "most_tiles": np.where(whole, np.inf, MOST_WAVES * places / c["split"]),
+            "least_k": np.where(whole, 0.0, c["split"] * c["tile_k"]),
+            "least_work": np.where(c["stream"] == 0, 0.0, can_stream),
+            "least_tiles": np.where(c["persistent"] == 1, 0.0, places),
+        }
+        # Many configs are alike to the bounds and to the model: their columns are kept once.
+        self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
+        self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
+
+    def _by_config(self) -> Columns:
+        """Columns of the kernels, each computed once for configs in a row that differ only in how they divide the work;
+        and columns of that division."""
+        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _but_for_split)]
+        kernels = [self._kernel(configs[0]) for configs in alike]
+        columns = np.array([[*kernel.values()] for kernel in kernels], float).T
+        c: Columns = dict(zip(kernels[0], columns.repeat([len(configs) for configs in alike], axis=1)))
+        divisions = np.array([each for configs in alike for each in self._divisions(configs)], float).T
+        split, stream, persistent, clustered, cooperative, filled, smem_bytes, occupancy = divisions
+        size, sms, elements = self.dtype.size_bytes, self.target.sm_count, c["elements"]
+        streams, splits = stream > 0, split > 1
+        written = np.where(streams, 3.0, np.where(splits, 1 + split / cooperative, 0.0))
+        moved = np.where(clustered, 1.0, written) * elements * size / ALONE_BYTES_PER_CYCLE
+        adding = (np.where(clustered, CLUSTER_CYCLES, SPLIT_CYCLES) + moved) * (written > 0)
+        around = LAUNCH_CYCLES + 2 * FILL_CYCLES * streams + PACK_CYCLES * np.maximum(c["packs_a"], c["packs_b"])
+        held = split * c["held"]
+        return c | {
+            "split": split,
+            "stream": stream,
+            "persistent": persistent,
+            "clustered": clustered,
+            "cooperative": cooperative,
+            "filled": filled,
+            "occupancy": occupancy,
+            "steps": c["tile_k"] * split,
+            "sharing": np.where(streams, 0.0, persistent / split),
+            "streams": stream * sms,
+            "streaming": np.where(streams, sms, np.inf),  # SMs that have all tiles in equal parts
+            "mode": 2.0 * streams + splits + 3.0 * (persistent > 1),
+            "parts": split + stream + persistent - 1,
+            "fill": FILL_CYCLES * (1 + (persistent - 1) * FILLED_AGAIN),
+            "filling": c["adding"] + adding + around,
+            "deep": smem_bytes / ((c["tile_m"] + c["tile_n"]) * c["tile_k"] * size),
+            "summing": np.where(streams, 3.0 * stream, splits * split) * elements * size / ALONE_BYTES_PER_CYCLE,
+            "held": np.where(held > 0, held, np.inf),
+        }
+
+    def _divisions(self, configs: Sequence[Config]) -> Iterator[tuple[float, ...]]:
+        """How a kernel's configs divide the work, and what CTAs take of an SM: that depends on what they do, not on how
+        many there are to do it."""
+        taken: dict[tuple[bool, ...], tuple[int, int]] = {}
+        for config in configs:
+            split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
+            clustered, cooperative = config.clustered, config.cooperative_ctas
+            does = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
+            if does not in taken:
+                limits = cta_limits(unaligned_fit(config, self.dtype), self.dtype, self.target.arch)
+                taken[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
+            filled = round(self.target.sm_count * (CLUSTER_SHARE.get(split, 1.0) if clustered else 1.0))
+            yield split, stream, persistent, clustered, cooperative, filled, *taken[does]
+
+    def _kernel(self, config: Config) -> dict[str, float]:
+        """Columns of a kernel, however it divides the work; `held` for one CTA of those that share a tile."""
+        tile_m, tile_n, tile_k = config.cta_tile
+        dtype, size = self.dtype, self.dtype.size_bytes
+        cost = config.cost(dtype, unaligned_fit(config, dtype))
+        elements = tile_m * tile_n
+        loaded = 2 * config.terms or size  # bytes of an element in a tile
+        inner = config.k_innermost
+        lanes_a, lanes_b, held = config.streamed
+        return {
+            "tile_m": tile_m,
+            "tile_n": tile_n,
+            "tile_k": tile_k,
+            "elements": elements,
+            "volume": elements * tile_k,
+            "threads": config.threads,
+            "warps_of_cta": config.threads / 32,
+            "smem_loads": cost.smem_loads,
+            "passing": cost.smem_loads * size / SMEM_BYTES_PER_CYCLE,
+            "overhead": cost.overhead,
+            "adding": cost.slices_cycles,
+            "ahead": cost.ahead,
+            "waits": ARRIVAL_CYCLES / max(1, cost.ahead),
+            "waited": cost.ahead > 0,
+            "in_flight": cost.in_flight,
+            "flying": config.threads * cost.in_flight * size or math.inf,
+            "reused": (1 / config.reuse[0] + 1 / config.reuse[1]) * loaded / L2_BYTES_PER_CYCLE,
+            "rate": cost.rate * fma_per_cycle(dtype, config, self.target.arch),
+            "issue": 0.0 if config.tensor_cores else cost.overhead / (32 * WARPS_PER_CYCLE),
+            "tensor": config.tensor_cores,
+            # How much longer a warp takes that is alone, and how many warps keep tensor cores busy.
+            "lone": 1.0 if config.tensor_cores else 2.0,
+            "starved": 4.0 * config.tensor_cores,
+            "packs_a": config.packs[0],
+            "packs_b": config.packs[1],
+            "inner_a": inner[0],
+            "inner_b": inner[1],
+            "streamed_a": lanes_a,
+            "streamed_b": lanes_b,
+            "held": held,
+            "neighbours": cost.neighbours,
+            "ends": SECTOR_BYTES / (cost.beside * size) if cost.beside else 0.0,
+            "terms": config.terms,
+            "products": config.products,
+        }
+
+    def valid(self, problem: Problem) -> NDArray[np.bool_]:
+        """Rows for which the model holds: those that divide the work in a way that can pay, keep k innermost only where
+        it is innermost in memory, and stream the larger operand from memory, side by side."""
+        c = dict(zip(_BOUNDED, self._bounded))
+        tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
+        found: NDArray[np.bool_] = tiles <= c["most_tiles"]
+        found &= c["least_k"] <= problem.k
+        found &= tiles >= np.maximum(c["least_work"] / problem.k, c["least_tiles"])
+        for x, along in (("a", not problem.trans_a), ("b", problem.trans_b)):
+            if not along:
+                found &= c[f"inner_{x}"] < 1
+        if self._skinny:
+            larger = {"a": problem.m >= problem.n, "b": problem.n >= problem.m}
+            for x, (row, vector, along) in stored_rows(problem).items():
+                # So many lanes read side by side, or at least so many.
+                beside, lanes = min(row, LINE_BYTES if along else SECTORS_BYTES) / vector, c[f"streamed_{x}"]
+                if along and larger[x]:
+                    found &= (lanes >= beside) | (lanes <= 0)
+                else:
+                    found &= lanes <= (32 / beside if larger[x] else 0)
+        return found.take(self._bounded_as)
+
+    def _physics(self, problem: Problem, some: NDArray[np.intp]) -> Floats:
+        """Clocks of the device's limits, one by one and together, and counts of tiles and CTAs, for some of the columns
+        that are modelled: a row for each of COUNTED."""
+        taken = self._modelled.take(some, axis=1)
+        c = dict(zip(_MODELLED, taken))
+        target, size = self.target, self.dtype.size_bytes
+        m, n, k = problem.m, problem.n, problem.k
+        tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / taken[:3])
+        tiles = tiles_m * tiles_n
+        ctas = np.maximum(np.ceil(tiles / c["persistent"]) * c["split"], c["streams"])
+        per_sm = ctas / c["filled"]
+        most = np.ceil(per_sm)
+        critical = most * c["sharing"] + tiles / c["streaming"]  # tiles of an SM
+        resident = np.minimum(c["occupancy"], most)
+        rounds = np.ceil(most / resident)
+        warps = resident * c["warps_of_cta"]
+        clocks = c["volume"] * depth * critical * taken[3:7]
+        arithmetic, busy, cached, passed = clocks
+        busy += arithmetic
+        busy *= 1 + c["lone"] / warps
+        if self._tensor:
+            busy *= np.maximum(1, c["starved"] / warps)
+        waiting = critical / resident * depth * c["waits"]
+        per_byte = target.clock_mhz / target.bandwidth_gbs / 1e3
+        waves = per_sm / c["occupancy"]
+        memory: Any = problem.bytes * per_byte
+        if not whole_sectors(problem):
+            memory = memory + (times_written(problem, c) - 1) * (m * n * size * per_byte)
+        if self._skinny:
+            # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
+            few = (c["flying"] < math.inf).nonzero()[0]
+            needed = target.bandwidth_gbs * 1e3 / target.sm_count * ARRIVAL_CYCLES / target.clock_mhz
+            late, waves_of = needed / (resident[few] * c["flying"][few]), waves[few]
+            held_up = problem.bytes * per_byte * (1 + late * late / 4) * np.ceil(waves_of) / waves_of
+            memory = np.full(len(waves), memory)
+            memory[few] = held_up
+        of_busy, of_cached, of_passed = _fourth(clocks[1:])
+        total = of_busy + of_cached + of_passed + _fourth(waiting * c["waited"]) + _fourth(memory)
+        total = np.sqrt(np.sqrt(total)) + c["fill"] * rounds + c["filling"]
+        splitting = np.zeros_like(total)
+        if self._copied:
+            total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
+        if self._split:  # operands are read, their terms written, and what more it takes as if they were read twice
+            splitting = (m * k + k * n) * 2 * (size + c["terms"]) * (c["terms"] > 0) * per_byte
+            written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
+            total += splitting + (PACK_CYCLES + written) * (c["terms"] > 0)
+        return stacked(
+            arithmetic, cached, total, busy, waiting, passed, splitting,
+            tiles_m, tiles_n, depth, tiles, ctas, per_sm, most, waves, rounds, warps,
+        )  # fmt: skip
+
+    def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Clocks and counts of some rows, or of all, for a problem: a row for each of COUNTED."""
+        return self._physics(problem, self._modelled_as if rows is None else self._modelled_as.take(rows))
+
+    def modelled_us(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Corrected microseconds of some configs, or of all."""
+        factors = self._factors if rows is None else self._factors.take(rows)
+        us: Floats = self.physics(problem, rows)[TOTAL] * factors / self.target.clock_mhz
+        return us
+
+    def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
+        """The valid rows that the model, corrected, puts first, at most so many, in no order; and their `physics`."""
+        rows = self.valid(problem).nonzero()[0]
+        modelled = self._modelled_as.take(rows)
+        # What the model cannot tell apart is modelled once.
+        asked, place = np.zeros(self._modelled.shape[1], np.bool_), np.empty(self._modelled.shape[1], np.intp)
+        asked[modelled] = True
+        some = asked.nonzero()[0]
+        place[some] = np.arange(len(some))
+        counted, places = self._physics(problem, some), place.take(modelled)
+        if len(rows) > count:
+            total = counted[TOTAL].take(places) * self._factors.take(rows)
+            kept = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
+            if len(kept) > count:  # of equal ones the first, whatever the processor
+                kept = kept[total[kept].argsort(kind="stable")[:count]]
+            rows, places = rows[kept], places[kept]
+        return rows, counted.take(places, axis=1)
+
+
+def unaligned_fit(config: Config, dtype: DType) -> Fit:
+    """The instance for operands of any alignment: only packed ones are copied in vectors."""
+    problem = typical_problems(dtype, Grade.IEEE)[0]
+    return Fit(config, Edge.BOUNDS, *config.widest_vectors(problem, aligned=False))
+
+
+def stacked(*rows: Floats) -> Floats:
+    """Vectors of one length as the rows of an array."""
+    found: Floats = np.concatenate(rows).reshape(len(rows), -1)
+    return found
+
+
+def _but_for_split(config: Config) -> tuple[Any, ...]:
+    """The family and all groups of parameters but how the work is divided."""
+    kind: Any = type(config)
+    return _reader(kind)(config)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
+    return attrgetter("__class__", *(field.name for field in dataclasses.fields(kind) if field.name != "split"))
+
+
+def _distinct(columns: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Each column once, in their order, and for each column which that is."""
+    places: dict[bytes, int] = {}
+    which = np.array([places.setdefault(column.tobytes(), len(places)) for column in columns.T])
+    return columns.take(np.unique(which, return_index=True)[1], axis=1), which
+
+
+def _fourth(values: Any) -> Any:
+    squares = values * values
+    return squares * squares
