@@ -86,8 +86,8 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
 
 
 def likely(problem: Problem, info: DeviceInfo, records: Sequence[Record], first: Config) -> list[Config]:
-    """At most MOST configs: the first, then on a GPU the first of each family on the shortlist, and the shortlist in turn
-    with winners of near shapes; on the processor these winners and the shortlist."""
+    """At most MOST configs: the first, then on a GPU the first of each family on the shortlist, and the shortlist in
+    turn with winners of near shapes; on the processor these winners and the shortlist."""
     ranked = shortlist(problem, info, records, _RANKED)
     near = [choice.config for choice in ranked if _is_near(choice, problem)][: MOST if info.arch.is_host else _WINNERS]
     expected = [choice.config for choice in ranked if choice.source not in (Source.RECORD, Source.NEAR)]
