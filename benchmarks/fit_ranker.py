@@ -8,8 +8,7 @@
 Trees are fitted to all trials of a type and accuracy, of all devices, then a portfolio is chosen greedily. How good the
 choice is is judged on shapes that were left out, whole and on every device: a ninth at a time, portfolio and trees of
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
---unseen judges for a device by the data of the others alone. Files of types and
-accuracies without data stay.
+--unseen judges for a device by the data of the others alone. Files of types and accuracies without data stay.
 
 The first of these commands makes all that ships: the rankers of `configs/ranker`, beside them the ranker of the first
 part for `regret.py`, today's figures of `regret.py` as limits, and the page `configs/ranker/README.md`. --judge writes
@@ -220,7 +219,7 @@ def complete(trees: Arrays, portfolio: Sequence[Config], tuned: Sequence[Tuned])
     decompositions of the work that pay somewhere: whole, and those that came early for some random problems. Fewer rows
     take less time, and the model puts more of those first that the trees would take."""
     problem, infos = tuned[0].problem, [each.info for each in _of_devices(tuned)]
-    measured = {info.key: 1.0 for info in infos}  # the trees rank on these devices alone
+    measured = {info.key: 1.0 for info in infos}  # on a device that was measured no further splits are ranked
     kernels: dict[Config, dict[str, Any]] = {}
     for base in portfolio:
         known = dict.fromkeys(map(decomposition_of, decomposed(base, problem.dtype, infos[0], problem.accuracy)))

@@ -1,7 +1,7 @@
 """The configs that a search may try for one problem on one device: those of configs/spaces/*.toml that can run.
 
 A family's space is listed whole where it is small. Of a larger one the neighbours of the shortlist are listed: what a
-search of such a space finds lies near one of these (docs/experiments/untuned.md).
+search of such a space finds lies near one of these (docs/tuning.md).
 """
 
 import itertools
