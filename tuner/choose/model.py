@@ -5,10 +5,10 @@ last-level cache, waiting for copies, and device memory. The limits overlap, and
 adds to it: the fourth root of the sum of fourth powers. Around them stand what passes before a CTA's first tiles are
 there, what CTAs that share a tile of C take to add up, and the kernels that pack or split operands first.
 
-It is a model of ratios: over 114,283 variants of some 2,300 products (H100 and H200, both types), a third of the data
-set, the rms of log(measured / modelled) within a product is 0.40, and 0.18 for the 34,195 variants of kernels whose
-correction `configs/ranker` has. Sources: NVIDIA's data sheets for rates, docs/experiments/model.md for waits and for
-the validation.
+It is a model of ratios: over the 334,628 variants of the data set that ran (6,964 products, H100 and H200, both types)
+the rms of log(measured / modelled) within a product is 0.40, over those within twice the best time 0.15, and 0.19 over
+the 101,787 of kernels whose correction `configs/ranker` has. Sources: NVIDIA's data sheets for rates,
+docs/experiments/model.md for waits and for the validation.
 """
 
 import dataclasses
