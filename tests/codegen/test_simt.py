@@ -118,7 +118,8 @@ def sample() -> list[Row]:
     rows: list[tuple[str, str, str]] = []
 
     def add(count: int, configs: list[Any], dtype: str = "float", trans: str = "nn") -> None:
-        rows.extend((str(config), dtype, trans) for config in generator.sample(configs, count))
+        chosen = generator.sample(configs, min(count, len(configs)))
+        rows.extend((str(config), dtype, trans) for config in chosen)
 
     for trans, count in (("nn", 10), ("nt", 5), ("tn", 3)):
         problem = Problem.parse("1024", "float", trans)
