@@ -104,6 +104,8 @@ def test_the_processor_takes_longer_for_more_barriers_waste_padding_and_tensor_c
     problem = Problem.parse("128")
     tiled = [host_us(problem, parse(f"tiled:{width}")) for width in (8, 16, 32)]
     assert tiled == sorted(tiled, reverse=True)
+    one, two = (host_us(problem, parse(f"simt:64x64x{depth},slices=1,stages=2")) for depth in (16, 8))
+    assert two > 1.01 * one  # the same copies and multiply-adds, and twice as many barriers
     whole, wasted = (host_us(Problem.parse(shape), parse("simt:64x64x16")) for shape in ("128", "65x65x128"))
     assert 0.9 * whole < wasted < 1.1 * whole  # four tiles both
     naive = parse("naive:8x32")

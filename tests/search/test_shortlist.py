@@ -7,7 +7,7 @@ from search_spaces import H200, on
 from stored import make
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import serves
-from tilewright.codegen.mechanisms.split import filling_splits
+from tilewright.codegen.mechanisms.split import filling_parts, filling_splits
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
@@ -61,6 +61,10 @@ def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
     assert stored(grades[Grade.ELEMENTWISE]) == [simt]
     assert stored(grades[Grade.IEEE]) == [simt]
     assert stored(Problem.parse("512", "double")) == []
+    # The first record of a config says its place and its time: its own grade's, whatever a finer one took.
+    records[:0] = [make(5.0, grades[Grade.NORMWISE], simt, H200.key)]
+    first, second = exact(grades[Grade.NORMWISE], H200, records)
+    assert (first.config, first.expected_us, second.config) == (simt, 5.0, mma)
 
 
 def test_a_device_that_nobody_measured_is_ranked_without_a_regret() -> None:
@@ -82,6 +86,33 @@ def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
             parts = {values["parts"] for c in found for values in filling_splits(c.config, problem, sms)}
             filled += any(choice.config.split_ctas in parts for choice in found)
     assert filled >= 2
+
+
+@pytest.mark.parametrize("sms", [84, 108, 148, 170])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("shape", ["64x64x65536", "100x100x100000"])
+def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape: str, dtype: str, sms: int) -> None:
+    """Among the first are counts that no list has, and none leaves a quarter of the SMs idle."""
+    problem = Problem.parse(shape, dtype)
+    first = [choice.config for choice in shortlist(problem, of_sms(sms), (), 10)]
+    assert {config.split_ctas for config in first} & set(filling_parts(sms))
+    assert all(config.ctas(problem, sms) > 0.75 * sms for config in first)
+
+
+def test_winners_of_far_shapes_are_ranked_among_others() -> None:
+    """The nearest four, those of the device before nearer ones of another."""
+    problem, tiles = Problem.parse("700x900x800"), ("64x64", "64x128", "128x64", "128x128", "64x192")
+    known = {entry.config for entry in shortlist(problem, H200, (), 1000)}
+    configs = [parse(f"simt:{tile}x16,stages=6,fragments=single") for tile in tiles]
+    assert not known & set(configs)
+    assert all(serves(config, problem, H200) for config in configs)
+    shapes = ("20000", "10000", "5000", "900", "800")
+    devices = (H200.key, H200.key, H200.key, H200.key, "another device")
+    records = [make(1.0, Problem.parse(s), c, d) for s, c, d in zip(shapes, configs, devices)]
+    found = [entry for entry in shortlist(problem, H200, records, 1000) if entry.source is Source.NEAR]
+    assert {entry.config for entry in found} == set(configs[:4])
+    assert {entry.record for entry in found} == set(records[:4])
+    assert all(entry.expected_us and entry.regret is None for entry in found)
 
 
 def test_filling_splits_fill_the_sms_once_or_twice() -> None:

@@ -114,10 +114,12 @@ def exact(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> list
     here = [record for record in records if record.device == info.key]
     grades = [problem.accuracy, *(grade for grade in Grade if grade.keeps(problem.accuracy))]
     same = [replace(problem, accuracy=grade) for grade in dict.fromkeys(grades)]
-    found = {record.config: record for each in reversed(same) for record in reversed(here) if record.problem == each}
+    found: dict[Config, Record] = {}
+    for record in (record for each in same for record in here if record.problem == each):
+        found.setdefault(record.config, record)
     return [
         Choice(config, Source.RECORD, record.median_us, record=record)
-        for config, record in reversed(found.items())
+        for config, record in found.items()
         if serves(config, problem, info)
     ]
 
