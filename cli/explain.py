@@ -159,7 +159,9 @@ def _columns(told: Explained) -> list[Column]:
     return [
         Column("expected us", [figure(us) for us in expected]),
         Column("of bound", shares, 1),
-        Column("by", [choice.source.partition(" ")[0] for choice in choices], 2, left=True),
+        Column(
+            "by", [choice.source.removesuffix(" record").removeprefix("learned ") for choice in choices], 2, left=True
+        ),
         Column("config, or what differs from the look-up's", texts, left=True, wraps_at=26),
     ]
 

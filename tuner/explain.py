@@ -1,6 +1,6 @@
 """Why a look-up gives what it gives for a problem on a device, and what else could run. Touches no device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..runtime.store.found import Found
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .choose.fallback import untimed
-from .choose.shortlist import Choice, distance, expected_us, look_up, shortlist
+from .choose.shortlist import Choice, Source, distance, expected_us, look_up, shortlist
 from .plan import SHORTLIST
 from .search.candidates import candidates, read_spaces
 
@@ -76,7 +76,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         device=info,
         bounds=bounds_of(info, problem),
         found=found,
-        why=_why(problem, info, found, near),
+        why=_why(problem, info, found, near, {choice.config: choice.source for choice in ranked}),
         expected_us=expected_us(problem, info, [found.config])[0],
         handover=untimed(info, found),
         near=tuple(near[:NEAR]),
@@ -97,7 +97,13 @@ def _serves(tuned: Problem, problem: Problem) -> bool:
     return kind == (problem.dtype, problem.trans) and tuned.accuracy.keeps(problem.accuracy)
 
 
-def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[Record, float]]) -> str:
+def _why(
+    problem: Problem,
+    info: DeviceInfo,
+    found: Found,
+    near: Sequence[tuple[Record, float]],
+    sources: Mapping[Config, Source],
+) -> str:
     exact = next((record for record, _ in near if record.problem == problem), None)
     if exact is not None and found.origin == "exact":
         return f"there is a record of exactly this product on {info.key}"
@@ -116,12 +122,8 @@ def _why(problem: Problem, info: DeviceInfo, found: Found, near: Sequence[tuple[
     if found.expected_us is None:
         return f"{begin}, and no other record or model helps"
     text = f"{begin}, and none near it"
+    measured = "on other devices" if sources.get(found.config) is Source.TRANSFERRED else "for other shapes"
+    text = f"{text}; by what was measured {measured} it takes about {found.expected_us:.4g} us, and"
     if found.regret is None:
-        return (
-            f"{text}; the model of the device expects about {found.expected_us:.4g} us, and what it costs not to tune "
-            "was not measured there"
-        )
-    return (
-        f"{text}; by what was measured for other shapes it takes about {found.expected_us:.4g} us, and not to tune "
-        f"costs at most {found.regret - 1:.0%} for nine of ten shapes"
-    )
+        return f"{text} what it costs not to tune was not measured here"
+    return f"{text} not to tune costs at most {found.regret - 1:.0%} for nine of ten shapes"

@@ -188,7 +188,8 @@ class TestLookUp:
         lookup = self.told(run, "--shape", "1024", "--arch", "sm_86")
         assert lookup["origin"] == "predicted"
         assert re.search(
-            r"the model of the device expects about [\d.]+ us, and what it costs not to tune was not measured there$",
+            r"by what was measured on other devices it takes about [\d.]+ us, and what it costs not to tune was not "
+            r"measured here$",
             lookup["why"],
         )
         why = self.told(run, "--shape", "1300x900x700", "--trans", "tt", *ON_H200)["why"]
@@ -242,6 +243,12 @@ def test_counts_are_those_of_the_search_and_choices_those_of_the_shortlist(run: 
     expected = [each["expected_us"] for each in told["shortlist"]]
     assert expected == sorted(expected)
     assert {each["by"] for each in told["shortlist"]} == {"learned", "near record"}
+    elsewhere = ("explain", "--shape", "100", "--dtype", "double", "--device-key", "nvidia-a10")
+    (other,) = json.loads(run(*elsewhere, "--json").out)
+    assert "learned elsewhere" in {each["by"] for each in other["shortlist"]}
+    words = [row.split()[2] for row in rows_of(run(*elsewhere).out.splitlines())]
+    assert "elsewhere" in words
+    assert "learned" not in words
     assert {each["tuned_for"] is None for each in told["shortlist"] if each["by"] == "learned"} == {True}
     assert all(" on nvidia-" in each["tuned_for"] for each in told["shortlist"] if each["by"] == "near record")
 
