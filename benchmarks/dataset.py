@@ -45,13 +45,12 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
 from tilewright.tuner.choose.model import Table
 from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of, ranker_of
-from tilewright.tuner.choose.shortlist import carried, shortlist, varied
+from tilewright.tuner.choose.shortlist import carried, varied
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
-from tilewright.tuner.plan import SHORTLIST
+from tilewright.tuner.plan import listed
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.tune import tune
 from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
@@ -66,8 +65,8 @@ not believe in has to be measured too: it may be wrong, and the ranking has to k
 CHOICES = 12
 """What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
-"""Of what a search may try, the first by the model: kernels that came after a problem was measured may be among
-them."""
+"""Number of configs that a search would try first by the model: kernels may be among them that came after a problem was
+measured."""
 OF_FAMILY = 3
 """Of each family, those that a look-up would take first."""
 BESIDE, BESIDE_AT_RANDOM = 16, 4
@@ -75,7 +74,7 @@ BESIDE, BESIDE_AT_RANDOM = 16, 4
 FASTEST, FAR_ELSEWHERE = 10, 2
 """Of what was measured on another device, with half of the choices and one of each family: few, of many problems."""
 DECOMPOSITIONS = 2
-"""Of each kernel of the pool, those that the model puts first."""
+"""Number of decompositions of each kernel of the pool that are tried, the first by the model."""
 NEAR = 2.5
 POOL = Path(__file__).parent / "suites" / "pool.json"
 """Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
@@ -105,9 +104,8 @@ def modelled(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> d
 
 
 def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
-    """What a search may try without any records, by the model."""
-    likely = [choice.config for choice in shortlist(problem, info, (), SHORTLIST)]
-    return modelled(problem, info, candidates(problem, info, read_spaces(), likely, likely).configs)
+    """The configs that a search may try without any records, the first by the model first."""
+    return modelled(problem, info, listed(problem, info, ())[1].configs)
 
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:

@@ -81,8 +81,8 @@ LEFT_OUT = 3
 UNSURE = 1.05
 """What was not measured counts as so many times what the trees say."""
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
-"""So many random problems, of at most so many rows, columns and steps of k, say which decompositions of the work pay:
-those among the first 32 of two on each device."""
+"""Number of random problems, their most rows, columns and steps of k, and the numbers that say which decompositions of
+the work pay: those among the first 32 of two problems on each device."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
 """So many of them say how far the model of the device is off for each kernel, where one that takes e times the best
 counts exp(-24). Each counts once more as if the model were right: a kernel that is hardly ever near the best is hardly
@@ -187,7 +187,7 @@ def _exported(model: catboost.CatBoost, depth: int, name: str) -> dict[str, NDAr
 
 
 Kernels = Mapping[Config, Mapping[str, Any]]
-"""Those of a portfolio, with what ships of each: decompositions of the work, and how far the model is off."""
+"""The kernels of a portfolio, each with its decompositions of the work and its correction of the model."""
 
 
 def exported(trees: Arrays, portfolio: Kernels, regret: Mapping[str, float]) -> dict[str, NDArray[Any]]:

@@ -20,14 +20,11 @@ from dataset import POOL
 from shapes import problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ShapeError
-from tilewright.codegen.families import family_named
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.tuner.choose.model import Table
 from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of
-from tilewright.tuner.choose.shortlist import shortlist
-from tilewright.tuner.plan import SHORTLIST
-from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.plan import listed
 
 INFO = KNOWN["nvidia-h200"]
 SHAPES = 50
@@ -40,12 +37,13 @@ FAR = 0.7
 
 def costs_of(problem: Problem) -> dict[Config, float]:
     """For each kernel of terms the logarithm of its time over the best, by the model."""
-    spaces = tuple(each for each in read_spaces() if family_named(each.family)().accuracy is not Grade.IEEE)
     found: dict[Config, float] = {}
     try:
-        likely = [choice.config for choice in shortlist(problem, INFO, (), SHORTLIST)]
-        configs = candidates(problem, INFO, spaces, likely).configs
+        _, tried = listed(problem, INFO, ())
     except ShapeError:
+        return {}
+    configs = [config for config in tried.configs if config.accuracy is not Grade.IEEE]
+    if not configs:
         return {}  # too short a k for any
     for config, us in zip(configs, Table(configs, problem.dtype, INFO).modelled_us(problem).tolist()):
         known = {leaf.name for leaf in config.leaves()}

@@ -372,11 +372,11 @@ def forget() -> None:
 @keys
 @device
 @spaces
-@json_output("Write every guess and every reason as JSON")
+@json_output("Write the whole shortlist and every reason as JSON")
 @store
 @debug
 def explain() -> None:
-    """Show what a search would try, and which record a look-up takes.
+    """Show what a look-up takes and why, and what else could run.
 
     \b
     tilewright explain --shape 1024x768x512

@@ -98,7 +98,7 @@ def _rows(lines: Sequence[Text], room: int) -> list[Text]:
 
 
 def _unable(told: Explained) -> list[str]:
-    """What cannot run, a line a reason."""
+    """The families that cannot run, a line a reason."""
     families: dict[str, list[str]] = {}
     for each in told.unable:
         families.setdefault(each.required, []).append(each.family)
@@ -129,7 +129,7 @@ def _bound(told: Explained) -> list[str]:
 
 
 def _figures(told: Explained) -> list[str]:
-    """What was measured of the look-up, where its record is of this product, and what is expected of it."""
+    """The measured time of the look-up's config, if its record is of this product, and the expected time."""
     record, expected_us = _measured(told), told.expected_us
     lines = []
     if record is not None:

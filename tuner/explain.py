@@ -15,9 +15,9 @@ from ..runtime.store.found import Found
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .choose.fallback import untimed
-from .choose.shortlist import Choice, Source, distance, expected_us, look_up, shortlist
-from .plan import SHORTLIST
-from .search.candidates import candidates, read_spaces
+from .choose.shortlist import Choice, Source, distance, expected_us, look_up
+from .plan import listed
+from .search.candidates import read_spaces
 
 NEAR = 4
 """Records of near shapes that are listed."""
@@ -65,11 +65,8 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     found = shelf.lookup(info, problem, look_up)
     like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
     near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
-    ranked = shortlist(problem, info, records, SHORTLIST)
-    likely = [choice.config for choice in ranked]
-    choices = read_spaces(spaces)
-    allowed = candidates(problem, info, choices, likely, likely if spaces is None else ()).configs
-    counts = {each.family: sum(config.family == each.family for config in allowed) for each in choices}
+    ranked, allowed = listed(problem, info, records, spaces)
+    counts = {each.family: sum(c.family == each.family for c in allowed.configs) for each in read_spaces(spaces)}
     lacking = [family for family, count in counts.items() if not count]
     return Explained(
         problem=problem,
@@ -120,7 +117,7 @@ def _why(
         text = f"{begin}; it runs as tuned {'' if same else f'for {found.sibling.problem.shape} '}on"
         return f"{text} {found.sibling.device}, which has the same SMs"
     if found.expected_us is None:
-        return f"{begin}, and no other record or model helps"
+        return f"{begin}, and no other record that helps"
     text = f"{begin}, and none near it"
     measured = "on other devices" if sources.get(found.config) is Source.TRANSFERRED else "for other shapes"
     text = f"{text}; by what was measured {measured} it takes about {found.expected_us:.4g} us, and"

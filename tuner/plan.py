@@ -12,15 +12,15 @@ from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
-from .choose.shortlist import Source, by_expected, exact, look_up, shortlist, varied
+from .choose.shortlist import Choice, Source, by_expected, exact, look_up, shortlist, varied
 from .recording.entry import Entry
 from .search.ahead import AskAhead, InOrder
 from .search.candidates import Candidates, candidates, given, read_spaces
 from .search.journal import Journal
 from .search.space import Point
 
-SHORTLIST = 240
-"""Entries of the shortlist that a search may begin with."""
+_SHORTLIST = 240
+"""Entries of the shortlist from which a search is listed."""
 GUESSES = 48
 """Configs that are tried before a sampler chooses."""
 
@@ -32,9 +32,9 @@ class Plan:
     found: Candidates
     search: AskAhead | InOrder
     earlier: Mapping[Point, Entry]
-    """What earlier runs told."""
+    """Outcomes of earlier runs."""
     keep: int
-    """So many of the fastest meet in the duel."""
+    """Number of the fastest that meet in the duel."""
     stored: tuple[Config, ...] = ()
     """Configs that the store has for the problem, the user's own record first. They meet the fastest in the duel,
     whatever was searched: a record gives way only to what is faster there."""
@@ -46,11 +46,23 @@ class Plan:
     named: tuple[Config, ...] = ()
     """The variants that a user named; empty for a search."""
     stop_over: float = 1.3
-    """A variant that takes so many times the best after its first repetitions is not timed any longer."""
+    """Factor on the best time beyond which a variant is not timed to its end."""
 
     def chooses(self, config: Config) -> bool:
         """Whether the winner is chosen from configs of which this is one; others are compared with it."""
         return config in self.named if self.named else self.found.point_of(config) is not None
+
+
+def listed(
+    problem: Problem, info: DeviceInfo, records: Sequence[Record], spaces: Path | None = None
+) -> tuple[tuple[Choice, ...], Candidates]:
+    """The shortlist of a problem, and the configs that a search may try: of the package's spaces with all of the
+    shortlist, or of those in a folder alone, as a user who names spaces has nothing else searched. Raises ConfigError
+    for a folder that cannot be read, ShapeError where no config serves the problem."""
+    choices = read_spaces(spaces)
+    ranked = shortlist(problem, info, records, _SHORTLIST)
+    likely = [choice.config for choice in ranked]
+    return ranked, candidates(problem, info, choices, likely, likely if spaces is None else ())
 
 
 def searched(
@@ -66,16 +78,12 @@ def searched(
     """A search by a sampler. Raises ConfigError, ShapeError and StoreError."""
     from .search.study import make_search  # with Optuna, which is slow to import
 
-    choices = read_spaces(spaces)
     own, records = _records(problem, info, shelf)
-    ranked = shortlist(problem, info, records, SHORTLIST)
-    likely = [choice.config for choice in ranked]
+    ranked, found = listed(problem, info, records, spaces)
     serving = tuple(choice.config for choice in ranked if choice.source is Source.RECORD)
-    # A user who names a space has nothing else searched: what is stored meets its winner in the duel alone.
-    found = candidates(problem, info, choices, likely, likely if spaces is None else ())
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
-    inside = [config for config in likely if found.point_of(config) is not None]
+    inside = [choice.config for choice in ranked if found.point_of(choice.config) is not None]
     if info.arch.is_host or not inside:
         inside = by_expected(problem, info, found.configs)
     asked.seed(point for point in map(found.point_of, varied(inside)[:GUESSES]) if point is not None)

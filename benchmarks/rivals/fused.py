@@ -63,8 +63,8 @@ def split(x: Any, along: int, accuracy: str) -> tuple[Any, Any]:
 
 
 def fused(a: Any, b: Any, c: Any, accuracy: str, stream: Callable[[], int]) -> Callable[[], None]:
-    """What launches the product of two float matrices on a GPU, of CuPy or torch, into a third; their terms are made
-    now. `stream` gives the handle of the stream to launch on."""
+    """A function that launches the product of two float matrices on a GPU, of CuPy or torch, into a third; their terms
+    are made now. `stream` gives the handle of the stream to launch on."""
     a, b, c = (torch.as_tensor(each, device="cuda") for each in (a, b, c))
     _, count, block_k, stages = SCHEMES[accuracy]
     (m, k), n = a.shape, b.shape[1]

@@ -23,9 +23,8 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.product.vendor import Handover
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner.bench.report import figure
-from tilewright.tuner.choose.shortlist import shortlist
 from tilewright.tuner.explain import Explained, Unable, explain
-from tilewright.tuner.plan import SHORTLIST, searched
+from tilewright.tuner.plan import listed, searched
 
 H200 = KNOWN["nvidia-h200"]
 FEW = 'family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n'
@@ -88,7 +87,7 @@ def test_all_of_it_is_on_a_screen_and_no_number_is_cut(info: DeviceInfo) -> None
 
 
 def after(lines: list[str]) -> list[str]:
-    """What is said of families that cannot run: the paragraph after the table."""
+    """The paragraph after the table, which names the families that cannot run."""
     begin = [place for place, line in enumerate(lines) if line.startswith("cannot run: ")]
     return lines[begin[0] :] if begin else []
 
@@ -207,7 +206,7 @@ class TestLookUp:
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")
         assert lookup["origin"] == "default"
-        assert lookup["why"].endswith("and no other record or model helps")
+        assert lookup["why"].endswith("and no other record that helps")
 
     def test_where_the_record_of_the_shape_does_not_serve_it(self, run: Run, own_folders: Path) -> None:
         Store().keep(make(1.0, Problem(33, 33, 33), parse("dmma"), "nvidia-a10"))
@@ -237,7 +236,7 @@ def test_counts_are_those_of_the_search_and_choices_those_of_the_shortlist(run: 
     search = searched(problem, H200, shelf, (), None, "random", 0, 5)
     assert told["variants"] == Counter(config.family for config in search.found.configs)
     assert told["lookup"]["config"] == str(record.config)
-    ranked = shortlist(problem, H200, tuple(shelf.records()), SHORTLIST)
+    ranked, _ = listed(problem, H200, tuple(shelf.records()))
     assert ranked[0].config == record.config
     assert [each["config"] for each in told["shortlist"]] == [str(choice.config) for choice in ranked[1:]]
     expected = [each["expected_us"] for each in told["shortlist"]]

@@ -353,7 +353,7 @@ FAULTS_OF_COPIES = (
 
 
 def test_few_steps_of_k_are_multiplied_in_float() -> None:
-    """Of one step, by whose terms 2^-22 of the product would be left out."""
+    """A step of k whose terms would leave out 2^-22 of the product is multiplied in float."""
     kernel = kernel_for(CONFIGS["double"], "4x4x1")
     a, b = np.full((4, 1), 1 + 2.0**-12 + 2.0**-23, np.float32), np.full((1, 4), 1 + 3 * 2.0**-12, np.float32)
     assert (run(kernel.device, kernel, a, b, np.zeros((4, 4), np.float32), 1.0, 0.0) == a[0, 0] * b[0, 0]).all()

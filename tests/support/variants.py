@@ -159,8 +159,12 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
             8  # of a thread that takes all registers one pair, where k is not innermost in B and terms cannot hold it
         )
     full = config.registers(fit, dtype) == registers_held_to(config)
-    if config.family == "tf32x3":  # of a thread that takes all registers beside single fragments of a large warp tile
-        return {"sm_80": 8, "sm_100": 16, "sm_120": 48}.get(target, 0) if full and nvrtc > (13, 0) else 0
+    if config.family == "tf32x3":
+        if not (full and nvrtc > (13, 0)):
+            return 0
+        # Of a thread that holds as much of C as it can what it reads ahead of more than two steps of k.
+        deep = config.tile.accumulators >= 64 and config.tile.block_k > 16 * config.tile.slices
+        return ({"sm_80": 8, "sm_100": 16, "sm_120": 48} if deep else {"sm_120": 8}).get(target, 0)
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":
@@ -176,5 +180,9 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
     # a thread of 128 accumulators for sm_100.
     if full and (config.split_ctas > 1 or config.stream_ctas_per_sm or config.pipeline.interleave > 1):
         both = config.split_ctas > 1 and config.pipeline.interleave > 1
+        if both and config.pipeline.interleave > 2:
+            return {"sm_100": 48, "sm_120": 72}.get(target, 56)
+        if config.stream_ctas_per_sm and config.tile.slices > 1:  # and which part of a tile a slice has
+            return {"sm_80": 88}.get(target, 48)
         return {"sm_80": 56, "sm_100": 32}.get(target, 24) if both else 16
     return 8 if target == "sm_100" and config.tile.accumulators >= 128 else 0

@@ -26,10 +26,9 @@ from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launc
 from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.choose.host import host_us
-from tilewright.tuner.choose.shortlist import shortlist, varied
 from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Tried
-from tilewright.tuner.plan import GUESSES, SHORTLIST, Plan, searched
+from tilewright.tuner.plan import GUESSES, Plan, listed, searched
 from tilewright.tuner.recording.files import read_cache_file, t4_path
 from tilewright.tuner.recording.replay import replay
 from tilewright.tuner.result import Progress
@@ -83,10 +82,12 @@ def order_of(info: DeviceInfo, problem: Problem, shelf: Store, spaces: Path | No
 def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds_and_may_go_on_to_neighbours(tmp_path: Path) -> None:
     problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
     plan = searched(problem, INFO, shelf, (), None, "random", 0, 5)
-    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), SHORTLIST)]
+    ranked = [choice.config for choice in listed(problem, INFO, tuple(shelf.records()))[0]]
     begin = order_of(INFO, problem, shelf)
     assert begin[0] == ranked[0]
-    assert begin == varied(ranked)[: len(begin)]
+    assert {config.family for config in begin[:8]} == {config.family for config in ranked}
+    kinds = [{(c.cta_tile[:2], c.split_ctas, c.stream_ctas_per_sm > 0) for c in each[:24]} for each in (begin, ranked)]
+    assert len(kinds[0]) > len(kinds[1])
     assert set(ranked) <= set(plan.found.configs)
     values = {choices.family: choices.on(INFO) for choices in read_spaces()}
     first = next(config for config in ranked if config.family == "simt")
@@ -102,6 +103,7 @@ def test_a_search_of_the_processor_begins_with_what_its_model_puts_first(tmp_pat
     begin = order_of(info, PROBLEM, Store(tmp_path))
     times = {config: host_us(PROBLEM, config) for config in plan.found.configs}
     assert begin[0] == min(times, key=lambda config: (times[config], config.canonical))
+    assert {config.family for config in begin[:8]} >= {"naive", "tiled", "simt", "skinny"}
 
 
 def test_the_record_of_a_near_shape_is_searched_first(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import enum
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
@@ -88,22 +88,21 @@ class Choice:
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
     """What to run for a problem that was not tuned on a device; None where nothing helps. The ranking that
     `Store.lookup` takes."""
-    choice = _first(problem, info, records)
+    choice = _first(problem, info, records, lambda: predictions(problem, info, 1))
     return None if choice is None else choice.found(info)
 
 
 def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], count: int) -> tuple[Choice, ...]:
     """At most `count` entries for a problem on a device, the one to take first."""
-    first = _first(problem, info, records)
-    winners = list(itertools.islice(_winners(problem, info, records), WINNERS))
-    others = [*(predictions(problem, info, count) if not info.arch.is_host else _defaults(problem, info)), *winners]
-    expected = dict(zip((each.config for each in others), expected_us(problem, info, [c.config for c in others])))
-    others = [c if c.expected_us else replace(c, expected_us=expected[c.config]) for c in others]
+    predicted = predictions(problem, info, count)
+    first = _first(problem, info, records, lambda: predicted)
+    near = [*([first] if first else []), *itertools.islice(_winners(problem, info, records), WINNERS)]
+    times = _expected_us(problem, info, [choice.config for choice in near], predicted)
+    near = [c if c.expected_us else replace(c, expected_us=us) for c, us in zip(near, times)]
+    others = [*predicted, *(_defaults(problem, info) if info.arch.is_host else ()), *near]
     others.sort(key=lambda choice: choice.expected_us or math.inf)
-    if first is not None and first.expected_us is None:
-        first = replace(first, expected_us=expected_us(problem, info, [first.config])[0])
     found: dict[Config, Choice] = {}
-    for choice in (*exact(problem, info, records), *([first] if first else []), *others):
+    for choice in (*exact(problem, info, records), *near[: 1 if first else 0], *others):
         found.setdefault(choice.config, choice)
     return tuple(itertools.islice(found.values(), count))
 
@@ -152,24 +151,32 @@ def predictions(problem: Problem, info: DeviceInfo, count: int) -> list[Choice]:
 def expected_us(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> list[float | None]:
     """Microseconds that are expected of configs for a problem, by a ranker or the model of the processor; None for all
     where no ranker knows the type, or the product has no work."""
+    return _expected_us(problem, info, configs, predictions(problem, info, 1))
+
+
+def _expected_us(
+    problem: Problem, info: DeviceInfo, configs: Sequence[Config], predicted: Sequence[Choice]
+) -> list[float | None]:
+    """The same, beside the first of the problem's predictions."""
     if info.arch.is_host:
         return [host_us(problem, config) for config in configs]
-    first = next(iter(predictions(problem, info, 1)), None)
-    if first is None or first.expected_us is None or not configs:
+    if not (configs and predicted):
         return [None] * len(configs)
-    ranker = _rankers(problem, info.arch)[0]
-    *logs, of_first = ranker.log_times(problem, info, [*configs, first.config])
-    return [first.expected_us * math.exp(log - of_first) for log in logs]
+    first_us = predicted[0].expected_us or 0.0
+    *logs, of_first = _rankers(problem, info.arch)[0].log_times(problem, info, [*configs, predicted[0].config])
+    return [first_us * math.exp(log - of_first) for log in logs]
 
 
 def varied(configs: Sequence[Config]) -> list[Config]:
-    """The configs in their order and, in turn with it, the first of each family, tile of C and decomposition: a search
-    that begins with nearly equal ones learns little."""
-    firsts: dict[tuple[object, ...], Config] = {}
+    """The configs in their order and, in turn with it, the first of each family, then the first of each tile of C and
+    decomposition: a search that begins with nearly equal ones learns little."""
+    families, kinds = dict[str, Config](), dict[tuple[object, ...], Config]()
     for config in configs:
         divided = config.split_ctas, config.stream_ctas_per_sm > 0, config.packs
-        firsts.setdefault((config.family, config.cta_tile[:2], *divided), config)
-    turns = itertools.chain.from_iterable(itertools.zip_longest(firsts.values(), configs))
+        families.setdefault(config.family, config)
+        kinds.setdefault((config.family, config.cta_tile[:2], *divided), config)
+    firsts = dict.fromkeys((*families.values(), *kinds.values()))
+    turns = itertools.chain.from_iterable(itertools.zip_longest(firsts, configs))
     return list(dict.fromkeys(filter(None, turns)))
 
 
@@ -182,18 +189,22 @@ def by_expected(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -
 
 
 def decompositions(config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
-    """The decompositions of a problem's work that are worth trying for a config on a GPU, as values of parameters."""
+    """The decompositions of a problem's work for a config, as values of its parameters, for which the model of a GPU
+    holds; none for the processor."""
     rankers = [] if info.arch.is_host else _rankers(problem, info.arch)
     return rankers[0].decompositions(config, problem, info) if rankers else []
 
 
-def _first(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Choice | None:
+def _first(
+    problem: Problem, info: DeviceInfo, records: Sequence[Record], predicted: Callable[[], Sequence[Choice]]
+) -> Choice | None:
     """The entry for a problem without a record: a near record of the device or of one that differs in its memory alone,
-    else, on a GPU, what is predicted, else the nearest record however far. A near record of a finer accuracy gives way
-    to a kernel that is less accurate than it could be and is expected to be faster."""
+    else the first of what is `predicted`, which is asked for where it is needed, else the nearest record however far. A
+    near record of a finer accuracy gives way to a kernel that is less accurate than it could be and is expected to be
+    faster."""
     near = next((record.problem.accuracy for far, record in _within(NEAR, problem, info, records) if not far), None)
     if near is not problem.accuracy:
-        for choice in predictions(problem, info, 1):
+        for choice in predicted()[:1]:
             if near is None or not choice.config.accuracy.keeps(near):
                 return choice
     for _, record in _within(math.inf, problem, info, records):

@@ -187,9 +187,9 @@ def _plain(value: Any) -> Value:
 
 
 def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
-    """What a search has of a family's configs: names, and what gives their typed values, which equal the plain ones.
+    """The parameters of a family's configs in a search: names, and functions that give their values.
 
-    How CTAs share out the work is three numbers there instead of mode and parts: CTAs of a tile (split_k), CTAs of an
+    The decomposition of the work is three numbers there instead of mode and parts: CTAs of a tile (split_k), CTAs of an
     SM (stream_k), tiles of a CTA (persistent).
     """
     found: dict[str, Callable[[Config], Any]] = {}
