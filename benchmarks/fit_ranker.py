@@ -57,6 +57,9 @@ from trials import Trials, choices, chosen_line, looked_up, packed, read
 Floats = NDArray[np.float64]
 PORTFOLIO = {DType.FLOAT: 480, DType.DOUBLE: 320}
 """Kernels of each type, however they divide the work; those for float have more parameters."""
+GRADED_PORTFOLIO, GRADED_OFTEN, GRADED_TREES = 160, 1, 600
+"""Kernels of an accuracy other than `ieee`, problems for which they were measured at least, and trees that rank them: a
+hundred problems were measured of each."""
 GUESSED = 750
 """Rows, those that the model of the device puts first, of which it is expected how they do where that was not
 measured."""
@@ -135,8 +138,9 @@ class Tuned:
 def fit(tuned: Sequence[Tuned]) -> dict[str, NDArray[Any]]:
     """Trees for these problems, each of the same weight: those that rank, and those that say how long a choice
     takes."""
-    asked = IEEE_FEATURES if tuned[0].problem.accuracy is Grade.IEEE else len(FEATURES)
-    ranking = _trees("QueryRMSE", *RANKING).fit(
+    graded, (count, depth, rate) = tuned[0].problem.accuracy is not Grade.IEEE, RANKING
+    asked = len(FEATURES) if graded else IEEE_FEATURES
+    ranking = _trees("QueryRMSE", GRADED_TREES if graded else count, depth, rate).fit(
         catboost.Pool(
             np.concatenate([each.features for each in tuned])[:, :asked],
             np.concatenate([each.target for each in tuned]),
@@ -152,7 +156,7 @@ def fit(tuned: Sequence[Tuned]) -> dict[str, NDArray[Any]]:
             weight=np.concatenate([np.full(some.sum(), 1 / some.sum()) for some in chosen]),
         )
     )
-    trees = _exported(ranking, RANKING[1], "ranking") | _exported(level, LEVEL[1], "level")
+    trees = _exported(ranking, depth, "ranking") | _exported(level, LEVEL[1], "level")
     return trees | {"features": np.array(FEATURES)}
 
 
@@ -278,7 +282,8 @@ def portfolio_of(tuned: Sequence[Tuned], trees: Arrays) -> list[Config]:
     dtype, accuracy, info = tuned[0].problem.dtype, tuned[0].problem.accuracy, tuned[0].info
     good = {c for each in tuned for c, target in zip(each.kernels, each.target) if target <= math.log(GOOD)}
     known = Counter(config for each in tuned for config in set(each.kernels))
-    often = (base for base in sorted(good, key=str) if known[base] >= min(OFTEN, len(tuned)))
+    least = min(OFTEN if accuracy is Grade.IEEE else GRADED_OFTEN, len(tuned))
+    often = (base for base in sorted(good, key=str) if known[base] >= least)
     bases = [base for base in often if decomposed(base, dtype, info, accuracy)]
     place = {base: i for i, base in enumerate(bases)}
     rows = [config for base in bases for config in decomposed(base, dtype, info, accuracy)]
@@ -301,7 +306,8 @@ def portfolio_of(tuned: Sequence[Tuned], trees: Arrays) -> list[Config]:
         costs[list(seen), column] = list(seen.values())
     costs = np.clip(costs, 0.0, HOPELESS)
     best, found = np.full(len(tuned), HOPELESS), list[int]()
-    while len(found) < min(PORTFOLIO[dtype], len(bases)):
+    most = PORTFOLIO[dtype] if accuracy is Grade.IEEE else GRADED_PORTFOLIO
+    while len(found) < min(most, len(bases)):
         gains = (best - costs).clip(0).mean(axis=1)
         gains[found] = -1.0
         first = int(gains.argmax())

@@ -84,8 +84,8 @@ def searched(
     journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
     asked = make_search(sampler, found.space, seed)
     inside = [choice.config for choice in ranked if found.point_of(choice.config) is not None]
-    if info.arch.is_host or not inside:
-        inside = by_expected(problem, info, found.configs)
+    if info.arch.is_host or not inside:  # the processor's shortlist is short: a config of each family
+        inside += by_expected(problem, info, found.configs)
     asked.seed(point for point in map(found.point_of, varied(inside)[:GUESSES]) if point is not None)
     now = shelf.lookup(info, problem, look_up).config
     first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *serving))

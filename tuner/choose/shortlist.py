@@ -168,15 +168,13 @@ def _expected_us(
 
 
 def varied(configs: Sequence[Config]) -> list[Config]:
-    """The configs in their order and, in turn with it, the first of each family, then the first of each tile of C and
-    decomposition: a search that begins with nearly equal ones learns little."""
-    families, kinds = dict[str, Config](), dict[tuple[object, ...], Config]()
+    """The configs in their order and, in turn with it, the first of each family, tile of C and decomposition: a search
+    that begins with nearly equal ones learns little."""
+    firsts: dict[tuple[object, ...], Config] = {}
     for config in configs:
         divided = config.split_ctas, config.stream_ctas_per_sm > 0, config.packs
-        families.setdefault(config.family, config)
-        kinds.setdefault((config.family, config.cta_tile[:2], *divided), config)
-    firsts = dict.fromkeys((*families.values(), *kinds.values()))
-    turns = itertools.chain.from_iterable(itertools.zip_longest(firsts, configs))
+        firsts.setdefault((config.family, config.cta_tile[:2], *divided), config)
+    turns = itertools.chain.from_iterable(itertools.zip_longest(firsts.values(), configs))
     return list(dict.fromkeys(filter(None, turns)))
 
 
