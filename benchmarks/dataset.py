@@ -43,14 +43,16 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, compiler_for, open_device
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
+from tilewright.tuner.choose.choice import carried
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.model import Table
 from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of, ranker_of
-from tilewright.tuner.choose.shortlist import carried, varied
+from tilewright.tuner.choose.shortlist import ENTRIES, shortlist, varied
 from tilewright.tuner.measure.child import kept_between_runs
 from tilewright.tuner.measure.evaluate import Bench
-from tilewright.tuner.plan import listed
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import read_cache_file
+from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.tune import tune
 from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
@@ -103,9 +105,16 @@ def modelled(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> d
     return {table.configs[valid[place]]: float(us[place]) for place in us.argsort(kind="stable")}
 
 
+def listed(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
+    """The configs that a search of the shipped spaces may try without any records. Raises ShapeError where none serves
+    the problem."""
+    likely = [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
+    return candidates(Forecast(problem, info), read_spaces(None), likely, likely).configs
+
+
 def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
-    """The configs that a search may try without any records, the first by the model first."""
-    return modelled(problem, info, listed(problem, info, ())[1].configs)
+    """The same, the first by the model first."""
+    return modelled(problem, info, listed(problem, info))
 
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
@@ -165,7 +174,8 @@ def variants_of(job: Job) -> list[Config]:
         others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
         chosen = *known[:FASTEST], *expected[: CHOICES // 2], *of_families(expected, 1), *guesses[:1], *others
         return list(dict.fromkeys(chosen))
-    near = [config for config in neighbours(known[0], problem, info) if config not in known]
+    forecast = Forecast(problem, info)
+    near = [config for config in forecast.ordered(neighbours(known[0], forecast)) if config not in known]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
     chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others
     return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]

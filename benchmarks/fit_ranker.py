@@ -40,6 +40,7 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.features import FEATURES, IEEE_FEATURES, FeatureTable
 from tilewright.tuner.choose.ranker import (
     LEAF,
@@ -51,7 +52,7 @@ from tilewright.tuner.choose.ranker import (
     name_of,
     trees_of,
 )
-from tilewright.tuner.choose.shortlist import carried, distance
+from tilewright.tuner.choose.shortlist import distance
 from trials import Trials, choices, chosen_line, looked_up, packed, read
 
 Floats = NDArray[np.float64]

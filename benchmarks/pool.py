@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-from dataset import POOL
+from dataset import POOL, listed
 from shapes import problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ShapeError
@@ -24,7 +24,6 @@ from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.tuner.choose.model import Table
 from tilewright.tuner.choose.ranker import decomposed, kernel_of, name_of
-from tilewright.tuner.plan import listed
 
 INFO = KNOWN["nvidia-h200"]
 SHAPES = 50
@@ -39,10 +38,10 @@ def costs_of(problem: Problem) -> dict[Config, float]:
     """For each kernel of terms the logarithm of its time over the best, by the model."""
     found: dict[Config, float] = {}
     try:
-        _, tried = listed(problem, INFO, ())
+        tried = listed(problem, INFO)
     except ShapeError:
         return {}
-    configs = [config for config in tried.configs if config.accuracy is not Grade.IEEE]
+    configs = [config for config in tried if config.accuracy is not Grade.IEEE]
     if not configs:
         return {}  # too short a k for any
     for config, us in zip(configs, Table(configs, problem.dtype, INFO).modelled_us(problem).tolist()):

@@ -24,7 +24,6 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -43,6 +42,7 @@ from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.files import Recording, read_cache_file
+from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.result import Result
 from tilewright.tuner.settings import Budget
 
@@ -53,7 +53,6 @@ ROUNDS = 4
 """Problems for each worker."""
 SECONDS = 15.0
 """Of each problem, as --seconds says in a tuning."""
-VARIANT = "simt:128x256x8,thread=16x8,slices=4,stages=3,load=cp_async"
 SAMPLES = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
 SHAPES = [f"{m}x{n}x{k}" for m in (512, 1024, 2048, 4096) for n in (512, 1536, 4096) for k in (512, 2048)]
 KILLS = 3
@@ -88,11 +87,11 @@ def result_of(problem: Problem, trials: int, seconds: float) -> Result:
 def simulated(recording: Recording, pace: float) -> Any:
     """What stands for `tune` in a simulated worker."""
     points = [point for point, entry in recording.entries.items() if entry.status != "pruned"]
-    found = SimpleNamespace(space=SimpleNamespace(dimensions=recording.dimensions), configs=points)
+    variants = {point: str(config_of(recording.values(point))) for point in points}
 
     def tune(problem: Problem, *, progress: Any, seconds: float, **options: Any) -> Result:
         chance, begun, spent_s, trials = random.Random(str(problem)), time.monotonic(), 0.0, 0
-        progress.started(problem, simulated_info(), found, Budget(100_000, seconds), 0)
+        progress.started(problem, simulated_info(), len(points), Budget(100_000, seconds), 0)
         while True:
             point = chance.choice(points)
             entry = recording.entries[point]
@@ -103,7 +102,7 @@ def simulated(recording: Recording, pace: float) -> Any:
             trials += 1
             time.sleep(max(0.0, begun + spent_s - time.monotonic()))
             now = datetime.datetime.now().isoformat(timespec="seconds")
-            progress._attempt.say(Tells(progress._attempt.name, point, entry, now, VARIANT))
+            progress._attempt.say(Tells(progress._attempt.name, variants[point], entry, now))
             progress._attempt.check()
         return result_of(problem, trials, time.monotonic() - begun)
 

@@ -25,11 +25,11 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
+from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.ranker import Ranker, name_of
-from tilewright.tuner.choose.shortlist import carried
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, write_both
-from tilewright.tuner.search.candidates import config_of, given
+from tilewright.tuner.recording.points import config_of
 
 MANY = 3
 """Variants measured both times, from which on they tell how two GPUs differ."""
@@ -76,13 +76,11 @@ class Trials:
     @property
     def recording(self) -> Recording:
         """The same as tuners read it."""
-        found = given(self.outcomes)
-        entries = {}
-        for config, us in self.outcomes.items():
-            point = found.point_of(config)
-            assert point is not None
-            entries[point] = Entry(us.value) if isinstance(us, Status) else Entry("ok", us, (us,))
-        return Recording.of(self.problem, KNOWN[self.device_key].name, found.space.dimensions, entries)
+        entries = {
+            config: Entry(us.value) if isinstance(us, Status) else Entry("ok", us, (us,))
+            for config, us in self.outcomes.items()
+        }
+        return Recording.of(self.problem, KNOWN[self.device_key].name, entries)
 
 
 def outcome_of(entry: Entry) -> Outcome:

@@ -244,8 +244,9 @@ def json_output(text: str) -> Decorator:
     help="Most seconds for each shape, whatever --effort says.",
 )  # fmt: skip
 @click.option(
-    "--sampler", default="gp", metavar="NAME", shell_complete=_among([*SAMPLERS, "optuna:"]),
-    help="Sampler that chooses variants: gp (a Gaussian process), tpe (Optuna's), random, exhaustive or optuna:CLASS.",
+    "--sampler", metavar="NAME", shell_complete=_among([*SAMPLERS, "optuna:"]),
+    help="Sampler that chooses variants: local (neighbours of the fastest, the default), gp (a Gaussian process, the "
+    "default with --spaces and for a recording), tpe (Optuna's), random, exhaustive or optuna:CLASS.",
 )  # fmt: skip
 @click.option(
     "--seed", type=number(int, 0, 2**32 - 1), metavar="N", default=0, help="Seed of the sampler's random generator."

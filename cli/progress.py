@@ -24,7 +24,6 @@ from ..tuner.cluster.messages import Tells, Told
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from ..tuner.result import Progress, Result
-from ..tuner.search.candidates import Candidates
 from ..tuner.settings import Budget
 from .result import ResultsFile, not_kept
 from .tables import WIDTH, plain, say, shortened, wrapped
@@ -82,15 +81,18 @@ class TuneShown(Shown, Progress):
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
 
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+    def started(
+        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
+    ) -> None:
         """The opening line."""
         self._budget, self.begun_s = budget, time.monotonic()
-        self.done, self.total = resumed, min(budget.trials, len(found.configs))
+        self.done, self.total = resumed, budget.trials if variants is None else min(budget.trials, variants)
         if device.arch.is_host:
             say(self.console, ON_PROCESSOR)
-        again = f", {resumed} of them tried before" if resumed else ""
-        limits = f"at most {budget.trials:,} trials and {budget.seconds:g} s"
-        text = f"{problem} on {device.name}: {len(found.configs):,} variants{again}; {limits}"
+        parts = [f"{variants:,} variants"] if variants is not None else []
+        parts += [f"{resumed} tried before"] if resumed else []
+        parts.append(f"at most {budget.trials:,} trials and {budget.seconds:g} s")
+        text = f"{problem} on {device.name}: {'; '.join(parts)}"
         say(self.console, text, style="bold")
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:

@@ -19,9 +19,10 @@ from ..runtime.store.codec import encode
 from ..tuner.bench.report import Column, figure
 from ..tuner.bench.rows import TITLES
 from ..tuner.measure.decide import NAIVE, Contender
+from ..tuner.recording.points import ABSENT
 from ..tuner.recording.replay import Replayed
 from ..tuner.result import Result, load_command
-from ..tuner.search.candidates import ABSENT
+from ..tuner.settings import AHEAD
 from .tables import say, table
 
 
@@ -135,7 +136,7 @@ def summary(result: Result) -> list[str]:
     busy = "" if result.busy_share is None else f", measuring {result.busy_share:.0%} of the time after 10 s"
     lines = [
         f"tried {new} variants in {result.seconds:.1f} s, {new / result.seconds:.1f} a second: {counts}; "
-        f"ended by {result.stopped}",
+        f"{_ended(result)}",
         f"seconds: compile {phases.compile_s:.1f}, verify {phases.verify_s:.1f}, time {phases.time_s:.1f}, "
         f"sampler {result.sampler_s:.1f}{idle}; {result.compilers} compile processes{busy}",
     ]
@@ -145,6 +146,13 @@ def summary(result: Result) -> list[str]:
     if end_to_end is not None and not result.device.arch.is_host:
         lines.append(f"with the operands copied to the device and the result back: {figure(end_to_end)} us")
     return lines
+
+
+def _ended(result: Result) -> str:
+    """What ended the search, in words."""
+    if result.stopped == "gain" and result.expected_gain is not None:
+        return f"ended: the next {AHEAD} variants are expected to save {max(0.0, result.expected_gain):.2%}"
+    return f"ended by {result.stopped}"
 
 
 def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from ..tuner.plan import check_tunable
 from ..tuner.recording.files import read_cache_file, t4_path
 from ..tuner.recording.replay import TRIALS, replay
 from ..tuner.result import Result
-from ..tuner.settings import EFFORTS
+from ..tuner.settings import EFFORTS, GP
 from ..tuner.tune import tune
 from . import options
 from .commands import ON_WORKERS, PROBLEMS
@@ -119,9 +119,9 @@ def _check_replay(device: str) -> None:
         raise click.UsageError(f"--device {device} excludes {', '.join(refused)}; leave these out: it takes {taken}")
 
 
-def _replay(name: str, sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
+def _replay(name: str, sampler: str | None, trials: int | None, seconds: float | None, seed: int) -> None:
     file = check_path("replay:", name)
     assert file is not None
     recording = read_cache_file(file)
-    found = replay(recording, sampler=sampler, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
+    found = replay(recording, sampler=sampler or GP, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
     show_replay(new_console(), found)

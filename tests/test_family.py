@@ -83,12 +83,21 @@ def test_it_is_searched_with_the_others_where_no_space_is_named(package: Path, t
     program = """
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import shortlist
 from tilewright.tuner.search.candidates import candidates, read_spaces
-found = candidates(Problem(40, 24, 56), choose("host").info, read_spaces(None))
-print(*sorted({config.family for config in found.configs}))
+from tilewright.tuner.search.study import local_search
+problem, info = Problem(40, 24, 56), choose("host").info
+listed = candidates(Forecast(problem, info), read_spaces(None)).configs
+search = local_search(Forecast(problem, info), [choice.config for choice in shortlist(problem, info, (), 240)], 0)
+grown = [search.ask() for _ in range(40)]
+for configs in (listed, grown):
+    print(*sorted({config.family for config in configs}))
 """
     (tmp_path / "program.py").write_text(program)
-    assert "squared" in run(package, "program.py", folder=tmp_path).split()
+    listed, grown = run(package, "program.py", folder=tmp_path).splitlines()
+    assert "squared" in listed.split()
+    assert "squared" in grown.split()
 
 
 COLUMN = """

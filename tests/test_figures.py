@@ -7,6 +7,7 @@ figure needs a line here, or a link to the page that says how it was measured.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -176,6 +177,16 @@ def performance() -> Iterator[str]:
     yield f"1x4096x4096 takes {narrow[0]} times the memory's time, 16x4096x4096 {narrow[1]}, 4096x16x4096 {narrow[2]}"
     clocks = [double[each]["clock_mhz"] for each in ("2047x2047x2047", *squares)]
     yield f"from {device['clock_mhz']:.0f} to between {span(clocks, 0, 'and')} MHz"
+    yield from searched()
+
+
+def searched() -> Iterator[str]:
+    found = result("nvidia-h100-80gb-hbm3/searches")["rows"]
+    over = math.exp(math.fsum(math.log(row["after"]["us"] / row["before"]["us"]) for row in found) / len(found))
+    most, tried = (median(row[when]["variants"] for row in found) for when in ("before", "after"))
+    before_s, after_s = (median(row[when]["seconds"] for row in found) for when in ("before", "after"))
+    variants = f"{over:.3f} of the time of winners among {most:g} variants, with {tried:g} variants in the median"
+    yield f"{variants} and in {after_s:.0f} s instead of {before_s:.0f}"
     searches = [row for row in result("search/search")["rows"] if row["method"] == "tilewright gp"]
     medians = [f"{median(seed or inf for seed in row['to_95%']['per_seed']):g}" for row in searches]
     yield f"{' and '.join(medians)} evaluations to 95% of the optimum of two recorded spaces in the median"

@@ -53,10 +53,19 @@ LIBRARIES = ["filelock", "jinja2", "numpy", "platformdirs"]
 READ = {"configs/tuned": 2, "configs/ranker": 1, "runtime/device/calls": 4}
 STEPS = {
     "import tilewright": {"modules": 1, "standard library": 2, "other libraries": [], "files": {}},
-    "tilewright.matmul": {"modules": 89, "standard library": 41, "other libraries": LIBRARIES, "files": {}},
-    "first look-up": {"modules": 89, "standard library": 41, "other libraries": LIBRARIES, "files": READ},
+    "tilewright.matmul": {"modules": 91, "standard library": 41, "other libraries": LIBRARIES, "files": {}},
+    "first look-up": {"modules": 91, "standard library": 41, "other libraries": LIBRARIES, "files": READ},
 }
 """Expected numbers of modules of the package and of the standard library, and names of other libraries and files."""
+
+
+def test_first_use_imports_no_optuna(tmp_path: Path) -> None:
+    """It takes half a second, of some seconds."""
+    program = (
+        "import sys, tilewright.tuner.first_use; print('optuna' in sys.modules, 'tilewright.tuner.run' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_no_more_is_imported_and_read_before_the_first_product(tmp_path: Path) -> None:

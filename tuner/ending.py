@@ -16,7 +16,6 @@ from .measure.evaluate import Tried
 from .measure.pipeline import TRY_LIMIT_S
 from .recording.entry import Entry
 from .result import Progress
-from .search.candidates import Candidates
 from .settings import Budget
 
 HOST_GFLOPS = 16.0
@@ -63,9 +62,11 @@ class Watched(Progress):
     def __init__(self, told: Progress, interrupted: list[int]) -> None:
         self._told, self._interrupted = told, interrupted
 
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
+    def started(
+        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
+    ) -> None:
         with self._heard():
-            self._told.started(problem, device, found, budget, resumed)
+            self._told.started(problem, device, variants, budget, resumed)
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         with self._heard():

@@ -14,10 +14,11 @@ from ..runtime.product.vendor import Handover
 from ..runtime.store.found import Found
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
+from .choose.choice import Choice, Source
 from .choose.fallback import untimed
-from .choose.shortlist import Choice, Source, distance, expected_us, look_up
-from .plan import listed
-from .search.candidates import read_spaces
+from .choose.forecast import Forecast
+from .choose.shortlist import ENTRIES, distance, look_up, shortlist
+from .search.candidates import candidates, read_spaces
 
 NEAR = 4
 """Records of near shapes that are listed."""
@@ -65,8 +66,10 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     found = shelf.lookup(info, problem, look_up)
     like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
     near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
-    ranked, allowed = listed(problem, info, records, spaces)
-    counts = {each.family: sum(c.family == each.family for c in allowed.configs) for each in read_spaces(spaces)}
+    ranked = shortlist(problem, info, records, ENTRIES)
+    likely, choices = [choice.config for choice in ranked], read_spaces(spaces)
+    allowed = candidates(Forecast(problem, info), choices, likely, likely if spaces is None else ()).configs
+    counts = {each.family: sum(config.family == each.family for config in allowed) for each in choices}
     lacking = [family for family, count in counts.items() if not count]
     return Explained(
         problem=problem,
@@ -74,7 +77,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         bounds=bounds_of(info, problem),
         found=found,
         why=_why(problem, info, found, near, {choice.config: choice.source for choice in ranked}),
-        expected_us=expected_us(problem, info, [found.config])[0],
+        expected_us=Forecast(problem, info).us([found.config])[0],
         handover=untimed(info, found),
         near=tuple(near[:NEAR]),
         choices=tuple(choice for choice in ranked if choice.config != found.config),

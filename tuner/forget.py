@@ -12,9 +12,9 @@ from ..codegen.render import kernel_name
 from ..runtime.device.cache import remove_kernels
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
+from .recording.journal import remove_journal
 from .recording.journals import problem_of, read_journal, studies
-from .search.candidates import config_of
-from .search.journal import remove_journal
+from .recording.points import config_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a run goes through: a search over spaces that goes on from its journal, or variants that a user named."""
+"""Plan of a run: who chooses what is tried, what earlier runs tried, and who meets in the duel."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,103 +10,110 @@ from ..codegen.errors import DeviceError, ShapeError, check
 from ..codegen.legality import require
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.store.record import Record
 from ..runtime.store.store import Store
-from .choose.shortlist import Choice, Source, by_expected, exact, look_up, shortlist, varied
+from .choose.choice import Source
+from .choose.forecast import Forecast
+from .choose.shortlist import ENTRIES, look_up, shortlist, varied
+from .measure.decide import NAIVE
 from .recording.entry import Entry
-from .search.ahead import AskAhead, InOrder
-from .search.candidates import Candidates, candidates, given, read_spaces
-from .search.journal import Journal
-from .search.space import Point
+from .recording.journal import Journal
+from .search.ahead import AskAhead, Asker, InOrder
+from .search.candidates import candidates, read_spaces
+from .settings import GP, LOCAL
 
-_SHORTLIST = 240
-"""Entries of the shortlist from which a search is listed."""
 GUESSES = 48
-"""Configs that are tried before a sampler chooses."""
+"""Configs that are tried before a sampler of listed variants chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuelTerms:
+    """What a duel is like."""
+
+    rounds: int = 11
+    """Rounds at least."""
+    seconds: float = 2.0
+    """Seconds for which rounds go on, on a GPU, where they take less."""
+    tries: int = 0
+    """Variants whose median time is kept for the duel, beside what the caller keeps."""
+    compared: tuple[Config, ...] = (NAIVE,)
+    """Configs that are timed beside those that may win."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What may be tried, who chooses, and who meets in the duel."""
+    """What is tried, who chooses it, and who meets in the duel."""
 
-    found: Candidates
-    search: AskAhead | InOrder
-    earlier: Mapping[Point, Entry]
-    """Outcomes of earlier runs."""
+    search: Asker
+    sampler: str
+    """Name of the sampler; empty where a user named the variants."""
+    earlier: Mapping[Config, Entry]
+    """Outcomes of earlier runs that this one goes on from."""
     keep: int
     """Number of the fastest that meet in the duel."""
-    stored: tuple[Config, ...] = ()
+    stored: tuple[Config, ...]
     """Configs that the store has for the problem, the user's own record first. They meet the fastest in the duel,
     whatever was searched: a record gives way only to what is faster there."""
-    first: tuple[Config, ...] = ()
+    first: tuple[Config, ...]
     """Configs that are tried before anything else and waited for, lest tuning makes a product slower: those that are
-    stored and, unless a space that the user named lacks it, the one that the library would run now."""
+    stored and, unless listed variants lack it, the one that the library would run now."""
     own: Config | None = None
-    """The config of the user's own record of the problem, whether it can run or not."""
-    named: tuple[Config, ...] = ()
-    """The variants that a user named; empty for a search."""
+    """Config of the user's own record of the problem, whether it can run or not."""
+    listed: frozenset[Config] | None = None
+    """Variants of which the search consists; None where it grows."""
+    pruned: tuple[tuple[str, int], ...] = ()
+    """Configs that were rejected before compiling, by reason, where variants were listed."""
     stop_over: float = 1.3
     """Factor on the best time beyond which a variant is not timed to its end."""
+    duel: DuelTerms = DuelTerms()
+    """What the duel is like."""
 
     def chooses(self, config: Config) -> bool:
-        """Whether the winner is chosen from configs of which this is one; others are compared with it."""
-        return config in self.named if self.named else self.found.point_of(config) is not None
+        """Whether the config may win; others are compared with it."""
+        return self.listed is None or config in self.listed
 
 
-def listed(
-    problem: Problem, info: DeviceInfo, records: Sequence[Record], spaces: Path | None = None
-) -> tuple[tuple[Choice, ...], Candidates]:
-    """The shortlist of a problem, and the configs that a search may try: of the package's spaces with all of the
-    shortlist, or of those in a folder alone, as a user who names spaces has nothing else searched. Raises ConfigError
-    for a folder that cannot be read, ShapeError where no config serves the problem."""
-    choices = read_spaces(spaces)
-    ranked = shortlist(problem, info, records, _SHORTLIST)
-    likely = [choice.config for choice in ranked]
-    return ranked, candidates(problem, info, choices, likely, likely if spaces is None else ())
-
-
-def searched(
+def planned(
     problem: Problem,
     info: DeviceInfo,
     shelf: Store,
     versions: tuple[tuple[str, str], ...],
+    configs: Sequence[Config],
     spaces: Path | None,
-    sampler: str,
+    sampler: str | None,
     seed: int,
     keep: int,
 ) -> Plan:
-    """A search by a sampler. Raises ConfigError, ShapeError and StoreError."""
-    from .search.study import make_search  # with Optuna, which is slow to import
-
-    own, records = _records(problem, info, shelf)
-    ranked, found = listed(problem, info, records, spaces)
-    serving = tuple(choice.config for choice in ranked if choice.source is Source.RECORD)
-    journal = Journal.of(shelf.root / "trials", problem, info.key, versions, found.space)
-    asked = make_search(sampler, found.space, seed)
-    inside = [choice.config for choice in ranked if found.point_of(choice.config) is not None]
-    if info.arch.is_host or not inside:  # the processor's shortlist is short: a config of each family
-        inside += by_expected(problem, info, found.configs)
-    asked.seed(point for point in map(found.point_of, varied(inside)[:GUESSES]) if point is not None)
-    now = shelf.lookup(info, problem, look_up).config
-    first = dict.fromkeys((*([] if found.point_of(now) is None else [now]), *serving))
-    return Plan(found, AskAhead(asked, journal), journal.entries, keep, serving, tuple(first), own)
-
-
-def named(problem: Problem, info: DeviceInfo, shelf: Store, configs: Sequence[Config]) -> Plan:
-    """These variants, what is stored and what the library would run now: each is timed to its end, and all meet in the
-    duel."""
-    own, records = _records(problem, info, shelf)
-    serving = tuple(choice.config for choice in exact(problem, info, records))
-    first = tuple(dict.fromkeys((shelf.lookup(info, problem, look_up).config, *serving)))
-    found, chosen = given((*configs, *first)), tuple(configs)
-    return Plan(found, InOrder(found.space), {}, len(chosen), serving, first, own, chosen, stop_over=math.inf)
-
-
-def _records(problem: Problem, info: DeviceInfo, shelf: Store) -> tuple[Config | None, tuple[Record, ...]]:
-    """The config of the user's own record of the problem, and all records of both layers, the user's own first."""
+    """The plan of a search, or where `configs` are named of a comparison: these, what is stored and what the library
+    would run now, each timed to its end. Raises ConfigError, ShapeError and StoreError."""
     mine, shipped = shelf.both()
+    records = (*mine, *shipped)
     own = next((each.config for each in mine if (each.device, each.problem) == (info.key, problem)), None)
-    return own, (*mine, *shipped)
+    ranked = shortlist(problem, info, records, ENTRIES)
+    stored = tuple(choice.config for choice in ranked if choice.source is Source.RECORD)
+    first = tuple(dict.fromkeys((shelf.lookup(info, problem, look_up).config, *stored)))
+    if configs:
+        asked = InOrder(dict.fromkeys((*configs, *first)))
+        return Plan(asked, "", {}, len(configs), stored, first, own, frozenset(configs), stop_over=math.inf)
+    from .search.study import local_search, make_search  # with Optuna, which is slow to import
+
+    likely, forecast = [choice.config for choice in ranked], Forecast(problem, info)
+    journal = Journal.of(shelf.root / "trials", problem, info.key, versions)
+    sampler = sampler or (GP if spaces else LOCAL)
+    if sampler == LOCAL:
+        text = f"sampler {LOCAL} searches all values of the families' parameters"
+        check(spaces is None, f"{text}, and spaces is {str(spaces)!r}: leave spaces out, or take {GP}")
+        search = local_search(forecast, varied(likely), seed)
+        return Plan(AskAhead(search, journal, journal.entries), sampler, journal.entries, keep, stored, first, own)
+    found = candidates(forecast, read_spaces(spaces), likely, likely if spaces is None else ())
+    every = frozenset(found.configs)
+    earlier = {config: entry for config, entry in journal.entries.items() if config in every}
+    search = make_search(sampler, found.space, seed, found.configs)
+    inside = [config for config in likely if config in every]
+    if info.arch.is_host or not inside:  # the processor's shortlist is short: a config of each family
+        inside += forecast.ordered(found.configs)
+    search.seed(varied(inside)[:GUESSES])
+    first = tuple(config for config in first if config in every or config in stored)
+    return Plan(AskAhead(search, journal, earlier), sampler, earlier, keep, stored, first, own, every, found.pruned)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:

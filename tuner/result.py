@@ -10,7 +10,6 @@ from ..runtime.store.record import Record
 from .measure.decide import Contender
 from .measure.evaluate import Phases, Tried
 from .recording.entry import Entry
-from .search.candidates import Candidates
 from .settings import Budget
 
 
@@ -57,7 +56,10 @@ class Result:
     guessed_us: float | None
     """Best time among the first 16 guesses, None where none worked."""
     stopped: str
-    """What ended the search: trials, seconds, space, interrupt or crashes."""
+    """What ended the search: trials, seconds, gain, space, interrupt or crashes."""
+    expected_gain: float | None = None
+    """Share of the best time that the next 40 variants were expected to save at the end; None where the sampler does
+    not say."""
     sampler: str = ""
     """What chose the variants, and the seed of its random numbers."""
     seed: int = 0
@@ -79,8 +81,10 @@ class Result:
 class Progress:
     """Told what happens while a run goes on. This one says nothing."""
 
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
-        """Once, before the first variant."""
+    def started(
+        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
+    ) -> None:
+        """Called once before the first variant, with the number of variants where they are listed."""
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         """After that, for each variant that an earlier run tried, with what came of it."""

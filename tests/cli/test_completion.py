@@ -42,7 +42,7 @@ def offered(line: str, shell: str = "zsh") -> list[str]:
         ("tune --trans t", ["tn", "tt"]),
         ("tune --accuracy n", ["normwise"]),
         ("tune --device r", ["replay:"]),
-        ("tune --sampler ", ["gp", "tpe", "random", "exhaustive", "optuna:"]),
+        ("tune --sampler ", ["local", "gp", "tpe", "random", "exhaustive", "optuna:"]),
         ("tilewright emit --arch sm_9", ["sm_90a"]),
         ("tilewright explain --device-key nvidia-h2", ["nvidia-h200"]),
         ("tune --suite h", ["hard"]),

@@ -23,8 +23,9 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.product.vendor import Handover
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner.bench.report import figure
+from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
 from tilewright.tuner.explain import Explained, Unable, explain
-from tilewright.tuner.plan import listed, searched
+from tilewright.tuner.plan import planned
 
 H200 = KNOWN["nvidia-h200"]
 FEW = 'family = "tiled"\n[parameters]\ntile_width = [8, 16]\nunroll = [1]\n'
@@ -233,10 +234,12 @@ def test_counts_are_those_of_the_search_and_choices_those_of_the_shortlist(run: 
     (told,) = json.loads(run("explain", "--shape", "100", "--dtype", "double", *ON_H200, "--json").out)
     record = shelf.best("nvidia-h200", problem)
     assert record is not None
-    search = searched(problem, H200, shelf, (), None, "random", 0, 5)
-    assert told["variants"] == Counter(config.family for config in search.found.configs)
+    plan = planned(problem, H200, shelf, (), (), None, "random", 0, 5)
+    plan.search.close()
+    assert plan.listed is not None
+    assert told["variants"] == Counter(config.family for config in plan.listed)
     assert told["lookup"]["config"] == str(record.config)
-    ranked, _ = listed(problem, H200, tuple(shelf.records()))
+    ranked = shortlist(problem, H200, tuple(shelf.records()), ENTRIES)
     assert ranked[0].config == record.config
     assert [each["config"] for each in told["shortlist"]] == [str(choice.config) for choice in ranked[1:]]
     expected = [each["expected_us"] for each in told["shortlist"]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import Run
 from filelock import FileLock
-from stored import CONFIGS, make
+from stored import CONFIGS, journal_of_points, make
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
@@ -20,9 +20,8 @@ from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.journal import Journal
 from tilewright.tuner.search import journal
-from tilewright.tuner.search.candidates import given
-from tilewright.tuner.search.journal import Journal
 
 HOST = choose("host").info
 CUBE, DOUBLE, OTHER = Problem(64, 64, 64), Problem.parse("64", "double", "nt"), Problem(5, 6, 7)
@@ -47,9 +46,8 @@ def compiled(problem: Problem, config: Config) -> None:
 def tuned(problem: Problem, device: str = HOST.key) -> None:
     """A record, a journal of two trials, and their kernels."""
     Store().keep(make(5.0, problem, WON, device))
-    space = given([WON, LOST]).space
-    written = Journal.of(Store().root / "trials", problem, device, (("driver", "x"),), space)
-    written.extend([(point, Entry("ok", 5.0, (5.0,)), {"started": "2026-01-01T00:00:00"}) for point in space.points])
+    written = Journal.of(Store().root / "trials", problem, device, (("driver", "x"),))
+    written.extend([(each, Entry("ok", 5.0, (5.0,)), {"started": "2026-01-01T00:00:00"}) for each in (WON, LOST)])
     for config in (WON, LOST):
         compiled(problem, config)
 
@@ -70,6 +68,21 @@ def left() -> tuple[set[Problem], int, int]:
     root = Store().root
     kernels = list(Path(os.environ["TILEWRIGHT_CACHE"]).glob("[0-9a-f][0-9a-f]/*/kernel.so"))
     return {record.problem for record in Store().both()[0]}, len(list((root / "trials").glob("*.jsonl"))), len(kernels)
+
+
+def test_a_journal_of_points_goes_with_its_kernels(run: Run) -> None:
+    """As versions before this one wrote it, of a product that has no other."""
+    problem = Problem(96, 96, 96)
+    names = {"family": ("tiled",), "tile_width": (4, 8), "unroll": (1,)}
+    entries = {(0,): Entry("ok", 5.0, (5.0,)), (1,): Entry("ok", 6.0, (6.0,))}
+    journal_of_points(Store().root / "trials", problem, HOST.key, names, entries)
+    for config in (WON, LOST):
+        compiled(problem, config)
+    problems, journals, kernels = left()
+    ran = run("forget", "--shape", "96")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == f"removed 0 records and 1 journal of 96x96x96 float nn on {HOST.key}\n"
+    assert left() == (problems, journals - 1, kernels)
 
 
 def test_a_product_goes_with_its_journal_and_nothing_else_does(run: Run) -> None:

@@ -18,8 +18,9 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Tried
 from tilewright.tuner.recording import files
 from tilewright.tuner.recording.files import read_cache_file, t4_path
+from tilewright.tuner.recording.journal import Journal
+from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.result import Progress
-from tilewright.tuner.search.journal import Journal
 from tilewright.tuner.tune import tune
 
 PROBLEM = Problem(24, 20, 16)
@@ -200,8 +201,9 @@ def test_a_recording_of_a_resumed_run_holds_what_was_tried_before(here: Path) ->
     assert (result.trials, result.resumed) == (5, 3)
     first, second = read_cache_file(here / "first.json"), read_cache_file(here / "all" / "second.json")
     assert (len(first.entries), len(second.entries)) == (3, 5)
+    later = {config_of(second.values(point)): entry for point, entry in second.entries.items()}
     for point, entry in first.entries.items():
-        again = second.entries[point]
+        again = later[config_of(first.values(point))]
         assert again.status == entry.status
         assert again.times_us == pytest.approx(entry.times_us, abs=1e-5)
         assert again.charged_s > 0

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import tilewright
 from commands import Run
-from stored import DEVICE, INFO, PROBLEM, make
+from stored import DEVICE, INFO, PROBLEM, journal_of_points, make
 from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
 from tilewright.tuner.report import counters
@@ -278,12 +279,27 @@ def test_a_damaged_journal_gives_its_whole_lines(run: Run, tmp_path: Path, own_f
     assert run("tune", "--shape", "16", "--trials", "4", "--seconds", "20", "--device", "host").status == 0
     (journal,) = (own_folders / "trials").glob("*.jsonl")
     whole = journal.read_text()
-    first = json.loads(whole.splitlines()[1])["point"]
-    times = [json.dumps({"point": first, "time_us": us, "status": "ok"}) for us in (float("inf"), 1e-300, -1)]
-    bad = ['{"point":[99999],"time_us":1,"status":"ok"}', "[]", "\x00", '{"point":3}']
+    first = json.loads(whole.splitlines()[1])["config"]
+    times = [json.dumps({"config": first, "time_us": us, "status": "ok"}) for us in (float("inf"), 1e-300, -1)]
+    bad = ['{"config":"tiled:9","time_us":1,"status":"ok"}', '{"point":[0],"time_us":1,"status":"ok"}', "[]", "\x00"]
+    bad += ['{"config":3}']
     journal.write_text("\n".join([whole.splitlines()[0], *bad, *times, *whole.splitlines()[1:]]) + "\n")
     page = reported(run, tmp_path, "--shape", "16")
     assert len(headed(page, "x best")) == 5
+
+
+def test_a_journal_of_points_is_reported_as_one_of_configs(run: Run, tmp_path: Path, own_folders: Path) -> None:
+    """As versions before this one wrote it."""
+    (own_folders / "trials").mkdir(parents=True)
+    dimensions = {"family": ("tiled",), "tile_width": (4, 8, 16), "unroll": (1, 2)}
+    times = {(0, 0): 30.0, (1, 1): 10.0, (2, 0): 20.0}
+    entries = {point: Entry("ok", us, (us,)) for point, us in times.items()}
+    journal_of_points(own_folders / "trials", Problem.parse("40"), DEVICE, dimensions, entries)
+    page = reported(run, tmp_path, "--shape", "40", "--device-key", DEVICE)
+    rows = [row for row in headed(page, "x best") if "tiled:" in " ".join(row)]
+    assert [next(cell for cell in row if cell.startswith("tiled:")) for row in rows] == [
+        str(parse("tiled:8,unroll=2")), str(parse("tiled:16,unroll=1")), str(parse("tiled:4,unroll=1")),
+    ]  # fmt: skip
 
 
 NCU = """#!/bin/sh

@@ -104,6 +104,17 @@ class TestTune:
         show_result(screen, result(contenders=tuple(replace(each, **nothing) for each in result().contenders)), None)
         assert "between" not in text(screen)
 
+    @pytest.mark.parametrize(
+        ("gain", "told"),
+        [(0.00217, "0.22%"), (0.0, "0.00%"), (-0.0, "0.00%"), (-1e-12, "0.00%"), (None, "ended by gain")],
+    )
+    def test_what_was_still_to_be_gained_is_said(self, gain: float | None, told: str) -> None:
+        screen = console(120)
+        show_result(screen, result(stopped="gain", expected_gain=gain), None)
+        words = " ".join(text(screen).split())
+        assert told in words
+        assert (f"ended: the next 40 variants are expected to save {told}" in words) == (gain is not None)
+
     @WIDTHS
     def test_a_duel_that_was_too_noisy_says_so_and_shows_no_ratio(self, width: int) -> None:
         screen = console(width)
@@ -232,8 +243,7 @@ class TestProgress:
     def test_of_tune(self, width: int) -> None:
         screen = console(width)
         shown = TuneShown(screen)
-        found: Any = SimpleNamespace(configs=CONFIGS, pruned=(("too large", 1055586301083814),))
-        shown.started(PROBLEM, INFO, found, Budget(600, 45.0), 3)
+        shown.started(PROBLEM, INFO, len(CONFIGS), Budget(600, 45.0), 3)
         failed: Any = SimpleNamespace(record=SimpleNamespace(status=Status.COMPILE_ERROR))
         shown.tried(failed, make(2554.0, PROBLEM, CONFIGS[-1]))
         shown.duelling(tuple(CONFIGS[:5]))
@@ -241,8 +251,20 @@ class TestProgress:
         assert max(map(len, lines)) <= width
         whole = " ".join(text(screen).split())
         assert f"4/{len(CONFIGS)} trials, 45 s left; failed: 1 compile_error; best: 2,554 us, 53,813 GFLOP/s, " in whole
-        assert f"{len(CONFIGS)} variants, 3 of them tried before; at most 600 trials and 45 s" in whole
+        assert f"{len(CONFIGS)} variants; 3 tried before; at most 600 trials and 45 s" in whole
         assert lines[-1] == "timing the best 5 side by side with the vendor's library"
+
+    @WIDTHS
+    def test_of_a_tuning_that_has_no_list(self, width: int) -> None:
+        screen = console(width)
+        shown = TuneShown(screen)
+        shown.started(PROBLEM, INFO, None, Budget(600, 45.0), 0)
+        tried: Any = SimpleNamespace(record=SimpleNamespace(status=Status.OK))
+        shown.tried(tried, make(2554.0, PROBLEM, CONFIGS[-1]))
+        assert max(map(len, text(screen).splitlines())) <= width
+        whole = " ".join(text(screen).split())
+        assert f"{PROBLEM} on {INFO.name}: at most 600 trials and 45 s" in whole
+        assert "1/600 trials, 45 s left; failed: none; best: 2,554 us" in whole
 
     @WIDTHS
     def test_of_bench(self, width: int, tmp_path: Path) -> None:

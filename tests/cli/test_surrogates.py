@@ -17,7 +17,7 @@ from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.measure.decide import Contender
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.files import Recording, write_cache_file
-from tilewright.tuner.search.candidates import FAMILY
+from tilewright.tuner.recording.points import FAMILY
 from tilewright.tuner.search.space import Dimension
 
 HALF = "\ud800"
@@ -58,7 +58,7 @@ def test_in_a_recording(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     dimensions = (Dimension(FAMILY, ("tiled", HALF)), Dimension(f"tile_width{HALF}", (8, 16)))
     entries = {(0, 0): Entry("ok", 5.0, (5.0,)), (1, 1): Entry("crashed", reason=HALF)}
-    write_cache_file(path, Recording.of(PROBLEM, HALF, dimensions, entries))
+    write_cache_file(path, Recording.at_points(PROBLEM, HALF, dimensions, entries))
     for command in (("tune", "--device", f"replay:{path}"), ("report", "--recording", str(path), "-o", f"{path}.html")):
         ran = run(*command)
         assert ran.status == 0, ran.err

@@ -95,7 +95,7 @@ class TestTune:
     def test_resumes_where_an_earlier_run_stopped(self, run: Run, tuned: Tuned) -> None:
         ran = run("tune", *SMALL[:3], "6", *SMALL[4:], "--store", str(tuned.store))
         assert ran.status == 0
-        assert "4 of them tried before" in " ".join(ran.out.split())
+        assert ": 4 tried before; at most 6 trials" in " ".join(ran.out.split())
         assert "tried 2 variants in" in ran.out
 
     def test_several_shapes_and_their_json(self, run: Run, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ class TestHelp:
     def test_help_names_defaults_and_gives_examples(self, run: Run) -> None:
         out = " ".join(run("-h", entry=cli.main_tune).out.split())
         assert "tune --shape 1024x768x512 --shape 1000" in out
-        assert "quick: 32 trials or 20 s" in out
+        assert "quick: 64 trials or 20 s" in out
         assert "[default: normal]" in out
         assert "[default: isolation]" in out
 

@@ -109,7 +109,7 @@ class TestSuites:
         assert lines[3].split()[:3] == ["8x9x7", "double", "tn"]
         assert lines[4].split()[:3] == ["6x5x4", "float", "nn"]
         results = json.loads((tmp_path / "r.json").read_text())
-        assert [(each["seed"], each["sampler"], each["kept"]) for each in results] == [(7, "gp", True)] * 2
+        assert [(each["seed"], each["sampler"], each["kept"]) for each in results] == [(7, "local", True)] * 2
         rows = rows_of(tmp_path / "t.csv")
         assert [(row["m"], row["dtype"], row["trans"], row["status"]) for row in rows] == [
             ("8", "double", "tn", "ok"),

@@ -254,13 +254,13 @@ def say(self, message):
         forged, other = json.loads(text), json.loads(text)
         forged["result"]["best"]["measurement"]["median_us"] = -1
         other["result"]["problem"]["m"] = 4096
-        trial = {"kind": "Tells", "attempt": self.name, "point": [10**9], "entry": OK,
-                 "started": "2026-01-01T00:00:00", "variant": "naive:8x32"}
-        another = {"attempt": "../../etc", "started": "now", "variant": "\\u001b[2J"}
+        trial = {"kind": "Tells", "attempt": self.name, "entry": OK,
+                 "started": "2026-01-01T00:00:00", "variant": "naive:8x33"}
+        unfit, another = {"variant": "dmma"}, {"attempt": "../../etc", "started": "now", "variant": "\\u001b[2J"}
         for each in (
             "{", "[" * 10000, 7, {"kind": "Ends"}, json.dumps({"kind": "__import__"}),
             json.dumps(forged), json.dumps(other), text.replace('"seconds": ', '"seconds": NaN, "x": '),
-            json.dumps(trial), json.dumps(trial | another),
+            json.dumps(trial), json.dumps(trial | unfit), json.dumps(trial | another),
             json.dumps({"kind": "Fails", "attempt": "another", "reason": "\\u001b[2J"}),
         ):
             self._worker.log_event(self.task.topic, each)

@@ -331,7 +331,7 @@ def test_a_gpu_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPa
     (lambda: tilewright.tune(EIGHT, seconds=True), "seconds must be a number, got True"),
     (lambda: tilewright.tune(EIGHT, store=5), "store must be a path, got 5"),
     (lambda: tilewright.tune(EIGHT, record=5), "record must be a path, got 5"),
-    (lambda: tilewright.tune(EIGHT, sampler=None), "sampler must be a name, got None"),
+    (lambda: tilewright.tune(EIGHT, sampler=5), "sampler must be a name, got 5"),
     (lambda: tilewright.tune(EIGHT, keep="5"), "keep must be a whole number, got '5'"),
     (lambda: tilewright.tune(EIGHT, seed=1.5), "seed must be a whole number, got 1.5"),
     (lambda: tilewright.tune(EIGHT, effort=["quick"]), "effort must be a name, got ['quick']"),

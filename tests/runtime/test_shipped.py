@@ -13,7 +13,7 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.codec import beginning_of, line_of, of_line
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import SHIPPED
-from tilewright.tuner.choose.shortlist import carried
+from tilewright.tuner.choose.choice import carried
 
 pytestmark = pytest.mark.fast
 

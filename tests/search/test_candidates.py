@@ -14,9 +14,12 @@ from tilewright.codegen.errors import ConfigError, ShapeError
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import shortlist
-from tilewright.tuner.search.candidates import candidates, given, read_spaces
+from tilewright.tuner.recording.points import config_of, space_of
+from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.neighbours import neighbours
+from tilewright.tuner.search.sampler import Listed
 
 
 def test_every_family_has_a_space() -> None:
@@ -67,13 +70,15 @@ def test_a_value_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shape", "dtype"), [("16x4096x512", "float"), ("4096x4096x64", "double"), ("3000", "double")])
 def test_points_and_configs_are_two_names_of_one_thing(shape: str, dtype: str) -> None:
     problem = Problem.parse(shape, dtype)
-    found = given(searched(problem, H200))
-    assert len(set(found.configs)) == len(found.configs) == len(found.space)
-    for config in random.Random(1).sample(found.configs, 300):
-        point = found.point_of(config)
-        assert point is not None
-        assert found.config_at(point) is config
-        values = dict(found.space.values(point))
+    configs = searched(problem, H200)
+    space = space_of(configs)
+    assert len(set(configs)) == len(configs) == len(space) == len(set(space.points))
+    variants = Listed(space, configs)
+    for place in random.Random(1).sample(range(len(configs)), 300):
+        config, point = configs[place], space.points[place]
+        values = dict(space.values(point))
+        assert config_of(values) == config
+        assert variants.variant_of(variants.params_of(config)) is config
         assert values["family"] == config.family
         for name, value in config.values:
             assert name in ("mode", "parts") or values[name] == value
@@ -88,13 +93,12 @@ def test_decompositions_are_three_numbers() -> None:
         ("dmma:64x64x16,persistent=4", (1, 0, 4)),
     ):
         config = parse(text)
-        found = given((config, parse("tiled:16")))
-        point = found.point_of(config)
-        assert point is not None
-        values = dict(found.space.values(point))
+        space = space_of((config, parse("tiled:16")))
+        values = dict(space.values(space.points[0]))
+        assert config_of(values) == config
         assert tuple(values[name] for name in ("split_k", "stream_k", "persistent")) == shares
         assert not {"mode", "parts"} & set(values)
-    (split,) = (each for each in found.space.dimensions if each.name == "split_k")
+    (split,) = (each for each in space.dimensions if each.name == "split_k")
     assert split.choices == ("absent", 1)
 
 
@@ -102,7 +106,7 @@ def test_a_small_family_is_listed_whole_and_of_a_large_one_what_is_near_the_shor
     problem = Problem.parse("1000x520x3000")
     likely = [choice.config for choice in shortlist(problem, H200, (), 20)]
     by_family: dict[str, set[Config]] = {}
-    for config in candidates(problem, H200, read_spaces(), likely).configs:
+    for config in candidates(Forecast(problem, H200), read_spaces(), likely).configs:
         by_family.setdefault(config.family, set()).add(config)
     assert set(by_family) == {"naive", "tiled", "simt", "skinny"}
     assert len(by_family["naive"]) == 300
@@ -112,7 +116,7 @@ def test_a_small_family_is_listed_whole_and_of_a_large_one_what_is_near_the_shor
     inside = [c for c in simt if all(v in values.get(n, (v,)) for n, v in c.typed.items())]
     assert inside
     assert set(inside) <= by_family["simt"]
-    assert set(neighbours(inside[0], problem, H200, values)) <= by_family["simt"]
+    assert set(neighbours(inside[0], Forecast(problem, H200), values)) <= by_family["simt"]
     assert len(by_family["simt"]) < 5000
     assert all(v in values.get(n, (v,)) for c in by_family["simt"] for n, v in c.typed.items())
 
@@ -121,21 +125,21 @@ def test_a_space_of_the_user_that_is_large_is_searched_near_its_own_values(tmp_p
     text = (resources.files(configs) / "spaces" / "simt.toml").read_text()
     (tmp_path / "simt.toml").write_text(re.sub("block_m = .*", "block_m = [48]", text))
     problem = Problem.parse("1000x520x3000")
-    found = candidates(problem, H200, read_spaces(tmp_path), [parse("simt:64x128x16")]).configs
+    found = candidates(Forecast(problem, H200), read_spaces(tmp_path), [parse("simt:64x128x16")]).configs
     assert {config.get("block_m") for config in found} == {48}
     assert len(found) > 50
 
 
 def test_further_configs_are_candidates_whatever_the_spaces_hold(tmp_path: Path) -> None:
     (tmp_path / "tiled.toml").write_text("family = 'tiled'\n[parameters]\ntile_width = [8]\n")
-    problem, other = Problem.parse("512"), parse("simt:16x16x16,thread=2x2,lanes_m=8,fragments=single")
+    forecast, other = Forecast(Problem.parse("512"), H200), parse("simt:16x16x16,thread=2x2,lanes_m=8,fragments=single")
     spaces = read_spaces(tmp_path)
-    assert candidates(problem, H200, spaces, [other]).point_of(other) is None
-    found = candidates(problem, H200, spaces, (), (other, parse("tiled:8")))
+    assert other not in candidates(forecast, spaces, [other]).configs
+    found = candidates(forecast, spaces, (), (other, parse("tiled:8")))
     assert [str(config) for config in found.configs] == ["tiled:8", str(other)]
 
 
 def test_nothing_that_serves_is_an_error_with_its_reasons(tmp_path: Path) -> None:
     (tmp_path / "dmma.toml").write_text("family = 'dmma'\n[parameters]\nblock_m = [64, 128]\n")
     with pytest.raises(ShapeError, match="no config serves 512x512x512 float nn on sm_90a; required: the tensor cores"):
-        candidates(Problem.parse("512"), H200, read_spaces(tmp_path))
+        candidates(Forecast(Problem.parse("512"), H200), read_spaces(tmp_path))

@@ -12,8 +12,9 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.choose.choice import carried
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.ranker import Arrays, kernel_of, shipped
-from tilewright.tuner.choose.shortlist import carried, predictions
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TREES = [f"{name}_{part}" for name in ("ranking", "level") for part in ("asked", "above", "leaves")]
@@ -47,7 +48,7 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
     """Of each problem what a look-up takes first for any of them, as it serves this one. The third of its own is the
     fastest on the first device, the fourth on the other; what is another's takes from 14 us on."""
     info, best = KNOWN[device], 2 + DEVICES.index(device)
-    own = {problem: [each.config for each in predictions(problem, info, 6)] for problem in PROBLEMS}
+    own = {problem: [each.config for each in Forecast(problem, info).choices(6)] for problem in PROBLEMS}
     found = dict[Problem, dict[Config, float]]()
     for problem, configs in own.items():
         times = {config: 8.0 + 4 * (i != best) + i for i, config in enumerate(configs)}

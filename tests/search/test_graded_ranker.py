@@ -16,11 +16,12 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.choose import shortlist as looked_up
+from tilewright.tuner.choose import forecast
 from tilewright.tuner.choose.features import FEATURES
 from tilewright.tuner.choose.features import FeatureTable as Table
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.ranker import Predicted, Ranker, decomposed, kernel_of, ranker_of
-from tilewright.tuner.choose.shortlist import look_up, predictions
+from tilewright.tuner.choose.shortlist import look_up
 
 H200 = KNOWN["nvidia-h200"]
 FOLDER = Path(tilewright.__file__).resolve().parent / "benchmarks"
@@ -41,11 +42,11 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
 
 def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     of_grade = ranker("terms", 2.5, 500)  # three terms are the best
-    original = looked_up.ranker_of
+    original = forecast.ranker_of
     known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
-    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: known.get(grade, original(dtype, grade)))
+    monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: known.get(grade, original(dtype, grade)))
     problem = Problem.parse("300x5000x700", accuracy="normwise")
-    first, second, *others = predictions(problem, H200, 9)
+    first, second, *others = Forecast(problem, H200).choices(9)
     assert {each.config.terms for each in (first, second)} == {3}
     assert others[0].expected_us == pytest.approx(first.expected_us * np.exp(0.05))
     assert {each.config.terms for each in others} == {0, 2}
@@ -53,7 +54,7 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
     found = Store(tmp_path).lookup(H200, problem, look_up)
     assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.expected_us)
     for finer in (Grade.ELEMENTWISE, Grade.IEEE):
-        assert predictions(replace(problem, accuracy=finer), H200, 1)[0].config.accuracy is Grade.IEEE
+        assert Forecast(replace(problem, accuracy=finer), H200).choices(1)[0].config.accuracy is Grade.IEEE
     ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
     assert {config.family for config in ampere} == {"mma", "simt"}  # it has no wgmma
 
@@ -80,9 +81,9 @@ def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeyp
         Grade.ELEMENTWISE: Expecting({SPLIT[1]: 94.0}),  # counts 103.4
         Grade.IEEE: Expecting({WHOLE: 90.0, "simt:64x64x16,lanes_m=4": 95.0}),  # count 99 and 104.5
     }
-    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: rankers[grade])
+    monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: rankers[grade])
     normwise, elementwise = (
-        predictions(Problem.parse("1024", accuracy=accuracy), H200, 9) for accuracy in ("normwise", "elementwise")
+        Forecast(Problem.parse("1024", accuracy=accuracy), H200).choices(9) for accuracy in ("normwise", "elementwise")
     )
     assert [each.expected_us for each in normwise] == [90.0, 100.0, 94.0, 104.0, 95.0]
     assert {each.regret for each in normwise} == {1.25}
@@ -93,11 +94,11 @@ def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeyp
 def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(
     accuracy: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = looked_up.ranker_of
+    original = forecast.ranker_of
     finest = Grade.IEEE
-    monkeypatch.setattr(looked_up, "ranker_of", lambda dtype, grade, _: original(dtype) if grade is finest else None)
+    monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: original(dtype) if grade is finest else None)
     ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
-    expected, found = predictions(ieee, H200, 5), predictions(coarse, H200, 5)
+    expected, found = Forecast(ieee, H200).choices(5), Forecast(coarse, H200).choices(5)
     assert [(each.config, each.expected_us) for each in found] == [(each.config, each.expected_us) for each in expected]
     assert {each.regret for each in found} == {None}  # others may be much faster
 
@@ -112,7 +113,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
     small = ("5x7x9", "64x64x65536", "1x5000x300")
     for shape, splits in (("4096", True), ("2000x1500x1800", True), *((shape, False) for shape in small)):
         problem = Problem.parse(shape, accuracy=accuracy)
-        found = predictions(problem, H200, 300)
+        found = Forecast(problem, H200).choices(300)
         assert (found[0].config.terms > 0) is splits
         # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
         assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(found))
@@ -125,7 +126,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
 def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
     """For the first two the ranker of the coarser accuracy hopes for less than that of a finer one."""
     ieee, elementwise, normwise = (
-        predictions(Problem.parse(shape, accuracy=grade), H200, 1)[0].expected_us for grade in Grade
+        Forecast(Problem.parse(shape, accuracy=grade), H200).choices(1)[0].expected_us for grade in Grade
     )
     assert elementwise <= 1.1 * ieee
     assert normwise <= 1.1 * min(elementwise, ieee)

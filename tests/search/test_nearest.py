@@ -16,9 +16,11 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.choice import carried
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.model import Table
 from tilewright.tuner.choose.ranker import ranker_of
-from tilewright.tuner.choose.shortlist import carried, distance, look_up, predictions
+from tilewright.tuner.choose.shortlist import distance, look_up
 
 pytestmark = pytest.mark.fast
 
@@ -129,7 +131,7 @@ def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
     """The kernels of double are for tensor cores, but for narrow products."""
     t4, found = typical(ARCHES["sm_75"]), list[str]()
     for shape in ("4096", "1513x44x320", "4096x1x4096"):
-        (predicted,) = predictions(Problem.parse(shape, "double"), t4, 1)
+        (predicted,) = Forecast(Problem.parse(shape, "double"), t4).choices(1)
         assert serves(predicted.config, Problem.parse(shape, "double"), t4)
         assert predicted.regret is None
         found.append(predicted.config.family)
@@ -138,7 +140,7 @@ def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
 
 def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "valid", lambda table, problem: np.zeros(len(table.configs), np.bool_))
-    assert predictions(Problem.parse("4096"), H200, 3) == []
+    assert Forecast(Problem.parse("4096"), H200).choices(3) == []
     assert Store(Path("nowhere").absolute()).lookup(H200, Problem.parse("4100x3x17"), look_up).origin == "predicted"
 
 

@@ -25,6 +25,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.choose import model
 from tilewright.tuner.choose.features import FEATURES
 from tilewright.tuner.choose.features import FeatureTable as Table
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.ranker import (
     MODELLED,
     Ranker,
@@ -35,7 +36,7 @@ from tilewright.tuner.choose.ranker import (
     ranker_of,
     shipped,
 )
-from tilewright.tuner.choose.shortlist import look_up, predictions
+from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.search.neighbours import neighbours
 
 H200 = KNOWN["nvidia-h200"]
@@ -292,7 +293,7 @@ def test_what_is_streamed_from_memory_is_read_side_by_side() -> None:
 def test_extreme_shapes_get_nothing_absurd(dtype: DType, shape: str) -> None:
     for trans in ("nn", "nt", "tn", "tt"):
         problem = Problem.parse(shape, dtype.value, trans)
-        (first,) = predictions(problem, H200, 1)
+        (first,) = Forecast(problem, H200).choices(1)
         floor = floor_us(H200, problem)
         assert floor is not None
         assert first.expected_us is not None
@@ -335,7 +336,7 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
     assert (near.told, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
     for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1300x900x700", dtype.value, "tt")):
         found = store.lookup(H200, far, look_up)
-        (first, *_) = predictions(far, H200, 3)
+        (first, *_) = Forecast(far, H200).choices(3)
         assert (found.origin, found.config, found.record) == ("predicted", first.config, None)
         assert found.expected_us == first.expected_us is not None
         assert found.regret == ranker(dtype).regret[H200.key]
@@ -350,14 +351,17 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
 ])  # fmt: skip
 def test_what_is_next_to_a_config_is_a_step_or_two_away(shape: str, dtype: str, trans: str, text: str) -> None:
     problem, config = Problem.parse(shape, dtype, trans), tilewright.codegen.families.parse(text)
-    found = neighbours(config, problem, H200)
+    forecast = Forecast(problem, H200)
+    found = neighbours(config, forecast)
     assert len(set(found)) == len(found) > 12
     for each in found:
         assert serves(each, problem, H200)
         differ = [name for name, value in each.values if value != config.get(name)]
         assert 1 <= len(differ) <= 2 or set(differ) == {"mode", "parts", "reduce"}
-    behind = ranker(problem.dtype).log_times(problem, H200, [config, *found])
+    ordered = forecast.ordered(found)
+    behind = ranker(problem.dtype).log_times(problem, H200, [config, *ordered])
     assert list(behind[1:]) == sorted(behind[1:])
+    assert sorted(map(str, ordered)) == sorted(map(str, found))
     assert any(stages in (each.get("stages") for each in found) for stages in (2, 3, 5, 6))
 
 
@@ -365,7 +369,7 @@ def test_every_way_to_share_out_the_work_that_can_pay_is_next_to_a_config() -> N
     problem, parse = Problem.parse("1596x216x10697", "double", "nt"), tilewright.codegen.families.parse
     config = parse("dmma:96x128x16,warp=48x32,stages=4,interleave=4,stream_k=1")
     ways = ranker(problem.dtype).decompositions(config, problem, H200)
-    found = neighbours(config, problem, H200)
+    found = neighbours(config, Forecast(problem, H200))
     assert config.changed(mode=Mode.SPLIT_K, parts=5) in found
     assert {parts for way in ways for name, parts in way.items() if name == "parts"} >= {1, 2, 3, 4, 5, 6, 8}
     assert ranker(DType.FLOAT).decompositions(parse("skinny:short=n,1x2x8,lanes_k=32"), problem, H200) == []
@@ -394,13 +398,13 @@ def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:
 
 
 def test_nothing_is_predicted_where_nothing_is_known() -> None:
-    assert not predictions(Problem(0, 4, 4), H200, 3)
-    assert not predictions(Problem(4, 4, 4), replace(H200, arch=ARCHES["host"]), 3)
+    assert not Forecast(Problem(0, 4, 4), H200).choices(3)
+    assert not Forecast(Problem(4, 4, 4), replace(H200, arch=ARCHES["host"])).choices(3)
 
 
 def test_predictions_are_sorted_and_serve() -> None:
     for problem in drawn(20):
-        found = predictions(problem, H200, 8)
+        found = Forecast(problem, H200).choices(8)
         assert 0 < len(found) <= 8
         times = [each.expected_us or 0.0 for each in found]
         assert times == sorted(times)

@@ -12,7 +12,9 @@ from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
-from tilewright.tuner.choose.shortlist import Source, exact, expected_us, look_up, predictions, shortlist, varied
+from tilewright.tuner.choose.choice import Choice, Source
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import look_up, shortlist, varied
 from tilewright.tuner.search.neighbours import neighbours
 
 pytestmark = pytest.mark.fast
@@ -41,7 +43,7 @@ def test_records_of_the_product_come_first_then_the_look_up_then_expected_times(
     assert times[0] > 0
     assert all(serves(choice.config, problem, H200) for choice in (*found, *others))
     assert {choice.source for choice in others} == {Source.LEARNED}
-    assert {choice.regret for choice in others} == {predictions(problem, H200, 1)[0].regret}
+    assert {choice.regret for choice in others} == {Forecast(problem, H200).choices(1)[0].regret}
 
 
 def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
@@ -54,8 +56,11 @@ def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
         make(1.0, grades[Grade.IEEE], parse("tiled:8"), "another device"),
     ]
 
+    def exact(problem: Problem) -> list[Choice]:
+        return [each for each in shortlist(problem, H200, records, 20) if each.source is Source.RECORD]
+
     def stored(problem: Problem) -> list[object]:
-        return [choice.config for choice in exact(problem, H200, records)]
+        return [choice.config for choice in exact(problem)]
 
     assert stored(grades[Grade.NORMWISE]) == [mma, simt]
     assert stored(grades[Grade.ELEMENTWISE]) == [simt]
@@ -63,13 +68,13 @@ def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
     assert stored(Problem.parse("512", "double")) == []
     # The first record of a config says its place and its time: its own grade's, whatever a finer one took.
     records[:0] = [make(5.0, grades[Grade.NORMWISE], simt, H200.key)]
-    first, second = exact(grades[Grade.NORMWISE], H200, records)
+    first, second = exact(grades[Grade.NORMWISE])
     assert (first.config, first.expected_us, second.config) == (simt, 5.0, mma)
 
 
 def test_a_device_that_nobody_measured_is_ranked_without_a_regret() -> None:
     for info, source in ((KNOWN["nvidia-h100-80gb-hbm3"], Source.LEARNED), (of_sms(108), Source.TRANSFERRED)):
-        found = predictions(Problem.parse("700x900x800"), info, 20)
+        found = Forecast(Problem.parse("700x900x800"), info).choices(20)
         assert {choice.source for choice in found} == {source}
         assert all((choice.regret is None) == (source is Source.TRANSFERRED) for choice in found)
 
@@ -135,10 +140,10 @@ def test_the_processor_has_the_defaults_of_families_and_no_gpus_winners() -> Non
 
 def test_the_expected_time_of_what_is_predicted_is_the_predicted_one() -> None:
     problem = Problem.parse("700x900x800")
-    found = predictions(problem, H200, 5)
-    again = expected_us(problem, H200, [choice.config for choice in found])
+    found = Forecast(problem, H200).choices(5)
+    again = Forecast(problem, H200).us([choice.config for choice in found])
     assert again[:1] == pytest.approx([found[0].expected_us], rel=1e-3)
-    assert expected_us(Problem(0, 4, 4), H200, [parse("tiled:16")]) == [None]
+    assert Forecast(Problem(0, 4, 4), H200).us([parse("tiled:16")]) == [None]
 
 
 def test_varied_configs_begin_with_the_first_of_each_tile_in_turn_with_the_best() -> None:
@@ -152,6 +157,6 @@ def test_varied_configs_begin_with_the_first_of_each_tile_in_turn_with_the_best(
 def test_neighbours_stay_within_the_values_that_are_given() -> None:
     problem, config = Problem.parse("1000x520x3000"), parse("simt:64x128x16,stages=4")
     values = {"block_m": (64, 128), "block_n": (128,), "block_k": (16,), "stages": (3, 4)}
-    found = neighbours(config, problem, H200, values)
+    found = neighbours(config, Forecast(problem, H200), values)
     assert {(each.get("block_m"), each.get("stages")) for each in found} <= {(64, 3), (128, 3), (128, 4)}
     assert {each.get("thread_m") for each in found} == {config.get("thread_m")}

@@ -20,7 +20,8 @@ from tilewright.runtime.device import launcher
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.choose.shortlist import look_up, predictions
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import look_up
 
 GOLDEN = "tests/golden/look-ups.table"
 """Path of the file from the root."""
@@ -129,7 +130,7 @@ def look_ups() -> LookUps:
         for i, problem in enumerate(problems()):
             rows = golden.rows.setdefault(f"{problem.shape} {problem.kind}", [])
             for info in DEVICES:
-                ranked = predictions(problem, info, CHOICES)
+                ranked = Forecast(problem, info).choices(CHOICES)
                 first, *others = [str(each.config) for each in ranked] or ["nothing"]
                 taken = [first, *([str(store.lookup(info, problem, look_up).config)] if i < _CUBES else [])]
                 us = ranked[0].expected_us or math.inf if ranked else math.inf

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.choose.shortlist import by_expected, varied
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import varied
 from tilewright.tuner.plan import GUESSES
 from tilewright.tuner.recording.files import read_cache_file
-from tilewright.tuner.search.candidates import config_of
+from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.search.space import Point
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -93,7 +94,8 @@ def _guesses(name: str) -> tuple[Point, ...]:
     """The points that `tune` tries first. Records play no part: their configs are newer than the recordings."""
     recording = _case(name).recording
     points = {config_of(recording.values(point)): point for point in recording.entries}
-    return tuple(points[config] for config in varied(by_expected(recording.problem, DEVICE, tuple(points)))[:GUESSES])
+    ordered = Forecast(recording.problem, DEVICE).ordered(tuple(points))
+    return tuple(points[config] for config in varied(ordered)[:GUESSES])
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.plan import listed
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
+from tilewright.tuner.search.candidates import candidates, read_spaces
 
 H200 = replace(KNOWN["nvidia-h200"], bandwidth_gbs=4800.0, driver="13.0")
 _SHAPES = "1024", "1000x520x3000", "300x5000x70", "16x4096x4096", "64x64x65536", "4096x4096x64"
@@ -25,8 +27,9 @@ def on(arch: str) -> DeviceInfo:
 
 @lru_cache(maxsize=64)
 def searched(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
-    """All that a search may try for a problem where nothing is stored."""
-    return listed(problem, info, ())[1].configs
+    """All that a search of the shipped spaces may try for a problem where nothing is stored."""
+    likely = [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
+    return candidates(Forecast(problem, info), read_spaces(None), likely, likely).configs
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.product.kernel import prepare
-from tilewright.tuner.choose.shortlist import carried
+from tilewright.tuner.choose.choice import carried
 from variants import dtypes
 
 SHAPES = (200, 132, 520), (65, 190, 301), (131, 97, 260)

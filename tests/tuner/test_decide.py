@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from stored import INFO
+from tilewright.codegen.errors import DeviceError
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
-from tilewright.runtime.check.timing import TimingPlan, summarise
+from tilewright.runtime.check.timing import Timer, TimingPlan, summarise
+from tilewright.runtime.check.verify import Verdict, Verifier
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.store.record import Accuracy, Status
 from tilewright.tuner.measure import evaluate, ratios
@@ -157,3 +159,61 @@ def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.
     best = judge(found)[0]
     assert best.between_us is not None
     assert best.between_us > 0
+
+
+def test_without_the_vendors_library_there_is_a_winner_and_no_ratio() -> None:
+    found = judge(with_between(duel(first=[30.0] * 7, second=[10.0] * 7), (31.0,) * 7, (11.0,) * 7))
+    assert [contender.config for contender in found] == [SECOND, FIRST]
+    assert [contender.between_us for contender in found] == [11.0, 31.0]
+    for each in found:
+        assert (each.ratio_vendor, each.interval, each.between_ratio, each.between_interval) == (None,) * 4
+    record = decided(Problem(64, 64, 64), INFO, found, ())
+    assert (record.config, record.median_us) == (SECOND, 10.0)
+    assert (record.vendor_us, record.ratio_vendor, record.ratio_interval) == (None, None, None)
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_library_that_is_missing_is_no_contender(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: HostDevice, problem: Problem, *given: object) -> object:
+        raise DeviceError("cuBLAS is missing")
+
+    bench = evaluate.Bench(HostDevice(), Problem.parse("64"))
+    assert VENDOR in {side.config for side in bench.duel((NAIVE,), 3, brief=brief)}
+    monkeypatch.setattr(HostDevice, "vendor", missing)
+    (ours,) = bench.duel((NAIVE,), 3, brief=brief)
+    assert (ours.config, len(ours.measurement.samples_us), len(ours.again_us)) == (NAIVE, 3, 3)
+
+
+def test_a_brief_duel_is_on_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further operands are made, nothing is timed between kernels of another library, and no operands are copied."""
+    device, configs = HostDevice(), (NAIVE, variant("tiled"))
+    plan, made = replace(TimingPlan.of(device), between=True), list[object]()
+    monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
+    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    bench = evaluate.Bench(device, Problem.parse("64"))
+    for kind in (Timer, Verifier):
+        monkeypatch.setattr(evaluate, kind.__name__, lambda *given, kind=kind, **named: made.append(kind))
+    found = bench.duel(configs, rounds=3, brief=True)
+    assert made == []
+    assert [side.config for side in found] == [*configs, VENDOR]
+    for side in found:
+        assert len(side.measurement.samples_us) >= 3
+        assert (side.between_us, side.measurement.end_to_end_us) == ((), None)
+    assert sorted(len(side.again_us) > 0 for side in found) == [False, False, True]
+    with pytest.raises(AttributeError):  # the other kind makes its own
+        bench.duel(configs, rounds=3)
+    assert made == [Verifier]
+
+
+def test_a_library_that_is_wrong_is_no_rival_in_a_brief_duel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the ratio of a record the faster one serves from then on."""
+    bench, check = evaluate.Bench(HostDevice(), Problem.parse("64")), Verifier.check
+    checked: list[object] = []
+
+    def wrong(self: Verifier, launch: object) -> Verdict:
+        checked.append(launch)
+        return replace(check(self, launch), reason="" if len(checked) == 1 else "error 5 times its bound")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Verifier, "check", wrong)
+    assert [side.config for side in bench.duel((NAIVE,), 3, brief=True)] == [NAIVE]
+    assert len(checked) == 2

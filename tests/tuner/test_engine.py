@@ -1,6 +1,7 @@
 """The parts of a run: candidates, guesses, machine code told apart, recording, replay."""
 
 import math
+import re
 import signal
 import time
 from dataclasses import replace
@@ -25,18 +26,22 @@ from tilewright.runtime.device.elf import code_digest
 from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Launch
 from tilewright.runtime.store.record import Measurement, Record, Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.host import host_us
+from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
 from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Side, Tried
-from tilewright.tuner.plan import GUESSES, Plan, listed, searched
+from tilewright.tuner.plan import GUESSES, Plan, planned
 from tilewright.tuner.recording.files import read_cache_file, t4_path
+from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.recording.replay import replay
 from tilewright.tuner.result import Progress
+from tilewright.tuner.run import Run
 from tilewright.tuner.search.ahead import InOrder
-from tilewright.tuner.search.candidates import candidates, given, read_spaces
+from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.settings import EFFORTS
-from tilewright.tuner.tune import _Run, tune
+from tilewright.tuner.tune import tune
 from variants import variant
 
 PROBLEM = Problem(24, 20, 16)
@@ -57,53 +62,94 @@ class Counting(Progress):
 def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_reason(shape: str) -> None:
     problem = Problem.parse(shape)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
-    found = candidates(problem, INFO, spaces)
+    found = candidates(Forecast(problem, INFO), spaces)
     everything = sum(math.prod(len(values) for values in choices.on(INFO).values()) for choices in spaces)
     assert len(found.configs) + sum(count for _, count in found.pruned) == everything
     assert len(set(found.configs)) == len(found.configs)
     assert all(serves(config, problem, INFO) for config in found.configs)
     assert all(reason and count > 0 for reason, count in found.pruned)
-    for config in found.configs[::37]:
-        point = found.point_of(config)
-        assert point is not None
-        assert found.config_at(point) == config
+    for config, point in [*zip(found.configs, found.space.points, strict=True)][::37]:
+        assert config_of(dict(found.space.values(point))) == config
 
 
 # First guesses
 
 
-def order_of(info: DeviceInfo, problem: Problem, shelf: Store, spaces: Path | None = None) -> list[Config]:
+def plan_of(info: DeviceInfo, problem: Problem, shelf: Store, sampler: str = "random") -> Plan:
+    """The plan of a search where no space is named."""
+    return planned(problem, info, shelf, (), (), None, sampler, 0, 5)
+
+
+def order_of(info: DeviceInfo, problem: Problem, shelf: Store, sampler: str = "random") -> list[Config]:
     """The configs that a sampler which was told nothing asks for, in order."""
-    plan = searched(problem, info, shelf, (), spaces, "random", 0, 5)
-    asked = [plan.search.ask() for _ in range(GUESSES)]
-    return [plan.found.config_at(point) for point in asked if point is not None]
+    search = plan_of(info, problem, shelf, sampler).search
+    asked = [search.ask() for _ in range(GUESSES)]
+    search.close()
+    return [config for config in asked if config is not None]
 
 
-def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds_and_may_go_on_to_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampler", ["random", "local"])
+def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds(sampler: str, tmp_path: Path) -> None:
     problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
-    plan = searched(problem, INFO, shelf, (), None, "random", 0, 5)
-    ranked = [choice.config for choice in listed(problem, INFO, tuple(shelf.records()))[0]]
-    begin = order_of(INFO, problem, shelf)
+    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), ENTRIES)]
+    begin = order_of(INFO, problem, shelf, sampler)
+    assert len(set(begin)) == len(begin) == GUESSES
     assert begin[0] == ranked[0]
     assert {config.family for config in begin[:8]} == {config.family for config in ranked}
     kinds = [{(c.cta_tile[:2], c.split_ctas, c.stream_ctas_per_sm > 0) for c in each[:24]} for each in (begin, ranked)]
     assert len(kinds[0]) > len(kinds[1])
-    assert set(ranked) <= set(plan.found.configs)
+
+
+def test_a_search_of_listed_variants_may_go_on_to_neighbours(tmp_path: Path) -> None:
+    problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
+    every = plan_of(INFO, problem, shelf).listed
+    assert every is not None
+    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), ENTRIES)]
+    assert set(ranked) <= every
     values = {choices.family: choices.on(INFO) for choices in read_spaces()}
     first = next(config for config in ranked if config.family == "simt")
-    beside = neighbours(first, problem, INFO, values["simt"])
+    beside = neighbours(first, Forecast(problem, INFO), values["simt"])
     assert beside
-    assert set(beside) <= set(plan.found.configs)
+    assert set(beside) <= every
     assert not set(beside) <= set(ranked)
 
 
 def test_a_search_of_the_processor_begins_with_what_its_model_puts_first(tmp_path: Path) -> None:
     info = choose("host").info
-    plan = searched(PROBLEM, info, Store(tmp_path), (), None, "random", 0, 5)
+    every = plan_of(info, PROBLEM, Store(tmp_path)).listed
+    assert every is not None
     begin = order_of(info, PROBLEM, Store(tmp_path))
-    times = {config: host_us(PROBLEM, config) for config in plan.found.configs}
+    times = {config: host_us(PROBLEM, config) for config in every}
     assert min(times, key=lambda config: (times[config], config.canonical)) in begin[:12]
     assert {config.family for config in begin[:8]} >= {"naive", "tiled", "simt", "skinny"}
+
+
+def test_a_sampler_that_grows_its_search_has_no_list_and_takes_no_spaces(tmp_path: Path) -> None:
+    plan = plan_of(INFO, PROBLEM, Store(tmp_path), "local")
+    assert (plan.sampler, plan.listed, plan.pruned) == ("local", None, ())
+    assert plan.chooses(variant("naive:1x8,unroll=1"))
+    spaces = faults.small_space(tmp_path / "spaces", 8, 16)
+    text = f"sampler local searches all values of the families' parameters, and spaces is {str(spaces)!r}: leave spaces"
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        planned(PROBLEM, INFO, Store(tmp_path), (), (), spaces, "local", 0, 5)
+    for named, folder, taken in ((None, None, "local"), (None, spaces, "gp"), ("random", spaces, "random")):
+        plan = planned(PROBLEM, INFO, Store(tmp_path), (), (), folder, named, 0, 5)
+        plan.search.close()
+        assert plan.sampler == taken
+        assert (plan.listed is None) == (taken == "local")
+
+
+def test_variants_that_a_user_names_are_asked_in_their_order_beside_what_the_library_would_run(tmp_path: Path) -> None:
+    shelf, named = Store(tmp_path), tuple(map(variant, ("tiled:16", "tiled:8")))
+    own = variant("simt:64x48x8,thread=4x4")
+    shelf.keep(make(1.0, PROBLEM, own))
+    plan = planned(PROBLEM, INFO, shelf, (), named, None, None, 0, 5)
+    asked = [*iter(plan.search.ask, None)]
+    assert asked == [*named, *plan.first]
+    assert own in plan.first
+    assert (plan.sampler, plan.listed, plan.own, dict(plan.earlier)) == ("", frozenset(named), own, {})
+    assert (plan.chooses(named[0]), plan.chooses(own)) == (True, False)
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_the_record_of_a_near_shape_is_searched_first(tmp_path: Path) -> None:
@@ -186,14 +232,15 @@ def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monke
     on the processor what is no power of two."""
     first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
     slow = variant(text)
-    assert (slow in candidates(PROBLEM, choose("host").info, read_spaces()).configs) == listed
+    forecast = Forecast(PROBLEM, choose("host").info)
+    assert (slow in candidates(forecast, read_spaces()).configs) == listed
     Store().keep(replace(first.best, config=slow), replace=True)
     met: list[Config] = []
     original = Bench.duel
 
-    def noted(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+    def noted(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
         met.extend(configs)
-        sides = original(self, configs, rounds, seconds)
+        sides = original(self, configs, rounds, seconds, brief)
         return tuple(slowed(side) if side.config == slow else side for side in sides)
 
     monkeypatch.setattr(Bench, "duel", noted)
@@ -210,8 +257,8 @@ def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkey
     Store().keep(replace(first.best, config=stored), replace=True)
     original = Bench.duel
 
-    def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        sides = original(self, configs, rounds, seconds)
+    def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
+        sides = original(self, configs, rounds, seconds, brief)
         times = sides[0].measurement
         again = times.samples_us
         return tuple(replace(side, measurement=times, again_us=side.again_us and again) for side in sides)
@@ -270,8 +317,8 @@ def timed_in_duels(monkeypatch: pytest.MonkeyPatch, **us: float) -> list[set[Con
     met: list[set[Config | None]] = []
     original = Bench.duel
 
-    def timed(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        sides = original(self, configs, 1, seconds)
+    def timed(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
+        sides = original(self, configs, 1, seconds, brief)
         met.append({side.config for side in sides})
         times = [us.get(side.config.family, 1e6) if side.config else 1e3 for side in sides]
         return tuple(replace(side, measurement=Measurement((t,), t, 0.0)) for side, t in zip(sides, times))
@@ -359,10 +406,10 @@ class TestWhatIsStored:
         assert result.stopped == ("interrupt" if interrupted else "trials")
 
     def test_little_time_for_the_duel_leaves_it_in(self) -> None:
-        found = given([variant(f"tiled:{width}") for width in (4, 8, 16)])
-        plan = Plan(found, InOrder(found.space), {}, 3, (HELD,), (HELD,))
-        run = _Run(plan, EFFORTS["quick"], Progress(), times={HELD: 9e6, **dict.fromkeys(found.configs, 1e6)})
-        assert set(run._finalists(1e9)[0]) == {*found.configs, HELD}
+        configs = [variant(f"tiled:{width}") for width in (4, 8, 16)]
+        plan = Plan(InOrder(configs), "", {}, 3, (HELD,), (HELD,), listed=frozenset(configs))
+        run = Run(plan, EFFORTS["quick"], Progress(), times={HELD: 9e6, **dict.fromkeys(configs, 1e6)})
+        assert set(run._finalists(1e9)[0]) == {*configs, HELD}
         chosen, rounds = run._finalists(0.0)
         assert (len(chosen), HELD in chosen, rounds) == (2, True, 1)
 

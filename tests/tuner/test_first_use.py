@@ -1,42 +1,47 @@
 """A shape that was not tuned, measured when it is first used."""
 
 import math
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
 import tilewright
 from stored import INFO, make
 from tilewright.codegen.config import Config
-from tilewright.codegen.errors import CaptureError, ConfigError, LaunchError
+from tilewright.codegen.errors import CaptureError, ConfigError, DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.timing import summarise
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.store.record import FIRST_USE
+from tilewright.runtime.store.record import FIRST_USE, Accuracy, Status
 from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
-from tilewright.tuner.choose.shortlist import distance, predictions
-from tilewright.tuner.first_use import MOST, likely, measured
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
+from tilewright.tuner.first_use import DUEL_SHARE, DUEL_TRIES, KEEP, LEAST_TOLD, ROUNDS, TRIALS, measured
 from tilewright.tuner.measure import ratios
-from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
-from tilewright.tuner.measure.rounds import Rounds
+from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Phases, Side, Tried
+from tilewright.tuner.search.neighbourhood import BEGUN
 from tilewright.tuner.search.neighbours import neighbours
 
 PROBLEM = Problem(40, 24, 56)
 FAST, SLOW = parse("tiled:16"), parse("naive:")
+FEW = 6
+"""Variants that are tried here in place of TRIALS, as each is compiled."""
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is tried, in order: a third of what usually is, as each is compiled."""
-    monkeypatch.setattr(first_use, "MOST", MOST // 3)
+    """What is tried, in order: few."""
+    monkeypatch.setattr(first_use, "TRIALS", FEW)
     found: list[str] = []
     original = Bench.try_variant
 
@@ -54,14 +59,19 @@ def near(store: Store, *texts: str) -> None:
         store.keep(make(10.0, Problem(40, 24, 56 + 8 * number), parse(text), choose("host").info.key))
 
 
+# --- on the processor --------------------------------------------------------------------------------------------
+
+
 def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: list[str]) -> None:
     near(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
     kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=60)
-    assert {"tiled:16", "tiled:8"} < set(tried)
-    assert len(tried) <= MOST // 3
+    assert tried[0] == "tiled:16"  # what a look-up takes
+    assert len(tried) == len(set(tried)) == FEW
     record = Store().best(kernel.device.key, PROBLEM)
     assert record is not None
     assert (record.effort, record.config, kernel.origin) == (FIRST_USE, kernel.config, "exact")
+    assert str(record.config) in tried
+    assert record.vendor_us is not None  # NumPy was in the duel
     assert record.accuracy is not None
     assert record.accuracy.ok
     a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
@@ -113,182 +123,61 @@ def test_prepare_measures_what_was_used_before_too(tried: list[str]) -> None:
     tilewright.clear()
 
 
-class Beside:
-    """A GPU on which contenders are timed side by side."""
-
-    device = SimpleNamespace(info=INFO)
-    asked: ClassVar[list[tuple[Config, ...]]] = []
-
-    def __init__(self, theirs: list[float], **ours: float) -> None:
-        self.theirs, self.ours = theirs, ours
-
-    def beside_vendor(self, configs: tuple[Config, ...], rounds: int, fastest_us: float) -> Any:
-        self.asked.append(configs)
-        if not self.ours:
-            raise LaunchError("the device is in error")
-        samples: dict[Config | None, list[float]] = {each: [self.ours[each.family]] * rounds for each in configs}
-        timed = len(self.theirs) == rounds
-        interval = (1.0, 1.0)
-        found = Rounds(samples | ({None: self.theirs} if timed else {}), samples[configs[0]], interval, None)
-        return found, None if timed or not self.theirs else self.theirs[0]
-
-
-@pytest.mark.parametrize(("theirs", "ratio"), [([9.0] * 7, 0.9), ([60.0], 6.0), ([], None)])
-def test_on_a_gpu_the_winner_is_timed_beside_the_vendors_library(theirs: list[float], ratio: float | None) -> None:
-    record = first_use._decided(Beside(theirs, tiled=10.0), [make(10.0, config=FAST)])  # type: ignore[arg-type]
-    assert (record.vendor_us, record.ratio_vendor) == (theirs[0] if theirs else None, ratio)
-    assert (record.ratio_interval is not None) is (len(theirs) == 7)
-    assert first_use._decided(Beside(theirs), [make(10.0)]) == make(10.0)  # type: ignore[arg-type]
-
-
-def test_a_library_that_is_far_behind_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratios, "NOISY", math.inf)
-    bench = Bench(HostDevice(), Problem(40, 24, 56))
-    found, behind_us = bench.beside_vendor((FAST,), 3, 1e-9)
-    assert (len(found.samples[None]), behind_us) == (3, None)  # it was not timed before
-    bench.warm()
-    for fastest_us, behind in ((1e-9, True), (1e9, False)):
-        found, behind_us = bench.beside_vendor((FAST, SLOW), 3, fastest_us)
-        assert (None in found.samples) is not behind
-        assert (behind_us is not None) is behind
-        assert [len(found.samples[config]) for config in (FAST, SLOW)] == [3, 3]
-        assert (found.ratio(None, FAST)[0] is None) is behind
-    monkeypatch.setattr(ratios, "NOISY", -1.0)  # each is too far from itself
-    found, _ = bench.beside_vendor((FAST, SLOW), 3, 1e9)
-    assert found.is_noisy
-    assert found.ratio(None, FAST) == (None, None)
-
-
-def test_on_a_gpu_those_that_are_nearly_as_fast_meet_once_more() -> None:
-    far = parse("simt:64x64x16")
-    tried = [make(10.0, config=FAST), make(20.0, config=far), make(10.2, config=SLOW)]
-    best = first_use._decided(Beside([30.0] * 7, tiled=10.1, naive=10.0), tried)  # type: ignore[arg-type]
-    assert (best.config, best.ratio_vendor) == (SLOW, 3.0)
-    assert Beside.asked[-1] == (FAST, SLOW)
-    many = [make(10.0 + i / 100, config=SLOW.changed(block_n=8 * i)) for i in range(1, 9)]
-    first_use._decided(Beside([], naive=10.0), many)  # type: ignore[arg-type]
-    assert Beside.asked[-1] == tuple(record.config for record in many[:3])
-
-
-def test_deciding_takes_its_part_of_the_time() -> None:
-    def left(*seconds: float) -> float:
-        return first_use._Tries(time.monotonic() + 2, seconds=list(seconds)).left
-
-    assert [left(), left(0.4)] == pytest.approx([1.73, 1.73], abs=0.03)  # the first one's includes what is done once
-    assert left(0.4, 0.01, 0.01) == pytest.approx(1.91, abs=0.03)
-    assert left(0.1, 0.1) == pytest.approx(1.1, abs=0.03)
-
-
-def test_the_seconds_are_kept_but_one_is_always_tried(tried: list[str]) -> None:
+def test_the_seconds_are_kept_but_what_a_look_up_takes_is_always_tried(tried: list[str]) -> None:
     near(Store(), "tiled:16", "tiled:8")
-    assert tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9).origin == "exact"
-    assert len(tried) == 1
+    kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9)
+    assert (kernel.origin, str(kernel.config)) == ("exact", "tiled:16")
+    assert tried == ["tiled:16"]
 
 
-def test_on_a_gpu_no_compilation_is_waited_for_beyond_the_seconds() -> None:
-    class Gpu:
-        device = SimpleNamespace(info=INFO)
-        order: ClassVar[list[Config]] = []
-
-        def try_variant(self, config: Config, stop_above_us: float) -> Tried:
-            self.order.append(config)
-            record = make(10.0, config=config) if config == FAST else make(20.0, config=config)
-            return Tried(record, Phases())
-
-    ready, waiting, late = Future[None](), Future[None](), Future[None]()
-    ready.set_result(None)
-    threading.Timer(0.2, lambda: late.set_result(None)).start()
-    begin = time.monotonic()
-    tries = first_use._Tries(begin + 1.0)
-    assert not first_use._try(Gpu(), {waiting: SLOW, late: FAST, ready: SLOW}, tries, 0)  # type: ignore[arg-type]
-    assert len(tries.seconds) == 2
-    assert tries.found == [make(20.0, config=SLOW), make(10.0, config=FAST)]
-    assert Gpu.order == [SLOW, FAST]
-    assert waiting.cancelled()
-    assert 0.9 <= time.monotonic() - begin < 10  # the other one never ends
-    # The first that works is waited for, however long it takes.
-    late = Future[None]()
-    threading.Timer(0.2, lambda: late.set_result(None)).start()
-    tries = first_use._Tries(begin)
-    assert not first_use._try(Gpu(), {late: FAST}, tries, 0)  # type: ignore[arg-type]
-    assert tries.found == [make(10.0, config=FAST)]
-
-
-def steps_from(first: Config, us_of: Callable[[Config], float], patch: pytest.MonkeyPatch, **more: Any) -> list[Config]:
-    """What a search on a GPU tries from a config on, where each takes so many microseconds."""
-    order: list[Config] = []
-
-    class Gpu:
-        device, problem = SimpleNamespace(info=INFO), PROBLEM
-
-        def try_variant(self, config: Config, stop_above_us: float) -> Tried:
-            order.append(config)
-            return Tried(make(us_of(config), config=config), Phases(), fault=config == more.get("faulty"))
-
-    def building(device: Any, problem: Problem, configs: Sequence[Config]) -> dict[Future[None], Config]:
-        found: dict[Future[None], Config] = {Future(): config for config in configs}
-        for future in found:
-            future.set_result(None)
-        return found
-
-    patch.setattr(first_use, "_building", building)
-    deadline = time.monotonic() + more.get("seconds", 60)
-    begin = more.get("begin", [first])
-    tried = first_use._searched(Gpu(), building(None, PROBLEM, begin), deadline)  # type: ignore[arg-type]
-    assert [record.median_us for record in tried.found] == list(map(us_of, order))
-    return order
-
-
-def test_on_a_gpu_what_is_next_to_the_fastest_is_tried_until_it_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = parse("simt:16x16x16,thread=2x4")
-
-    def deeper(config: Config) -> float:
-        return 10.0 - config.cta_tile[2] / 16 - int(config.get("stages")) / 10
-
-    order = steps_from(first, deeper, monkeypatch)
-    assert len(order) == len(set(order)) > 2 * MOST
-    assert order[1 : MOST + 1] == neighbours(first, PROBLEM, INFO)[:MOST]
-    assert min(order, key=deeper).cta_tile[2] >= 32
-    assert len(steps_from(first, lambda config: 10.0, monkeypatch)) == 1 + MOST  # not faster: one step
-    assert steps_from(first, deeper, monkeypatch, seconds=-1) == [first]
-    second = neighbours(first, PROBLEM, INFO)[1]
-    assert steps_from(first, deeper, monkeypatch, faulty=second)[-1] == second  # the device is in error
-
-
-def test_a_step_begins_while_the_last_of_the_one_before_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = neighbours(parse("simt:16x16x16,thread=2x4"), PROBLEM, INFO)[:MOST]
-    times = {first: 10.0, others[-1]: 5.0}  # the last one turns out to be the fastest
-    order = steps_from(first, lambda config: times.get(config, 20.0), monkeypatch, begin=[first, *others])
-    assert order[:MOST] == [first, *others]
-    beside = [config for config in neighbours(first, PROBLEM, INFO) if config not in order[:MOST]]
-    assert order[MOST : MOST + len(beside[:MOST])] == beside[:MOST]
-    assert set(order[MOST + len(beside[:MOST]) :]) & set(neighbours(others[-1], PROBLEM, INFO))
-
-
-@pytest.mark.parametrize(("behind", "both"), [(1.2, True), (1.4, False)])
-def test_another_family_that_is_little_behind_has_a_third_of_the_steps(
-    behind: float, both: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
+    tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simt, skinny = parse("simt:16x16x16,thread=2x4"), parse("skinny:1x2x4,lanes_k=8,resident_k=128")
-    times, others = {simt: 10.0, skinny: 10.0 * behind}, [parse(f"tiled:{tile}") for tile in (4, 8, 16, 32)]
-    order = steps_from(simt, lambda config: times.get(config, 20.0), monkeypatch, begin=[skinny, simt, *others])
-    steps = [config.family for config in order[2 + len(others) :]]
-    assert (len(steps), steps.count("skinny")) == (MOST, MOST // 3 if both else 0)
+    monkeypatch.setattr(ratios, "NOISY", math.inf)
+    monkeypatch.setattr(first_use, "TRIALS", 2)
+    device, found, duels = HostDevice(), Found(FAST, "predicted"), list[Duel]()
+    original = Bench.duel
+
+    def noted(self: Bench, *given: Any) -> Duel:
+        duels.append(original(self, *given))
+        return duels[-1]
+
+    def missing(self: HostDevice, problem: Problem, *given: Any) -> Any:
+        raise DeviceError("cuBLAS is missing")
+
+    monkeypatch.setattr(Bench, "duel", noted)
+    for number, beside in enumerate((True, False)):
+        if not beside:
+            monkeypatch.setattr(HostDevice, "vendor", missing)
+        problem = Problem(40, 24, 56 + number)
+        kept = measured(device, problem, Store(), found, 60.0).record
+        assert kept is not None
+        assert Store().best(device.info.key, problem) == kept
+        assert (None in {side.config for side in duels[-1]}) is beside
+        assert [each is not None for each in (kept.vendor_us, kept.ratio_vendor, kept.ratio_interval)] == [beside] * 3
+        assert kept.measurement in [side.measurement for side in duels[-1]]
+    assert len(duels) == 2
 
 
-def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tried: list[str], tmp_path: Path) -> None:
     device, store = HostDevice(), Store(tmp_path)
     store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
-    found = Found(FAST, "predicted")
-    original = Bench.try_variant
+    found, original = Found(FAST, "predicted"), Bench.try_variant
+    working = {SLOW}
 
     def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:
-        return original(self, parse("tiled:8,unroll=32") if config == FAST else config, stop_above_us)
+        outcome = original(self, config if config in working else parse("tiled:8,unroll=32"), stop_above_us)
+        return replace(outcome, record=replace(outcome.record, config=config))
 
     monkeypatch.setattr(Bench, "try_variant", broken)
-    assert measured(device, PROBLEM, store, found, 2.0).config == SLOW
-    monkeypatch.setattr(first_use, "likely", lambda *given: [FAST])
-    assert measured(device, Problem(40, 24, 57), store, found, 2.0) is found  # nothing works: as it was
+    assert measured(device, PROBLEM, store, found, 60.0).config == SLOW
+    kept = store.best(device.info.key, PROBLEM)
+    assert kept is not None
+    assert (kept.config, len(tried)) == (SLOW, FEW)
+    working.clear()
+    assert measured(device, Problem(40, 24, 57), store, found, 60.0) is found  # nothing works: as it was
+    assert store.best(device.info.key, Problem(40, 24, 57)) is None
+    assert len(tried) == 2 * FEW
 
 
 def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried: list[str]) -> None:
@@ -313,9 +202,10 @@ def test_threads_measure_a_shape_once(tried: list[str]) -> None:
         loads = [pool.submit(tilewright.load, 40, 24, 56, device="host", first_use="measure") for _ in range(4)]
         configs = {load.result().config for load in loads}
     assert len(configs) == 1
-    assert len(tried) == len(set(tried))
+    assert len(tried) == len(set(tried)) > 0
 
 
+@pytest.mark.usefixtures("tried")
 def test_a_store_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: Store, record: Any, replace: bool = False) -> bool:
         raise LaunchError("the disk is full")
@@ -325,25 +215,245 @@ def test_a_store_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.Monk
         assert tilewright.load(40, 24, 56, device="host", first_use="measure").origin == "exact"
 
 
-def test_on_a_gpu_a_model_adds_to_the_winners_of_near_shapes() -> None:
-    records = tuple(Store(Path("nowhere").absolute()).records())
-    problem = Problem(777, 1234, 600)
-    start = time.perf_counter()
-    configs = likely(problem, INFO, records, SLOW)
-    assert time.perf_counter() - start < 2
-    assert configs[0] == SLOW
-    assert len(configs) == len(set(configs)) == MOST
-    assert any(config.cta_tile[0] >= 64 for config in configs)
-    predicted = [each.config for each in predictions(problem, INFO, MOST)]
-    assert len(set(configs) - {SLOW, *predicted}) <= 2  # of records
-    far = Problem(3, 70000, 5)
-    assert all(distance(record.problem, far) > 3 for record in records)
-    found = likely(far, INFO, records, SLOW)
-    expected = [each.config for each in predictions(far, INFO, 100)]
-    firsts = {config.family: config for config in reversed(expected)}
-    assert set(firsts) == {"simt", "skinny"}
-    assert {SLOW, *firsts.values()} <= set(found) <= {SLOW, *firsts.values(), *expected[:MOST]}
-    assert len(found) == MOST
+def test_no_thread_is_left_and_no_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[InProcess] = []
+    close = InProcess.close
+    monkeypatch.setattr(InProcess, "close", lambda self: (closed.append(self), close(self))[1])
+
+    def full(self: HostDevice, nbytes: int, *given: Any) -> Any:
+        raise LaunchError("no memory is left")
+
+    monkeypatch.setattr(HostDevice, "allocate", full)
+    with pytest.raises(LaunchError, match="no memory is left"):
+        measured(HostDevice(), PROBLEM, Store(), Found(FAST, "predicted"), 1.0)
+    (evaluator,) = closed
+    with pytest.raises(RuntimeError, match="shutdown"):
+        evaluator._pool.submit(print)
+
+
+# --- on a GPU that is simulated ----------------------------------------------------------------------------------
+
+
+class Times(Protocol):
+    """Microseconds of a config; infinity where it fails."""
+
+    def __call__(self, config: Config) -> float: ...
+
+
+@dataclass
+class Gpu:
+    """An evaluator in place of `InProcess`, in whose time a test says how long everything takes."""
+
+    us: Times
+    compile_s: Callable[[Config], float] = lambda config: 0.0
+    try_s: float = 0.0
+    faulty: Config | None = None
+    """The config that leaves the device in error."""
+    duelled_us: Times | None = None
+    """Times in the duel; those of the search where a test does not say."""
+    duel_error: Exception | None = None
+    given_up: str = ""
+    compilers: tuple[()] = ()
+    order: list[Config] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    asked: list[tuple[tuple[Config, ...], int, float]] = field(default_factory=list)
+    """What was to meet in duels, for how many rounds and seconds."""
+    closed: int = 0
+    _ready: dict[Config, float] = field(default_factory=dict)
+    made: tuple[Any, ...] = ()
+    brief: bool = False
+
+    def __call__(self, *given: Any, brief: bool = False) -> "Gpu":
+        self.made, self.brief = given, brief
+        return self
+
+    def room(self) -> int:
+        return 10 - len(self._ready)
+
+    def submit(self, config: Config) -> None:
+        self._ready[config] = time.monotonic() + self.compile_s(config)
+
+    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
+        end = time.monotonic() + timeout_s
+        while not (done := [config for config, at in self._ready.items() if at <= time.monotonic()]):
+            if time.monotonic() >= end:
+                return []
+            time.sleep(0.002)
+        del self._ready[done[0]]
+        self.order.append(done[0])
+        self.limits.append(stop_above_us)
+        time.sleep(self.try_s)
+        us = self.us(done[0])
+        record = make(us if us < math.inf else 1.0, PROBLEM, done[0])
+        if us == math.inf or done[0] == self.faulty:
+            status = Status.CRASHED if done[0] == self.faulty else Status.WRONG_RESULT
+            record = replace(record, status=status, measurement=None, accuracy=None, reason="no")
+            self.given_up = "no" if done[0] == self.faulty else ""
+        return [Tried(record, Phases(verify_s=self.try_s), fault=done[0] == self.faulty)]
+
+    def busy(self) -> bool:
+        return bool(self._ready)
+
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
+        self.asked.append((configs, rounds, seconds))
+        if self.duel_error is not None:
+            raise self.duel_error
+        right, us = Accuracy(0.25, 0, 0), self.duelled_us or self.us
+        sides = [Side(config, summarise([us(config)] * rounds), right) for config in configs]
+        return (*sides, Side(None, summarise([30.0] * rounds), right))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def first_used(self, store: Store, first: Config, seconds: float = 60.0, problem: Problem = PROBLEM) -> Found:
+        """What first use finds on it."""
+        compiler = SimpleNamespace(identity="nvrtc 13.0")
+        device: Any = SimpleNamespace(
+            info=INFO, compiler=compiler, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(first_use, "InProcess", self)
+            found = measured(device, problem, store, Found(first, "predicted"), seconds)
+        assert self.made[:3] == (INFO, problem, device)
+        assert self.brief
+        assert self.closed > 0
+        assert len(self.order) == len(set(self.order)) <= TRIALS
+        return found
+
+
+def start(first: Config, problem: Problem = PROBLEM) -> list[Config]:
+    """What a search on it begins with where nothing is stored."""
+    ranked = shortlist(problem, INFO, tuple(Store(Path("nowhere").absolute()).records()), ENTRIES)
+    return list(dict.fromkeys((first, *(choice.config for choice in ranked))))
+
+
+def deeper(config: Config) -> float:
+    """Times that fall with steps of k and stages, and are large for every family but one."""
+    return 30.0 if config.family != "simt" else 20.0 - math.log2(config.cta_tile[2]) - int(config.get("stages")) / 10
+
+
+def test_a_search_begins_with_the_look_up_and_goes_on_to_neighbours_of_the_fastest() -> None:
+    gpu, first = Gpu(deeper), parse("simt:16x16x16,thread=2x4")
+    began = time.perf_counter()
+    found = gpu.first_used(Store(), first)
+    assert time.perf_counter() - began < 20
+    expected = start(first)
+    assert gpu.order[:BEGUN] == expected[:BEGUN]
+    later = gpu.order[BEGUN:]
+    assert later
+    forecast, known = Forecast(PROBLEM, INFO), set(expected)
+    beside = {each for config in gpu.order for each in neighbours(config, forecast)}
+    assert set(later) <= known | beside
+    assert set(later) - known
+    assert min(map(deeper, later)) < min(map(deeper, gpu.order[:BEGUN]))
+    assert deeper(found.config) == min(map(deeper, gpu.order))
+    # Nothing is timed to its end that is 1.3 times as slow as the best before.
+    best = [min(map(deeper, gpu.order[:place]), default=math.inf) for place in range(len(gpu.order))]
+    assert gpu.limits == pytest.approx([1.3 * us for us in best])
+
+
+def test_a_search_ends_where_no_more_is_to_be_gained_or_after_so_many_variants() -> None:
+    first = parse("simt:16x16x16,thread=2x4")
+    for number, (gain, least, most) in enumerate(((first_use.GAIN, LEAST_TOLD, TRIALS - 1), (0.0, TRIALS, TRIALS))):
+        gpu = Gpu(lambda config: 10.0 if config == first else 50.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(first_use, "GAIN", gain)
+            gpu.first_used(Store(), first, problem=Problem(40, 24, 56 + number))
+        assert least <= len(gpu.order) <= most
+
+
+def test_kernels_of_every_family_on_the_shortlist_are_tried() -> None:
+    far, gpu = Problem(3, 70000, 5), Gpu(lambda config: 10.0)
+    gpu.first_used(Store(), SLOW, problem=far)
+    assert gpu.order[0] == SLOW
+    families = {config.family for config in start(SLOW, far)}
+    assert families >= {"naive", "simt", "skinny"}
+    assert {config.family for config in gpu.order} == families
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 0.05])
+def test_the_look_up_is_waited_for_however_short_the_seconds_are(seconds: float) -> None:
+    gpu = Gpu(lambda config: 20.0 if config == FAST else 30.0, compile_s=lambda config: 0.4 if config == FAST else 9e9)
+    found = gpu.first_used(Store(), FAST, seconds)
+    assert gpu.order == [FAST]
+    assert (found.config, found.origin) == (FAST, "exact")
+
+
+def test_nothing_else_is_waited_for_beyond_the_seconds_and_the_duel_has_its_part_of_them() -> None:
+    late, try_s = start(FAST)[1], 0.05
+    gpu = Gpu(lambda config: 20.0, lambda config: 9e9 if config == late else 0.0, try_s)
+    gpu.duel_error = LaunchError("not of interest")
+    searched_s = 1.0 - DUEL_SHARE - DUEL_TRIES * try_s
+    assert 0.3 < searched_s < 0.6
+    began = time.monotonic()
+    gpu.first_used(Store(), FAST, seconds=1.0)
+    assert searched_s - 0.01 <= time.monotonic() - began < 10
+    assert late not in gpu.order
+    assert 1 < len(gpu.order) <= 1 + searched_s / try_s
+    assert len(gpu.asked) == 1
+
+
+def test_the_fastest_meet_once_more_beside_the_library() -> None:
+    first, *others = start(FAST)
+    us = {config: 10.0 + place / 10 for place, config in enumerate(others[:9])}
+    upset = others[2]
+    gpu = Gpu(lambda config: us.get(config, 20.0), duelled_us=lambda config: 6.0 if config == upset else 12.0)
+    found = gpu.first_used(Store(), first)
+    ((configs, rounds, seconds),) = gpu.asked
+    assert configs == (*others[:KEEP], first)  # what a look-up takes is among them, however slow
+    assert (rounds, seconds) == (ROUNDS, 0.0)
+    record = found.record
+    assert record is not None
+    assert (found.config, record.config, record.median_us) == (upset, upset, 6.0)
+    assert (record.vendor_us, record.ratio_vendor, record.ratio_interval) == (30.0, 5.0, (5.0, 5.0))
+    assert (record.effort, record.accuracy) == (FIRST_USE, Accuracy(0.25, 0, 0))
+    assert Store().best(INFO.key, PROBLEM) == record
+
+
+@pytest.mark.parametrize("error", [
+    LaunchError("the device is in error"), ConfigError("wrong on fresh data"), MemoryError("no memory is left"),
+])  # fmt: skip
+def test_without_a_duel_the_fastest_of_the_search_serves(error: Exception) -> None:
+    fastest = start(FAST)[5]
+    gpu = Gpu(lambda config: 5.0 if config == fastest else 20.0, duel_error=error)
+    record = gpu.first_used(Store(), FAST).record
+    assert record is not None
+    assert (record.config, record.median_us, record.effort) == (fastest, 5.0, FIRST_USE)
+    assert (record.vendor_us, record.ratio_vendor) == (None, None)
+    assert len(gpu.asked) == 1
+
+
+def test_a_device_in_error_ends_it_with_the_fastest_so_far() -> None:
+    begun = start(FAST)
+    us = {begun[2]: 7.0, begun[8]: 1.0}
+    gpu = Gpu(lambda config: us.get(config, 20.0), faulty=begun[6])
+    found = gpu.first_used(Store(), FAST)
+    assert gpu.order == begun[:7]
+    assert gpu.asked == []  # nothing more runs on that device
+    assert found.record is not None
+    assert (found.config, found.record.median_us, found.record.vendor_us) == (begun[2], 7.0, None)
+    assert Store().best(INFO.key, PROBLEM) == found.record
+
+
+def test_a_device_in_error_before_anything_works_leaves_what_a_look_up_takes() -> None:
+    gpu = Gpu(lambda config: 20.0, faulty=FAST)
+    found = gpu.first_used(Store(), FAST)
+    assert (found.config, found.origin, found.record) == (FAST, "predicted", None)
+    assert (gpu.order, gpu.asked) == ([FAST], [])
+    assert Store().best(INFO.key, PROBLEM) is None
+
+
+def test_where_another_thread_kept_a_record_meanwhile_that_is_it() -> None:
+    store = Store()
+    store.keep(make(5.0, PROBLEM, SLOW))
+    device: Any = SimpleNamespace(
+        info=INFO, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
+    )  # nothing can be compiled on it
+    found = measured(device, PROBLEM, store, Found(FAST, "predicted"), 2.0)
+    assert (found.config, found.origin, found.record) == (SLOW, "exact", make(5.0, PROBLEM, SLOW))
+
+
+# --- arguments ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("given", "message"), [

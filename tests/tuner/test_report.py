@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import tilewright
-from stored import DEVICE, INFO, PROBLEM, make
+from stored import DEVICE, INFO, PROBLEM, journal_of_points, make
 from tilewright.codegen.config import Config
+from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
@@ -19,14 +20,16 @@ from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.report import bench_closing, bench_json
 from tilewright.tuner.bench.stored import read_bench
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
-from tilewright.tuner.recording.journals import journals_of, read_journal
+from tilewright.tuner.recording.journal import Journal
+from tilewright.tuner.recording.journals import journals_of, read_journal, studies
+from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.report.importance import FEWEST, importances
 from tilewright.tuner.report.tuning import tuning_of
 from tilewright.tuner.report.variant import floors, intensity, reasons, resources
-from tilewright.tuner.search.candidates import candidates, config_of, read_spaces
-from tilewright.tuner.search.journal import Journal
-from tilewright.tuner.search.space import Dimension, Space
+from tilewright.tuner.search.candidates import candidates, read_spaces
+from tilewright.tuner.search.space import Dimension
 
 ROOT = Path(tilewright.__file__).resolve().parent
 RESULTS = ROOT / "benchmarks/results/nvidia-h200"
@@ -108,7 +111,7 @@ def test_the_parameter_that_matters_is_the_most_important() -> None:
 
 
 def test_every_candidates_point_reads_back_as_its_config() -> None:
-    found = candidates(PROBLEM, INFO, read_spaces())
+    found = candidates(Forecast(PROBLEM, INFO), read_spaces())
     pairs = list(zip(found.space.points, found.configs, strict=True))
     for point, config in random.Random(2).sample(pairs, 500):
         assert config_of(dict(found.space.values(point))) == config
@@ -132,12 +135,11 @@ def test_trials_of_a_recording_that_this_version_does_not_have_are_counted(
 
 def test_trials_of_a_journal_that_this_version_does_not_have_are_listed_and_counted(tmp_path: Path) -> None:
     names = {"family": ("dmma",), "fragments": ("ahead", "double"), "speed": ("absent", 2), "split_k": (1, 2)}
-    dimensions = tuple(Dimension(name, choices) for name, choices in names.items())
     points = tuple(itertools.product((0,), (0, 1), (0, 1), (0, 1)))
     problem = Problem.parse("1024", "double")
-    kept = Journal.of(tmp_path / "trials", problem, DEVICE, (("generator", "before"),), Space(dimensions, points))
-    for place, point in enumerate(points):
-        kept.add(point, Entry("ok", 10.0 + place, error=0.25), datetime.now())
+    entries = {point[1:]: Entry("ok", 10.0 + place, error=0.25) for place, point in enumerate(points)}
+    (tmp_path / "trials").mkdir()
+    journal_of_points(tmp_path / "trials", problem, DEVICE, names, entries)
     tuning = tuning_of(Store(tmp_path, tmp_path / "none"), problem, DEVICE, None, None)
     assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,split_k=1", 10.0))
     assert [trial.entry.time_us for trial in tuning.trials] == [10.0 + place for place in range(8)]
@@ -152,15 +154,19 @@ def test_trials_of_a_journal_that_this_version_does_not_have_are_listed_and_coun
     assert tuning.sources[-1].startswith("6 trials are of variants that this version does not have")
 
 
+OK, LATE = Entry("ok", 10.0, error=0.25), Entry("timeout", None, reason="did not end in 2 s")
+
+
 def journal(folder: Path, versions: tuple[tuple[str, str], ...], time_us: float, problem: Problem = PROBLEM) -> Path:
-    space = Space((Dimension("family", ("tiled",)), Dimension("tile_width", (4, 8, 16))), ((0, 0), (0, 1), (0, 2)))
-    before = set(folder.glob("*.jsonl"))
-    kept = Journal.of(folder, problem, DEVICE, versions, space)
-    kept.add((0, 1), Entry("ok", time_us, error=0.25), datetime.now())
-    kept.add((0, 2), Entry("timeout", reason="did not end in 2 s"), datetime.now())
-    (path,) = set(folder.glob("*.jsonl")) - before
-    os.utime(path, (time_us, time_us))
-    return path
+    kept = Journal.of(folder, problem, DEVICE, versions)
+    kept.add(parse("tiled:8"), replace(OK, time_us=time_us), datetime.now())
+    kept.add(parse("tiled:16"), LATE, datetime.now())
+    os.utime(kept.path, (time_us, time_us))
+    return kept.path
+
+
+def outcomes(recording: Recording) -> dict[Config, Entry]:
+    return {config_of(recording.values(point)): entry for point, entry in recording.entries.items()}
 
 
 def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None:
@@ -171,24 +177,84 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
     assert journals_of(tmp_path, DEVICE, PROBLEM, ours) == [(same, True), (newer, False)]
     assert journals_of(tmp_path, DEVICE, PROBLEM, theirs) == [(newer, True), (same, False)]
     read = read_journal(same)
-    assert read.entries == {
-        (0, 1): Entry("ok", 10.0, error=0.25),
-        (0, 2): Entry("timeout", None, reason="did not end in 2 s"),
-    }
+    assert [*outcomes(read).items()] == [(parse("tiled:8"), OK), (parse("tiled:16"), LATE)]
     assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
 
 
 def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
-    """Of a point that two processes tried the first, and nothing of damaged lines."""
+    """Of a config that two processes tried the first, and nothing of damaged lines."""
     path = journal(tmp_path, (), 10.0)
     with path.open("a") as file:
-        for point, time_us in (("1", 99.0), ("0.0", 1.0), ("0", 1e-300)):
-            file.write(f'{{"point":[{point}],"time_us":{time_us},"status":"ok"}}\n')
-    found = read_journal(path)
-    with pytest.warns(UserWarning, match="trials dropped: 2"):
-        searched = Journal(path, found.space(), f"1024x768x512-float-nn {DEVICE} {path.stem}")
-    assert [*found.entries.items()] == [*searched.entries.items()]
-    assert found.entries[0, 1].time_us == 10.0
+        for config, time_us in (("tiled:8", 99.0), ("tiled:9", 1.0), ("tiled:4", 1e-300), ("dmma:speed=2", 1.0)):
+            file.write(f'{{"config":"{config}","time_us":{time_us},"status":"ok"}}\n')
+    found = outcomes(read_journal(path))
+    with pytest.warns(UserWarning, match="trials dropped: 3"):
+        searched = Journal(path, f"1024x768x512-float-nn {DEVICE} {path.stem}")
+    assert [*found.items()] == [*searched.entries.items()]
+    assert found[parse("tiled:8")].time_us == 10.0
+
+
+def test_a_journal_that_holds_nothing_is_read(tmp_path: Path) -> None:
+    read = read_journal(Journal.of(tmp_path, PROBLEM, DEVICE, ()).path)
+    assert (dict(read.entries), read.problem) == ({}, PROBLEM)
+
+
+NAMES = {"family": ("tiled",), "tile_width": (4, 8, 16), "unroll": (8,)}
+
+
+def test_a_journal_of_points_is_read_beside_those_of_configs(tmp_path: Path) -> None:
+    """As versions before this one wrote it: their digests are others, so that it is of other versions."""
+    first = journal_of_points(tmp_path, PROBLEM, DEVICE, NAMES, {(1,): OK, (2,): LATE})
+    ours = (("compiler", "1"),)
+    second = journal(tmp_path, ours, 10.0)
+    os.utime(first, (5.0, 5.0))
+    journal_of_points(tmp_path, Problem(1, 2, 3), DEVICE, NAMES, {(1,): OK})
+    assert studies(tmp_path)[f"1024x768x512-float-nn {DEVICE}"] in ([first, second], [second, first])
+    assert journals_of(tmp_path, DEVICE, PROBLEM, ours) == [(second, True), (first, False)]
+    old, new = read_journal(first), read_journal(second)
+    assert outcomes(old) == outcomes(new) == {parse("tiled:8"): OK, parse("tiled:16"): LATE}
+    assert (old.problem, old.device_name) == (new.problem, new.device_name) == (PROBLEM, DEVICE)
+    with pytest.warns(UserWarning, match="is no journal of this search"):  # positions are no configs
+        assert not Journal(first, f"1024x768x512-float-nn {DEVICE} {first.stem}").entries
+
+
+BROKEN_POINTS = (
+    "[3]", "[-1]", "[]", "[1,1]", "[true]", "[1.0]", '["1"]', "[[1]]", "1", "null", '"1"', "[" * 5000, "[1e999]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("point", BROKEN_POINTS, ids=lambda each: each[:20])
+def test_a_journal_of_points_gives_its_whole_lines(tmp_path: Path, point: str) -> None:
+    path = journal_of_points(tmp_path, PROBLEM, DEVICE, NAMES, {(1,): OK})
+    head, line = path.read_text().splitlines()
+    bad = f'{{"point":{point},"time_us":5.0,"status":"ok"}}'
+    good = line.replace("[1]", "[2]")
+    again = line.replace("10.0", "11.0")
+    path.write_text("\n".join((head, bad, line, "\x00", line[:-9], again, good)))
+    assert outcomes(read_journal(path)) == {parse("tiled:8"): OK, parse("tiled:16"): OK}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no journal",
+        "[]",
+        '{"format":"tilewright trials 3","study":"8x8x8-float-nn host x"}',
+        '{"format":"tilewright trials 2","study":"8x8x8-float-nn"}',
+        '{"format":"tilewright trials 2"}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x"}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",5]]}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[1,1]]]}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[]]]}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[[1],[2]]]]}',
+    ],
+    ids=lambda text: text[:60],
+)
+def test_what_is_no_journal_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    with pytest.raises(StoreError, match=r"^cannot read the journal .*x\.jsonl: .*"):
+        read_journal(tmp_path / "x.jsonl")
 
 
 def test_a_tuning_of_the_store_has_its_record_and_its_journal(tmp_path: Path) -> None:

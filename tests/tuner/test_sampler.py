@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,18 @@ import tilewright
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
-from tilewright.tuner.search.sampler import Outcomes, RandomSampler, distributions
-from tilewright.tuner.search.space import Dimension, Point, Space
-from tilewright.tuner.search.study import SAMPLERS, Search, check_sampler, make_search
+from tilewright.tuner.search.outcomes import Outcomes
+from tilewright.tuner.search.sampler import (
+    ExhaustiveSampler,
+    Listed,
+    ListedChooser,
+    ListedSampler,
+    VariantSampler,
+    distributions,
+)
+from tilewright.tuner.search.space import Dimension, Mask, Point, Space
+from tilewright.tuner.search.study import Search, check_sampler, make_search
+from tilewright.tuner.settings import LOCAL, SAMPLERS
 
 pytestmark = pytest.mark.fast
 
@@ -38,9 +48,9 @@ def time_at(point: Point) -> float:
     return 10.0 + abs(point[0] - 2) + 2 * abs(point[1] - 1) + (point[3] != 1)
 
 
-@pytest.fixture(params=[*SAMPLERS, *(f"optuna:{name}" for name in OPTUNA)])
+@pytest.fixture(params=[*(name for name in SAMPLERS if name != LOCAL), *(f"optuna:{name}" for name in OPTUNA)])
 def name(request: pytest.FixtureRequest) -> str:
-    """Each sampler in turn; those of Optuna's that need a package where it is installed."""
+    """Each sampler of listed points in turn; those of Optuna's that need a package where it is installed."""
     pytest.importorskip(NEEDS.get(request.param.removeprefix("optuna:"), "numpy"))
     return str(request.param)
 
@@ -49,7 +59,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, ...]) -> None:
     """First guesses first, several asked before one is told, some that fail or all."""
     search = make_search(name, SPACE, 3)
-    search.seed([(2, 0, 0, 1), (9, 9, 9, 9), (0, 0, 0, 0), (2, 0, 0, 1), (0, 1, 0, 2)])
+    search.seed([(2, 0, 0, 1), (2, 0, 0, 1), (0, 1, 0, 2)])
     asked: list[Point] = []
     told: list[tuple[Point, float | None]] = []
     while (point := search.ask()) is not None:
@@ -81,7 +91,9 @@ def test_only_times_and_points_of_the_space_are_told() -> None:
         search.tell((2, 1, 0, 1), 0.0)
     with pytest.raises(ConfigError, match="not a point"):
         search.tell((1, 1, 0, 1), 1.0)
-    search.seed([(2, 1, 0, 1)])
+    search.seed([(9, 9, 9, 9), (2, 1, 0, 1)])
+    with pytest.raises(ConfigError, match="not a point"):
+        search.ask()
     assert search.ask() == (2, 1, 0, 1)  # it was not told
 
 
@@ -117,19 +129,29 @@ def test_a_sampler_drives_a_study_of_the_user_s() -> None:
         make_search("random", SPACE, 0)._study.ask().suggest_int("OTHER", 0, 3)
 
 
+def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcomes[Point]:
+    """What a sampler has read of its search, with all that was told by now: one more point is asked for."""
+    search.ask()
+    return sampler._studies[search._study].outcomes
+
+
 def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
-    search, outcomes = make_search("exhaustive", SPACE, 0), Outcomes(SPACE)
+    sampler = ExhaustiveSampler(SPACE, 0)
+    search = Search(sampler.variants, sampler)
     points = [search.ask() for _ in range(4)]
-    search.tell(points[2], None)
-    search.tell(points[0], np.e)
-    outcomes.read(search._study.trials)
-    assert (outcomes.rows.tolist(), outcomes.values.tolist()) == ([0, 2], [1.0, np.inf])
-    search.tell(points[1], 1.0)
-    outcomes.read(search._study.trials)
-    assert (outcomes.rows.tolist(), outcomes.values.tolist()) == ([0, 2, 1], [1.0, np.inf, 0.0])
-    assert outcomes.pending.tolist() == [3]
-    assert np.flatnonzero(~outcomes.unseen).tolist() == [0, 1, 2, 3]
-    assert len(outcomes) == 4
+    first, second, third, fourth = SPACE.points[:4]
+    assert points == [first, second, third, fourth]
+    search.tell(third, None)
+    search.tell(first, np.e)
+    outcomes = outcomes_of(sampler, search)
+    assert outcomes.told == [(first, 1.0), (third, math.inf)]
+    search.tell(second, 1.0)
+    assert outcomes_of(sampler, search) is outcomes
+    assert outcomes.told == [(first, 1.0), (third, math.inf), (second, 0.0)]
+    assert outcomes.pending == [fourth, *SPACE.points[4:6]]
+    assert outcomes.seen == {*SPACE.points[:6]}
+    assert len(outcomes) == 6
+    assert np.flatnonzero(~sampler.listed.unseen(outcomes.seen)).tolist() == [*range(6)]
     kinds = [type(kind).__name__ for numbers in (True, False) for kind in distributions(SPACE, numbers).values()]
     assert kinds == ["IntDistribution"] * 2 + ["CategoricalDistribution"] * 4
 
@@ -139,7 +161,7 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
         def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
             return 2
 
-    search = Search(SPACE, Stubborn())
+    search = Search(Listed(SPACE), Stubborn())
     assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}  # (2, 2, 0, 2) breaks the constraint
     assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}
     search.tell((2, 1, 0, 2), 3.0)
@@ -152,10 +174,14 @@ def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytes
     """More threads of a BLAS than free cores make its small matrices many times slower."""
     threads, read = set(), []
 
-    class Model(RandomSampler):
-        def choose(self, outcomes: Outcomes) -> int:
+    class Noting(ListedChooser):
+        def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
             threads.update(each["num_threads"] for each in threadpoolctl.threadpool_info())
-            return super().choose(outcomes)
+            return int(np.argmax(unseen))
+
+    class Model(ListedSampler):
+        def chooser(self) -> ListedChooser:
+            return Noting(self)
 
     def params(self: Any) -> Any:
         read.append(self.number)
@@ -164,7 +190,7 @@ def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytes
     copied: Any = optuna.trial.Trial.params.fget
     monkeypatch.setattr(optuna.trial.Trial, "params", property(params))
     with threadpoolctl.threadpool_limits(2):
-        search = Search(SPACE, Model(SPACE, 0))
+        search = Search(Listed(SPACE), Model(SPACE, 0))
         assert None not in (search.ask(), search.ask())
     assert threads == {1}
     assert read == [0, 1]
@@ -175,9 +201,12 @@ def test_names() -> None:
     for name in ("tpe", "optuna:TPESampler"):
         search = make_search(name, SPACE, 0)
         assert isinstance(search._study.sampler, optuna.samplers.TPESampler)
-        assert search._distributions == distributions(SPACE, numbers=False)
+        assert search._variants.distributions == distributions(SPACE, numbers=False)
+    with pytest.raises(ConfigError, match="local searches no listed variants; name another one, such as gp"):
+        make_search("local", SPACE, 0)
+    check_sampler(None)  # whichever suits
     for wrong in ("best", "", "GPSampler"):
-        with pytest.raises(ConfigError, match=f"sampler must be one of gp, tpe.*got '{wrong}'"):
+        with pytest.raises(ConfigError, match=f"sampler must be one of local, gp, tpe.*got '{wrong}'"):
             check_sampler(wrong)
     for wrong in ("Best", "GridSampler", "BruteForceSampler", "BaseSampler", "nsgaii", ""):
         with pytest.raises(ConfigError, match=f"optuna:CmaEsSampler.*got 'optuna:{wrong}'"):
@@ -197,7 +226,7 @@ def test_a_sampler_that_misses_another_package_says_so_too() -> None:
             raise ImportError("No module named 'other'")
 
     with pytest.raises(ConfigError, match=r"Broken needs a package that is missing.*other"):
-        Search(SPACE, Broken()).ask()
+        Search(Listed(SPACE), Broken()).ask()
 
 
 def test_optuna_is_used_by_its_public_names_alone() -> None:
@@ -254,18 +283,18 @@ def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
         assert difference / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-def outcomes_of(space: Space, told: int) -> Outcomes:
+def told_of(space: Space, count: int) -> Outcomes[Point]:
     """The first points of a space, slower one by one."""
-    search, outcomes = make_search("exhaustive", space, 0), Outcomes(space)
-    for row, point in enumerate(space.points[:told]):
-        search.tell(point, 1.0 + row % 17)
-    outcomes.read(search._study.trials)
+    outcomes = Outcomes[Point]()
+    for row, point in enumerate(space.points[:count]):
+        outcomes.end(row, point, math.log(1.0 + row % 17))
     return outcomes
 
 
 def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, outcomes = GaussianSampler(SPACE, 0), outcomes_of(SPACE, FIRST)
-    sure, doubted = np.flatnonzero(SPACE.around(SPACE.points[0], 2) & outcomes.unseen)[:2]
+    sampler, outcomes = GaussianSampler(SPACE, 0), told_of(SPACE, FIRST)
+    near = SPACE.around(SPACE.points[0], 2) & sampler.listed.unseen(outcomes.seen)
+    sure, doubted = np.flatnonzero(near)[:2]
     doubt = 1.0
 
     def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -273,9 +302,10 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
         return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1), np.zeros((rows.size, 1))
 
     monkeypatch.setattr(GaussianProcess, "predict", predict)
-    assert sampler.choose(outcomes) == doubted
+    chooser = sampler.chooser()
+    assert chooser.choose(outcomes) == SPACE.points[doubted]
     doubt = 0.1
-    assert sampler.choose(outcomes) == sure
+    assert chooser.choose(outcomes) == SPACE.points[sure]
 
 
 def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,10 +319,11 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(GaussianProcess, "predict", watched)
     monkeypatch.setattr(gaussian, "REMEMBERED", 32)
     space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
-    sampler, outcomes = GaussianSampler(space, 0), outcomes_of(space, 60)
-    chosen: set[int] = set()
-    for _ in range(5):
-        chosen.add(sampler.choose(outcomes))
-        outcomes.unseen[[*chosen]] = False
-    assert len(chosen - set(range(60))) == 5
+    chooser, outcomes = GaussianSampler(space, 0).chooser(), told_of(space, 60)
+    chosen: set[Point] = set()
+    for number in range(60, 65):
+        point = chooser.choose(outcomes)
+        chosen.add(point)
+        outcomes.begin(number, point)
+    assert len(chosen - set(space.points[:60])) == 5
     assert sizes == [32, 32]  # four suggestions at once

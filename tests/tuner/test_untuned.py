@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import tilewright
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import default_config, parse
+from tilewright.codegen.families import families, parse
+from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.settings import CACHE_VARIABLE
 from tilewright.runtime.store.record import Status
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import look_up
-from tilewright.tuner.first_use import likely
 from tilewright.tuner.recording.files import read_cache_file
 from tilewright.tuner.search.neighbours import neighbours
 
@@ -116,8 +117,11 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
         assert (told[0] in found) is (chosen is not None)
         assert known[1] not in found
         assert guess in found
-        expected = set(neighbours(known[0], problem, info))
-        assert len(expected & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
+        forecast = Forecast(problem, info)
+        expected = forecast.ordered(neighbours(known[0], forecast))
+        likely = [config for config in expected if config not in known][: dataset.BESIDE]
+        assert set(likely) <= set(found)
+        assert len(set(expected) & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
         assert len(found) == len(set(found)) == len(set(built)) == len(built)
         built.clear()
     # What another device was fastest with is tried again, and some of the others.
@@ -230,9 +234,9 @@ def test_parts_fill_rows_and_a_file_is_continued(
     one, two = measure("first-use")
     assert 0 < one["first_use_s"] < 60
     info, problem = choose("host").info, untuned.drawn(2, 48)[0]
-    records = tuple(Store(tmp_path / "empty").records())
-    expected = likely(problem, info, records, default_config(problem, info))
-    assert one["first_use"] in map(str, expected)
+    used = parse(one["first_use"])
+    assert serves(used, problem, info)
+    assert used.family in families()
     assert one["first_use_us"] > 0
     one, two = measure("tune")
     assert one["tuned_us"] > 0 < one["tune_trials"]

@@ -230,15 +230,17 @@ class Tuning:
     def _begun(self, attempt: Attempt, message: Begins) -> None:
         if not self._options.get("configs"):  # variants that a user names are in no journal
             with self._spared():
-                attempt.journal = self._known.journal(attempt.job.problem, attempt.versions, message.dimensions)
+                attempt.journal = self._known.journal(attempt.job.problem, attempt.versions)
         self._told.begun(attempt.job.problem, message.trials, message.resumed)
 
     def _tried(self, attempt: Attempt, message: Tells) -> None:
         if attempt.journal is not None:
-            check(message.point in attempt.journal.space, "of a point outside its space", StoreError)
+            config = message.config
+            good = serves(config, attempt.job.problem, attempt.device)
+            check(good, "of a variant that cannot serve its problem", StoreError)
             facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
             self._fresh += [] if attempt.trials else [attempt]
-            attempt.trials.append((message.point, message.entry, facts))
+            attempt.trials.append((config, message.entry, facts))
         self._told.tried(attempt.job.problem, self._key, message)
 
     def _write(self) -> None:

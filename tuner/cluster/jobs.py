@@ -6,6 +6,7 @@ from typing import Any
 
 from distributed import Future
 
+from ...codegen.config import Config
 from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, read_plain
 from ...runtime.device.protocol import DeviceInfo
@@ -14,10 +15,9 @@ from ...runtime.store.record import Record
 from ...runtime.store.store import Store
 from ..choose.shortlist import distance
 from ..recording.entry import Entry
+from ..recording.journal import MOST_BYTES, Journal, digest_of, study_of
 from ..recording.journals import studies
 from ..result import Result
-from ..search.journal import MOST_BYTES, Journal, digest_of, listed, study_of
-from ..search.space import Box, Dimension, Point
 
 _NEAR = 32
 
@@ -53,7 +53,7 @@ class Attempt:
     """Its address."""
     versions: tuple[tuple[str, str], ...]
     journal: Journal | None = None
-    trials: list[tuple[Point, Entry, dict[str, str]]] = field(default_factory=list)
+    trials: list[tuple[Config, Entry, dict[str, str]]] = field(default_factory=list)
     """Told and not in the journal yet."""
 
 
@@ -72,8 +72,8 @@ class Known:
         near = [each for each in self._records.values() if each.problem.dtype is problem.dtype]
         near.sort(key=lambda each: (each.device != self._key, distance(each.problem, problem)))
         trials = {}
-        for path, dimensions in self._journals.get(f"{study_of(problem)} {self._key}", {}).items():
-            if path.stem == digest_of(problem, self._key, versions, dimensions):
+        for path in self._journals.get(f"{study_of(problem)} {self._key}", ()):
+            if path.stem == digest_of(problem, self._key, versions):
                 with contextlib.suppress(OSError, NotPlainError, ValueError):
                     trials[path.name] = read_plain(path, MOST_BYTES).decode()
         return {"records": dict(self._text(each) for each in near[:_NEAR]), "trials": trials}
@@ -85,12 +85,11 @@ class Known:
             self._texts[key] = f"{key_digest(*key)}.json", dumps(record).decode()
         return self._texts[key]
 
-    def journal(
-        self, problem: Problem, versions: tuple[tuple[str, str], ...], dimensions: tuple[Dimension, ...]
-    ) -> Journal:
+    def journal(self, problem: Problem, versions: tuple[tuple[str, str], ...]) -> Journal:
         """Where its trials go. Raises StoreError."""
-        journal = Journal.of(self._folder, problem, self._key, versions, Box(dimensions))
-        self._journals.setdefault(f"{study_of(problem)} {self._key}", {})[journal.path] = listed(dimensions)
+        journal = Journal.of(self._folder, problem, self._key, versions)
+        paths = self._journals.setdefault(f"{study_of(problem)} {self._key}", [])
+        paths += [] if journal.path in paths else [journal.path]
         return journal
 
     def keep(self, result: Result, replace: bool) -> bool:

@@ -6,7 +6,6 @@ with a StoreError and changes nothing.
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,14 +21,11 @@ from ...runtime.store.codec import decode, encode
 from ...runtime.store.record import Status
 from ..recording.entry import Entry
 from ..result import Result
-from ..search.journal import listed
-from ..search.space import Dimension, Point
 
 MOST_CHARACTERS = 4 << 20
 """Of a message: a result with all samples of its duel has some ten thousand."""
-_MOST_DIMENSIONS = 200
 _MOST_TRIALS = 10**9
-"""Trials that one problem may have: the variants of its space are listed in memory."""
+"""Trials that one problem may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +69,9 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """The variants that it chooses from."""
+    """A worker begins to try variants."""
 
     attempt: str
-    dimensions: tuple[Dimension, ...]
     trials: int
     """It tries at most so many, those of earlier attempts counted."""
     resumed: int
@@ -88,12 +83,11 @@ class Tells:
     """One variant was tried."""
 
     attempt: str
-    point: Point
+    variant: str
+    """Its config as text."""
     entry: Entry
     started: str
     """When, in ISO format."""
-    variant: str
-    """The config at the point as text."""
 
     @property
     def config(self) -> Config:
@@ -155,8 +149,6 @@ def written(message: Message) -> str:
     fields: dict[str, Any] = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
     if isinstance(message, Tells):
         fields["entry"] = message.entry.packed()
-    elif isinstance(message, Begins):
-        fields["dimensions"] = listed(message.dimensions)
     elif isinstance(message, Ends):
         fields["result"] = _packed(message.result)
     elif isinstance(message, Asks):
@@ -184,25 +176,18 @@ def _asks(told: dict[str, Any]) -> Message:
 
 
 def _begins(told: dict[str, Any]) -> Message:
-    listed = told.pop("dimensions")
-    check(len(listed) <= _MOST_DIMENSIONS, "too many dimensions", StoreError)
-    for name, choices in listed:
-        good = type(name) is str and all(type(choice) in (int, str) for choice in choices)
-        check(good, "a dimension has a name, and numbers or words", StoreError)
-    dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in listed)
-    begins = Begins(dimensions=dimensions, **_plain(Begins, told))
-    most = math.prod(len(dimension.choices) for dimension in dimensions)
-    good = 0 <= begins.trials <= most and 0 <= begins.resumed <= most
-    check(good, "trials and resumed must be in 0..the number of combinations of all choices", StoreError)
+    begins = Begins(**_plain(Begins, told))
+    good = 0 <= begins.trials <= _MOST_TRIALS and 0 <= begins.resumed <= _MOST_TRIALS
+    check(good, f"trials and resumed must be in 0..{_MOST_TRIALS:,}", StoreError)
     return begins
 
 
 def _tells(told: dict[str, Any]) -> Message:
-    point, started, variant, attempt = (told[name] for name in ("point", "started", "variant", "attempt"))
-    good = all(type(place) is int for place in point) and type(variant) is type(attempt) is str
-    check(good and variant.isprintable(), "a trial has whole numbers and a variant", StoreError)
+    started, variant, attempt = (told[name] for name in ("started", "variant", "attempt"))
+    good = type(variant) is type(attempt) is str and variant.isprintable()
+    check(good, "a trial has a variant", StoreError)
     datetime.fromisoformat(started)
-    return Tells(attempt, tuple(point), Entry.unpacked(told["entry"]), started, variant)
+    return Tells(attempt, variant, Entry.unpacked(told["entry"]), started)
 
 
 def _ends(told: dict[str, Any]) -> Message:

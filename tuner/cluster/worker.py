@@ -37,7 +37,6 @@ from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
 from ..recording.entry import Entry
 from ..result import Progress, Result
-from ..search.candidates import Candidates
 from ..settings import Budget
 from ..tune import tune
 from .link import WORKER_ROUTES, quiet
@@ -157,22 +156,20 @@ class Streamed(Progress):
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._found: Candidates
 
-    def started(self, problem: Problem, device: DeviceInfo, found: Candidates, budget: Budget, resumed: int) -> None:
-        """What is chosen from."""
-        self._found = found
-        trials = min(budget.trials, len(found.configs))
-        self._attempt.say(Begins(self._attempt.name, found.space.dimensions, trials, resumed))
+    def started(
+        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
+    ) -> None:
+        """How many variants are tried at most."""
+        trials = budget.trials if variants is None else min(budget.trials, variants)
+        self._attempt.say(Begins(self._attempt.name, trials, resumed))
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """One more. Ends the run, once it is sent, where nobody listens any longer."""
-        point = self._found.point_of(tried.record.config)
-        assert point is not None
         entry, phases = Entry.of(tried), tried.phases
         started = datetime.now() - timedelta(seconds=phases.verify_s + phases.time_s)
         variant = str(tried.record.config)
-        self._attempt.say(Tells(self._attempt.name, point, entry, started.isoformat(timespec="seconds"), variant))
+        self._attempt.say(Tells(self._attempt.name, variant, entry, started.isoformat(timespec="seconds")))
         self._attempt.check()
         if self._attempt.ending:
             raise BrokenPipeError(errno.EPIPE, "the client wants no more")  # ends as by Ctrl-C: with the duel

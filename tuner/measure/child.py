@@ -94,6 +94,12 @@ class Child:
         self.deadline = time.monotonic() + self.jobs[0][1] if self.jobs else float("inf")
         return answer
 
+    def drain(self) -> None:
+        """Drop the answers that are there by now."""
+        with contextlib.suppress(ChildDiedError, OSError):
+            while self.jobs and self.connection.poll():
+                self.receive()
+
     def ask(self, question: tuple[Any, ...], limit_s: float) -> Any:
         """Ask, wait and return what the method gave. Raises what it raised, and ChildDiedError, also when the answer is
         overdue (the child is ended then)."""

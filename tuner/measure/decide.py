@@ -44,16 +44,19 @@ class Contender:
 def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[Config] = ()) -> tuple[Contender, ...]:
     """The contenders of a duel: the winner, then the others, fastest first.
 
+    Ratios are None where the vendor's library could not be had.
+
     Of those tied with the fastest the first of `stored` stays, else the canonical first wins; `only_compared` names
     contenders that cannot win, beside the vendor's library. A duel that was too noisy has no ratios.
     """
     comparable = not noisy(aa_spread(duel))
-    vendor = next(side for side in duel if side.config is None)
+    vendor = next((side for side in duel if side.config is None), None)
     contenders = []
     for side in duel:
         samples = side.measurement.samples_us
-        theirs, theirs_between = vendor.measurement.samples_us[: len(samples)], vendor.between_us
-        ratio, within = paired(theirs, samples) if comparable else (None, None)
+        theirs = vendor.measurement.samples_us[: len(samples)] if vendor else ()
+        theirs_between = vendor.between_us if vendor else ()
+        ratio, within = paired(theirs, samples) if comparable and theirs else (None, None)
         beside = median(side.between_us), *paired_if_timed(theirs_between if comparable else (), side.between_us)
         contender = Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside)
         contenders.append(replace(contender, stored=side.config in stored))
@@ -88,7 +91,7 @@ def decided(
     """The record of the winner, the first of `judge`'s contenders."""
     first = contenders[0]
     assert first.config is not None
-    vendor = next(contender for contender in contenders if contender.config is None)
+    vendor_us = next((c.measurement.median_us for c in contenders if c.config is None), None)
     return Record(
         problem=problem,
         device=info.key,
@@ -98,7 +101,7 @@ def decided(
         accuracy=first.accuracy,
         versions=versions,
         digest=render(problem, first.config, info).digest,
-        vendor_us=vendor.measurement.median_us,
+        vendor_us=vendor_us,
         ratio_vendor=first.ratio_vendor,
         ratio_interval=first.interval,
         effort=effort,

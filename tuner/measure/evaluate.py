@@ -3,28 +3,32 @@
 import math
 import statistics
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...codegen.config import Config
-from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
+from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError, TilewrightError
 from ...codegen.problem import Problem
+from ...codegen.render import render
+from ...codegen.source import KernelSource
 from ...runtime.check.timing import Timer, TimingPlan, added_us, summarise
 from ...runtime.check.verify import Verifier, compile_check
+from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo, Launch
 from ...runtime.locks import Lock
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
-from .rounds import Rounds, side_by_side
+from .rounds import side_by_side
 
 MEASURING = Lock()
 """Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
+AHEAD_OF_THREADS = 2
+"""Variants that wait, compiled or for a thread, where several threads compile."""
 TIE = 0.005
 """Contenders nearer than this are equal."""
 _BETWEEN_ROUNDS = 7
@@ -94,7 +98,6 @@ class Bench:
             self._verifier.check(lambda a, b, c, alpha, beta: None)
             self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
-        self._vendor_us: float | None = None
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -140,55 +143,38 @@ class Bench:
 
     def warm(self) -> None:
         """Have the vendor's library load its kernel for the problem, which can take it seconds, and the device raise
-        its clocks; time it roughly. Raises one of FAILURES."""
+        its clocks. Raises one of FAILURES."""
         with self.device.entered():
-            vendor = self.device.vendor(self.problem)
-            right = not self._verifier.check(vendor).reason
-            us = self._timer.sample_us(self._timer.ready(vendor))
-            self._vendor_us = us if right else None
+            self._timer.sample_us(self._timer.ready(self.device.vendor(self.problem)))
 
-    def beside_vendor(
-        self, configs: Sequence[Config], rounds: int, fastest_us: float
-    ) -> tuple[Rounds[Config | None], float | None]:
-        """Rounds of configs that were tried and, as None, of the vendor's library where it is right and can be had; and
-        the time that `warm` found of it where that is far behind the fastest: it has no rounds then. Raises one of
-        FAILURES."""
-        with self.device.entered():
-            contenders: dict[Config | None, Launch] = {
-                config: prepare(self.device, self.problem, config).launch for config in configs
-            }
-            behind = self._vendor_us is not None and self._vendor_us > FAR_BEHIND * fastest_us
-            if not behind:
-                with suppress(DeviceError, LaunchError):
-                    vendor = self.device.vendor(self.problem)
-                    if not self._verifier.check(vendor).reason:
-                        contenders[None] = vendor
-            found = side_by_side(self._timer, contenders, rounds, twice=configs[0])
-            return found, self._vendor_us if behind else None
-
-    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        """Time the configs and the vendor's library side by side on buffers that no earlier timing used.
+    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
+        """Time the configs and the vendor's library, where it can be had, side by side.
 
         So many rounds, and where they take less than `seconds` more of them. Each is checked again first, and a config
         that is wrong is left out. Configs far behind the fastest have a few rounds of their own afterwards: they would
         take most of the time, and while they leave the device half idle it gathers clocks for whoever comes next. The
-        others have further rounds with another library's kernel between two products. The one that is the fastest at
-        first is two contenders. Raises LaunchError, and ConfigError where every config is wrong.
+        one that is the fastest at first is two contenders. Buffers are such as no earlier timing used, and the others
+        have further rounds with another library's kernel between two products, unless it is to be `brief`: then a
+        library that is wrong is left out too. Raises LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
-            contenders[None] = self.device.vendor(self.problem)
-            verifier = Verifier(self.device, self.problem, seed=101)
+            with suppress(DeviceError):
+                contenders[None] = self.device.vendor(self.problem)
+            verifier = self._verifier if brief else Verifier(self.device, self.problem, seed=101)
             verdicts = {config: verifier.check(launch) for config, launch in contenders.items()}
             wrong = [config for config in configs if verdicts[config].reason]
             if len(wrong) == len(configs):
                 raise ConfigError(f"{wrong[0]} is wrong on fresh data: {verdicts[wrong[0]].reason}")
             for config in wrong:
                 del contenders[config]
+            if brief and None in contenders and verdicts[None].reason:
+                del contenders[None]
             configs = tuple(config for config in configs if config in contenders)
-            timer = Timer(self.device, self.problem, seed=103, plan=TimingPlan.side_by_side(self.device))
+            plan = TimingPlan.side_by_side(self.device)
+            timer = self._timer if brief else Timer(self.device, self.problem, seed=103, plan=plan)
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
             behind = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
             near = {config: launch for config, launch in contenders.items() if config not in behind}
@@ -201,10 +187,10 @@ class Bench:
                 samples.update(side_by_side(timer, short, few).samples)
                 for config in behind:
                     samples.setdefault(config, [alone_us[config]])
-            between = _between(timer, near) if timer.plan.between else {}
+            between = _between(timer, near) if timer.plan.between and not brief else {}
             medians = {config: statistics.median(samples[config]) for config in configs}
             # Operands of gigabytes take a second to be copied: for those alone that may win.
-            may_win = [config for config in configs if tied(medians[config], min(medians.values()))]
+            may_win = [config for config in configs if tied(medians[config], min(medians.values())) and not brief]
             whole: dict[Config | None, float] = {config: timer.end_to_end_us(contenders[config]) for config in may_win}
             return tuple(
                 Side(
@@ -231,26 +217,64 @@ def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Conf
 
 
 class InProcess:
-    """`Isolated` without processes: everything here, one after the other, for debugging."""
+    """`Isolated` without processes: threads compile, and who asks for results verifies and times.
 
-    given_up = ""  # a crash would have ended this process
+    A crash ends the caller. With one thread there is one variant at a time, for debugging.
+    """
+
     compilers = ()
 
-    def __init__(self, info: DeviceInfo, problem: Problem) -> None:
-        self._bench = Bench(open_device(info), problem)
-        self._waiting: deque[Config] = deque()
+    def __init__(
+        self, info: DeviceInfo, problem: Problem, device: Device | None = None, threads: int = 1, brief: bool = False
+    ) -> None:
+        """`device` is the opened one where there is one; `brief` makes the duel so."""
+        self.given_up = ""
+        """The fault of the device that ended the run."""
+        self._info, self._problem, self._threads, self._brief = info, problem, threads, brief
+        self._device = open_device(info) if device is None else device
+        self._pool = ThreadPoolExecutor(threads, "compiler")
+        self._waiting: dict[Future[float], Config] = {}
+        self._made: Bench | None = None
+
+    @property
+    def _bench(self) -> Bench:
+        """Made when it is first asked for, while threads compile: on a bare machine it has much to compile too."""
+        if self._made is None:
+            self._made = Bench(self._device, self._problem)
+            if self._brief and not self._info.arch.is_host:
+                with suppress(*FAILURES):
+                    self._made.warm()  # compilers are under way, so this takes no time of its own
+        return self._made
 
     def room(self) -> int:
-        """One at a time."""
-        return 1 - len(self._waiting)
+        """Enough under way that no thread waits."""
+        return self._threads + (AHEAD_OF_THREADS if self._threads > 1 else 0) - len(self._waiting)
 
     def submit(self, config: Config) -> None:
-        """Keep it for `results`."""
-        self._waiting.append(config)
+        """Have a variant compiled, and keep it for `results`."""
+        # Rendered here: the first time templates are compiled, which threads would do side by side under one lock.
+        try:
+            source = render(self._problem, config, self._info)
+            future = self._pool.submit(_compiled, self._device, source)
+        except FAILURES:  # told by `try_variant`
+            future = Future()
+            future.set_result(0.0)
+        self._waiting[future] = config
 
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """Try what waits."""
-        return [self._bench.try_variant(self._waiting.popleft(), stop_above_us)] if self._waiting else []
+        """Try a variant that is compiled, the one that was submitted first."""
+        bench = self._bench
+        if self._info.arch.is_host:
+            wait(self._waiting)  # compilers would take the processor from what is timed
+        done, _ = wait(self._waiting, timeout_s, FIRST_COMPLETED)
+        future = next((future for future in self._waiting if future in done), None)
+        if future is None:
+            return []
+        tried = bench.try_variant(self._waiting.pop(future), stop_above_us)
+        phases = replace(tried.phases, compile_s=tried.phases.compile_s + future.result())
+        if tried.fault:
+            self.given_up = tried.record.reason
+        return [replace(tried, phases=phases)]
 
     def busy(self) -> bool:
         """Whether one waits."""
@@ -258,14 +282,23 @@ class InProcess:
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
         """Time some side by side."""
-        return self._bench.duel(configs, rounds, seconds)
+        self.close()
+        return self._bench.duel(configs, rounds, seconds, self._brief)
 
     def use(self, duel_s: float) -> tuple[float | None, float | None]:
         """Unknown."""
         return None, None
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Begin no further compilation."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _compiled(device: Device, source: KernelSource) -> float:
+    """Compile a kernel, which ends in the cache; the seconds that it took. A failure is told by who tries it."""
+    with suppress(TilewrightError):
+        return compile_cached(device.compiler, source).seconds
+    return 0.0
 
 
 FAILURES = (ConfigError, CompileError, LaunchError, DeviceError, MemoryError)

@@ -31,6 +31,10 @@ MAX_RESTARTS = 3
 WORKER_QUEUE = 2
 """Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
 
+READY = 8
+"""Variants that wait for a compile process, or for the worker once they are compiled: more would be chosen before what
+is under way has come out."""
+
 _COMPILING, _MEASURING = "compiling", "measuring"
 
 
@@ -78,7 +82,7 @@ class Isolated:
     def room(self) -> int:
         """Enough under way that neither compilers nor worker wait."""
         under_way = len(self._to_compile) + len(self._compiled) + sum(c.job is not None for c in self.compilers)
-        return 2 * len(self.compilers) + 2 - under_way
+        return len(self.compilers) + READY - under_way
 
     def busy(self) -> bool:
         """Whether anything is under way."""
@@ -282,4 +286,5 @@ class Isolated:
         else:
             self._worker.end()  # first: it may be about to measure what nobody asks for any more
         for child in self.compilers:
+            child.drain()
             leave(child, _COMPILING)

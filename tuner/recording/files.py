@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
 from ...codegen.problem import Grade, Problem
@@ -24,6 +25,7 @@ from ...codegen.reading import read_named, reason_of
 from ...runtime.files import in_lines, spared, write_output
 from ..search.space import MOST_CHOICES, Dimension, Point, Space
 from .entry import Entry, number
+from .points import space_of
 
 MOST_BYTES = 256 << 20
 """A recording that is larger, or unpacks to more, is refused."""
@@ -64,10 +66,19 @@ class Recording:
     """The outcome at each point tried, in the order recorded."""
 
     @classmethod
-    def of(
+    def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
+        """The recording of a search of ours, over the values that occur: `problem` gives the problem back."""
+        if not entries:
+            return cls.at_points(problem, device_name, (), {})
+        space = space_of(entries)
+        told = dict(zip(space.points, entries.values(), strict=True))
+        return cls.at_points(problem, device_name, space.dimensions, told)
+
+    @classmethod
+    def at_points(
         cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
     ) -> "Recording":
-        """One of ours: `problem` gives it back."""
+        """The same of outcomes at points."""
         return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
 
     @property

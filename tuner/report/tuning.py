@@ -21,7 +21,7 @@ from ..measure.decide import Contender
 from ..recording.entry import Entry
 from ..recording.files import MOST_BYTES, Recording, read_cache_file
 from ..recording.journals import journals_of, read_journal
-from ..search.candidates import ABSENT, FAMILY, config_of
+from ..recording.points import ABSENT, FAMILY, config_of
 
 _LETTERS = 400
 

@@ -1,60 +1,106 @@
-"""A search in a thread of its own, so that its model is fitted while the device measures, kept in a journal."""
+"""A search in a thread of its own, so that its model is fitted while the device measures."""
 
+import math
 import warnings
 from collections import deque
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from ...codegen.config import Config
 from ...codegen.errors import StoreError
+from ...runtime.check.threads import one_thread
 from ...runtime.files import OutputWarning
 from ..recording.entry import Entry
-from .journal import Journal
-from .space import Point, Space
+from ..recording.journal import Journal
+from .neighbourhood import Neighbourhood
+from .outcomes import ExhaustedError, Outcomes
 
 if TYPE_CHECKING:  # only then: Optuna is slow to import
     from .study import Search
 
 
+class Unrecorded:
+    """A search by a chooser alone, without a study of Optuna's, which takes half a second to import."""
+
+    def __init__(self, chooser: Neighbourhood) -> None:
+        self._chooser, self._outcomes = chooser, Outcomes[Config]()
+        self._numbers: dict[Config, int] = {}
+
+    @property
+    def expected_gain(self) -> float | None:
+        """Share of the best time that the next variants are expected to save; None while too little was measured."""
+        return self._chooser.expected_gain
+
+    def ask(self) -> Config | None:
+        """A config that was neither asked nor told before; None when there is none left."""
+        try:
+            with one_thread():  # a model's matrices are small, and compilers use the other cores
+                config = self._chooser.choose(self._outcomes)
+        except ExhaustedError:
+            return None
+        number = self._numbers[config] = len(self._numbers)
+        self._outcomes.begin(number, config)
+        return config
+
+    def tell(self, config: Config, time_us: float | None) -> None:
+        """The time of a config in microseconds, None if it failed."""
+        number = self._numbers.setdefault(config, len(self._numbers))
+        self._outcomes.end(number, config, None if time_us is None else math.log(time_us))
+
+
 class AskAhead:
     """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order told.
 
-    It starts with what the journal holds, and an outcome is in the journal before `tell` returns. Everything that
-    touches the search runs in the thread; the journal belongs to the caller.
+    It starts with the outcomes of earlier runs, and where there is a journal, an outcome is in it before `tell`
+    returns. Everything that touches the search runs in the thread; the journal belongs to the caller.
     """
 
     DEPTH = 4
     """Suggestions kept ready: more would be older than they need be."""
 
-    def __init__(self, search: "Search", journal: Journal) -> None:
+    def __init__(
+        self,
+        search: "Search[Config] | Unrecorded",
+        journal: Journal | None = None,
+        earlier: Mapping[Config, Entry] | None = None,
+    ) -> None:
         self._search = search
         self._journal = journal
-        self._started: dict[Point, datetime] = {}
-        self._told = deque(journal.history)
-        self._suggestions: deque[Future[Point | None]] = deque()
+        self._started: dict[Config, datetime] = {}
+        self._told = deque((config, entry.time_us) for config, entry in (earlier or {}).items())
+        self._suggestions: deque[Future[Config | None]] = deque()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
-    def tell(self, point: Point, entry: Entry) -> None:
-        """The outcome at a point. A journal that cannot be written costs an OutputWarning: the search goes on."""
+    @property
+    def expected_gain(self) -> float | None:
+        """Share of the best time that the next variants are expected to save; None where the sampler does not say."""
+        return self._search.expected_gain
+
+    def tell(self, config: Config, entry: Entry) -> None:
+        """The outcome of a config. A journal that cannot be written costs an OutputWarning: the search goes on."""
+        started = self._started.pop(config, datetime.now())
         try:
-            self._journal.add(point, entry, self._started.pop(point, datetime.now()))
+            if self._journal is not None:
+                self._journal.add(config, entry, started)
         except StoreError as error:
             warnings.warn(str(error), OutputWarning, stacklevel=2)
-        self._told.append((point, entry.time_us))
+        self._told.append((config, entry.time_us))
 
     def ready(self) -> bool:
         """Whether `ask` answers at once."""
         self._fill()
         return self._suggestions[0].done()
 
-    def ask(self) -> Point | None:
+    def ask(self) -> Config | None:
         """The next suggestion, waiting for it; None when there is none left. Raises what the search does."""
         self._fill()
-        point = self._suggestions.popleft().result()
+        config = self._suggestions.popleft().result()
         self._fill()
-        if point is not None:
-            self._started[point] = datetime.now()
-        return point
+        if config is not None:
+            self._started[config] = datetime.now()
+        return config
 
     def close(self) -> None:
         """End the thread, once it has finished the suggestion it is on."""
@@ -64,28 +110,34 @@ class AskAhead:
         while len(self._suggestions) < self.DEPTH:
             self._suggestions.append(self._thread.submit(self._suggest))
 
-    def _suggest(self) -> Point | None:
+    def _suggest(self) -> Config | None:
         while self._told:
             self._search.tell(*self._told.popleft())
         return self._search.ask()
 
 
 class InOrder:
-    """The points of a space one after the other, for variants that a user names: no sampler, and nothing is kept."""
+    """Configs one after the other, for those that a user names: no sampler, and nothing is kept."""
 
-    def __init__(self, space: Space) -> None:
-        self._points = iter(space.points)
+    expected_gain = None
 
-    def tell(self, point: Point, entry: Entry) -> None:
+    def __init__(self, configs: Iterable[Config]) -> None:
+        self._configs = iter(configs)
+
+    def tell(self, config: Config, entry: Entry) -> None:
         """Nothing follows from it."""
 
     def ready(self) -> bool:
         """Always."""
         return True
 
-    def ask(self) -> Point | None:
-        """The next point; None when there is none left."""
-        return next(self._points, None)
+    def ask(self) -> Config | None:
+        """The next config; None when there is none left."""
+        return next(self._configs, None)
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+Asker: TypeAlias = AskAhead | InOrder
+"""What says which config is tried next."""

@@ -4,39 +4,34 @@ A family's space is listed whole where it is small. Of a larger one the neighbou
 search of such a space finds lies near one of these (docs/tuning.md).
 """
 
-import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, check
 from ...codegen.families import families, family_named
-from ...codegen.leaf import Leaf, Mode, Value
+from ...codegen.leaf import Leaf
 from ...codegen.legality import rejections, serves
 from ...codegen.listing import legal_configs
 from ...codegen.mechanisms.split import FILLING, filling_parts
-from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
 from ...codegen.target import Target
-from ...runtime.device.protocol import DeviceInfo
+from ..choose.forecast import Forecast
+from ..recording.points import space_of
 from .neighbours import neighbours
-from .space import Dimension, Point, Space
+from .space import Space
 
-ABSENT = "absent"
-FAMILY = "family"
 MOST_BYTES = 1 << 20
 """Bytes that a space file may have."""
 MOST_LISTED = 20_000
 """Configs of a family that are listed whole."""
 _EXPANDED = 8
 """Entries of the shortlist whose neighbours are listed."""
-_SPLITS = (Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +97,17 @@ def _typed(leaf: Leaf, values: Iterable[object]) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The configs that a search may try, as points of a space."""
+    """The configs that a search of listed variants may try, as points of a space."""
 
     space: Space
     configs: tuple[Config, ...]
     """The config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
     """Each reason for which configs of a family that is listed whole cannot run, and how many, most first."""
-    _rows: Mapping[Config, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_rows", {config: row for row, config in enumerate(self.configs)})
-
-    def config_at(self, point: Point) -> Config:
-        """The config of a point."""
-        return self.configs[self.space.index(point)]
-
-    def point_of(self, config: Config) -> Point | None:
-        """The point of a config, None if it is not among the candidates."""
-        row = self._rows.get(config)
-        return None if row is None else self.space.points[row]
 
 
 def candidates(
-    problem: Problem,
-    info: DeviceInfo,
+    forecast: Forecast,
     spaces: tuple[Choices, ...],
     shortlist: Sequence[Config] = (),
     also: Sequence[Config] = (),
@@ -137,13 +118,14 @@ def candidates(
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
+    problem, info = forecast.problem, forecast.info
     kept: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
         kind, values = family_named(choices.family), choices.on(info)
         listed = legal_configs(problem, info, kind, values, MOST_LISTED)
         if listed is None:
-            near = list(_near(problem, info, choices, [config for config in shortlist if type(config) is kind]))
+            near = list(_near(forecast, choices, [config for config in shortlist if type(config) is kind]))
             reasons.update(() if near else rejections(problem, kind(), info))
             kept += near
         else:
@@ -152,18 +134,19 @@ def candidates(
     kept = list(dict.fromkeys((*kept, *also)))
     nothing = f"no config serves {problem} on {info.arch.name}; required: {'; '.join(reasons)}"
     check(bool(kept), nothing, ShapeError)  # of a list of shapes, others may be served
-    return Candidates(_space(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
+    return Candidates(space_of(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
 
 
-def _near(problem: Problem, info: DeviceInfo, choices: Choices, shortlist: Sequence[Config]) -> Iterator[Config]:
+def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> Iterator[Config]:
     """The configs of a shortlist and the family's default, moved to the nearest values of the space, as far as they can
     run, and the neighbours of the first ones; of the first ones that cannot run, where none can."""
+    problem, info = forecast.problem, forecast.info
     values, default = choices.on(info), family_named(choices.family)()
     moved = dict.fromkeys(_moved(config, values) for config in (*shortlist, default))
     inside = [config for config in moved if serves(config, problem, info)]
     yield from inside
     for config in inside[:_EXPANDED] or [*moved][:_EXPANDED]:
-        yield from neighbours(config, problem, info, values, far=not inside)
+        yield from neighbours(config, forecast, values, far=not inside)
 
 
 def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
@@ -174,67 +157,3 @@ def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
         if allowed and value not in allowed:
             moved[name] = allowed[0] if isinstance(value, str) else min(allowed, key=lambda each: abs(each - value))
     return config.changed(**moved) if moved else config
-
-
-def given(configs: Iterable[Config]) -> Candidates:
-    """Just these, each once."""
-    kept = tuple(dict.fromkeys(configs))
-    return Candidates(_space(kept), kept, ())
-
-
-def _plain(value: Any) -> Value:
-    return str(value) if isinstance(value, str) else int(value)
-
-
-def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
-    """The parameters of a family's configs in a search: names, and functions that give their values.
-
-    The decomposition of the work is three numbers there instead of mode and parts: CTAs of a tile (split_k), CTAs of an
-    SM (stream_k), tiles of a CTA (persistent).
-    """
-    found: dict[str, Callable[[Config], Any]] = {}
-    for leaf in kind.leaves():
-        if leaf.name == "mode":
-            shares = map(attrgetter, ("split_ctas", "stream_ctas_per_sm", "persistent_tiles"))
-            found |= dict(zip(map(str, _SPLITS), shares))
-        elif leaf.name != "parts":
-            found[leaf.name] = attrgetter(f"{leaf.group}.{leaf.name}".lstrip("."))
-    return found
-
-
-def config_of(values: Mapping[str, Value]) -> Config:
-    """The config at a point, by the names and values that a space gives it. Raises ConfigError for one that this
-    version does not have."""
-    known = {name: value for name, value in values.items() if value != ABSENT}
-    kind = family_named(str(known.pop(FAMILY, "")))
-    for mode in _SPLITS:
-        parts = known.pop(str(mode), 0)
-        if parts not in (0, 1) or (parts and mode is Mode.STREAM_K):
-            known |= {"mode": str(mode), "parts": parts}
-    return kind.of(known)
-
-
-def _space(configs: tuple[Config, ...]) -> Space:
-    """The space of the configs: a dimension for each name, whose values rise."""
-    kinds: list[Any] = list(dict.fromkeys(map(type, configs)))
-    present: dict[str, set[Any]] = {name: set() for kind in kinds for name in _readers(kind)}
-    blocks = [(kind, tuple(block)) for kind, block in itertools.groupby(configs, type)]
-    for kind, block in blocks:
-        for name, read in _readers(kind).items():
-            present[name].update(map(read, block))
-    named = [kind.family for kind in kinds]
-    dimensions = [Dimension(FAMILY, tuple(family for family in families() if family in named))]
-    for name, found in present.items():
-        lacking = any(name not in _readers(kind) for kind in kinds)
-        dimensions.append(Dimension(name, (*((ABSENT,) if lacking else ()), *sorted(map(_plain, found)))))
-    points: list[Point] = []
-    for kind, block in blocks:
-        readers = _readers(kind) | {FAMILY: attrgetter(FAMILY)}
-        columns: list[Iterable[int]] = []
-        for dimension in dimensions:
-            places = {value: place for place, value in enumerate(dimension.choices)}
-            lacks = dimension.name not in readers
-            values = itertools.repeat(ABSENT) if lacks else map(readers[dimension.name], block)
-            columns.append(map(places.__getitem__, values))
-        points += zip(*columns)
-    return Space(tuple(dimensions), tuple(points))

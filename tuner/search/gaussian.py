@@ -10,8 +10,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .sampler import ListedSampler, Outcomes
-from .space import Mask, Space
+from .outcomes import Outcomes
+from .sampler import ListedChooser, ListedSampler
+from .space import Mask, Point, Space
 
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
@@ -163,35 +164,45 @@ class GaussianProcess:
 class GaussianSampler(ListedSampler):
     """Takes the unseen point with the lowest bound, every other time of those near the best point."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(space, seed)
-        self._process = GaussianProcess(space)
+    def chooser(self) -> ListedChooser:
+        return _LowestBound(self)
+
+
+class _LowestBound(ListedChooser):
+    """The process of one study, and what it chose ahead."""
+
+    def __init__(self, sampler: ListedSampler) -> None:
+        super().__init__(sampler)
+        self._process = GaussianProcess(self.space)
         self._fitted = 0
         self._steps = 0
         self._next: list[int] = []
 
-    def choose(self, outcomes: Outcomes) -> int:
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
         while self._next:
             row = self._next.pop(0)
-            if outcomes.unseen[row]:
+            if unseen[row]:
                 return row
-        rows, times = outcomes.rows, outcomes.values
+        random, index = self.sampler.random, self.space.index
+        rows = np.array([index(point) for point, _ in outcomes.told], dtype=np.intp)
+        pending = np.array([index(point) for point in outcomes.pending], dtype=np.intp)
+        times = np.array([value for _, value in outcomes.told])
         count = len(rows)
         if not np.isfinite(times).any() or len(outcomes) < FIRST:
-            return self.farthest(outcomes)
+            return self.farthest(unseen)
         best = int(rows[np.argmin(times)])
         values = -np.exp(POWER * (times.min() - times))
         if count > REMEMBERED:
             order = np.argsort(values, kind="stable")
-            others = self.random.choice(order[REMEMBERED // 2 :], REMEMBERED // 2, replace=False)
+            others = random.choice(order[REMEMBERED // 2 :], REMEMBERED // 2, replace=False)
             kept = np.concatenate([order[: REMEMBERED // 2], others])
             rows, values = rows[kept], values[kept]
         values = (values - values.mean()) / max(float(values.std()), 1e-9)
         if count - self._fitted >= max(2, count // 16):  # one outcome changes little among many
             self._process.fit(rows, values, STEPS if self._fitted else 3 * STEPS)
             self._fitted = count
-        asked = self._asked(best, outcomes.unseen, count)
-        mean, deviation, vectors = self._process.predict(rows, values, outcomes.pending, asked)
+        asked = self._asked(best, unseen, count)
+        mean, deviation, vectors = self._process.predict(rows, values, pending, asked)
         lowest = [int(np.argmin(mean - BOLD * deviation))]
         while len(lowest) < min(AT_ONCE if count > REMEMBERED else 1, asked.size):
             mean[lowest[-1]] = math.inf
@@ -209,4 +220,4 @@ class GaussianSampler(ListedSampler):
             asked = near if near.any() else asked
         rows = np.flatnonzero(asked)
         most = SCORED // min(max(count, FEW), REMEMBERED)
-        return self.random.choice(rows, most, replace=False) if rows.size > most else rows
+        return self.sampler.random.choice(rows, most, replace=False) if rows.size > most else rows

@@ -9,33 +9,30 @@ from ...codegen.config import Config
 from ...codegen.leaf import Leaf
 from ...codegen.legality import rules_of
 from ...codegen.mechanisms.split import proposed_parts
-from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ..choose.shortlist import by_expected, decompositions
+from ..choose.forecast import Forecast
 
 Values = Mapping[str, Sequence[Any]]
 """Typed values of a family's parameters that may be tried, by name."""
 
 
-def neighbours(
-    config: Config, problem: Problem, info: DeviceInfo, values: Values | None = None, far: bool = False
-) -> list[Config]:
-    """The legal configs for a problem that differ from one in a parameter or in two, a step up or down, or in how the
-    work is divided; those that are expected to be the fastest first. `values` limits what parameters may be; None for
-    all that the family has. With `far` a step goes to any other value."""
+def neighbours(config: Config, forecast: Forecast, values: Values | None = None, far: bool = False) -> list[Config]:
+    """The legal configs for the problem of a forecast that differ from one in a parameter or in two, a step up or down,
+    or in how the work is divided. `values` limits what parameters may be; None for all that the family has. With `far`
+    a step goes to any other value."""
     kind: Any = type(config)
+    problem, info = forecast.problem, forecast.info
     if values is None:
         values = {leaf.name: _values(leaf, info) for leaf in kind.leaves()}
     allowed = {leaf.name: values.get(leaf.name, (leaf.default,)) for leaf in kind.leaves()}
     steps = [(name, value) for name, choices in allowed.items() for value in _steps(choices, config.get(name), far)]
     pairs = itertools.combinations_with_replacement(steps, 2)
     changes = [dict((one, other)) for one, other in pairs if one == other or one[0] != other[0]]
-    divided = decompositions(config, problem, info)
+    divided = forecast.decompositions(config)
     changes += [each for each in divided if all(value in allowed[name] for name, value in each.items())]
     every = dict.fromkeys(config.changed(**each) for each in changes)
     rules = rules_of(kind)
-    legal = [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
-    return by_expected(problem, info, legal)
+    return [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
 
 
 def _values(leaf: Leaf, info: DeviceInfo) -> Sequence[Any]:

@@ -1,29 +1,51 @@
-"""Samplers that choose among listed points, as Optuna's samplers choose in a box; and two that need no model.
+"""Samplers of Optuna's that choose among variants: any point of a listed space, or what a model says of configs.
 
-Any of them drives a study of Optuna's by itself, if the study asks for `distributions(space)`:
+Any of them drives a study of the user's, one after another or in threads, if the study asks for its `distributions`:
 
-    study = optuna.create_study(sampler=GaussianSampler(space, seed=0))
-    trial = study.ask(distributions(space))
+    sampler = GaussianSampler(space, seed=0)
+    study = optuna.create_study(sampler=sampler)
+    trial = study.ask(sampler.distributions)
     study.tell(trial, log_time)
+
+A study has one objective, which is minimised or maximised as its direction says; a sampler may serve several studies.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from ...codegen.errors import ConfigError, check
+from ...runtime.locks import Lock
+from .outcomes import Chooser, ExhaustedError, Outcomes, V
 from .space import Mask, Point, Space
 
 
+class Variants(Protocol[V]):
+    """Variants as the parameters of a study's trials."""
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Distributions of all parameters that vary, by name."""
+
+    def params_of(self, variant: V) -> dict[str, Any]:
+        """The parameters of a variant."""
+
+    def variant_of(self, params: Mapping[str, Any]) -> V | None:
+        """The variant with these parameters, None where there is none."""
+
+    def nearest(self, params: Mapping[str, Any], seen: "set[V]") -> V | None:
+        """The variant nearest to these parameters that is not among the `seen` ones; None where there is none."""
+
+
 def distributions(space: Space, numbers: bool = True) -> dict[str, BaseDistribution]:
-    """What Optuna is told of a space: for each parameter that varies, the position of its value among the choices.
+    """Distributions of a space's parameters that vary: the position of a value among the choices.
 
     Without `numbers`, any two positions are as far apart as any others, like words.
     """
@@ -36,85 +58,121 @@ def distributions(space: Space, numbers: bool = True) -> dict[str, BaseDistribut
     return found
 
 
-class Outcomes:
-    """What the trials of a study say about the points of a space. A point is a row of the space's matrix here."""
+class Listed(Generic[V]):
+    """The points of a space as variants, or `variants` that lie at these points."""
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._told: list[tuple[int, float]] = []
-        self._running: dict[int, int | None] = {}
+    def __init__(self, space: Space, variants: Sequence[Any] | None = None, numbers: bool = True) -> None:
+        self.space, self.distributions = space, distributions(space, numbers)
+        at: Sequence[Any] = space.points if variants is None else variants
+        self._at: dict[Point, V] = dict(zip(space.points, at, strict=True))
+        self._point_of = {variant: point for point, variant in self._at.items()}
+
+    def params_of(self, variant: V) -> dict[str, Any]:
+        """The positions of all values that vary. Raises ConfigError for a variant that is not at a point."""
+        check(variant in self._point_of, f"not a point of this space: {variant}")
+        values = zip(self.space.dimensions, self._point_of[variant], strict=True)
+        return {d.name: position for d, position in values if d.name in self.distributions}
+
+    def variant_of(self, params: Mapping[str, Any]) -> V | None:
+        """The variant at these positions, None if there is none, or if one is missing: a trial gets them one by one,
+        and other threads see it meanwhile."""
+        whole = bool(params) and self.distributions.keys() <= params.keys()
+        return self._at.get(self._point(params)) if whole else None
+
+    def nearest(self, params: Mapping[str, Any], seen: set[V]) -> V | None:
+        """The nearest variant that was not seen."""
+        point = self.space.nearest(self._point(params), self.unseen(seen))
+        return None if point is None else self._at[point]
+
+    def unseen(self, seen: set[V]) -> Mask:
+        """A flag for each point: whether its variant is not among those."""
+        flags: Mask = np.ones(len(self.space), dtype=np.bool_)
+        flags[[self.space.index(self._point_of[variant]) for variant in seen]] = False
+        return flags
+
+    def _point(self, params: Mapping[str, Any]) -> Point:
+        return tuple(params.get(d.name, 0) for d in self.space.dimensions)
+
+
+class _Study(Generic[V]):
+    """A study that a sampler serves: its outcomes, and who chooses by them."""
+
+    def __init__(self, variants: Variants[V], chooser: Chooser[V]) -> None:
+        self.outcomes, self.chooser = Outcomes[V](), chooser
+        self._variants = variants
+        self._open: set[int] = set()
         self._read = 0
-        self.unseen: Mask = np.ones(len(space), dtype=np.bool_)
-        """Points that no trial has."""
 
-    def read(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in what is new in all the trials of the study; those that hold no point of the space do not count."""
-        numbers = [*self._running, *range(self._read, len(trials))]
-        self._running = {}
-        self._read = len(trials)
+    def read(self, trials: Sequence[FrozenTrial], sign: float) -> None:
+        """Take in news from all the trials; a trial without a variant does not count."""
+        numbers = [*sorted(self._open), *range(self._read, len(trials))]
+        self._read = max(self._read, len(trials))
         for number in numbers:
             trial = trials[number]
-            point = tuple(trial.params.get(d.name, 0) for d in self._space.dimensions)
-            row = self._space.index(point) if trial.params and point in self._space else None
-            if row is not None:
-                self.unseen[row] = False
+            variant = self._variants.variant_of(trial.params)
             if not trial.state.is_finished():
-                self._running[number] = row
-            elif row is not None:
-                self._told.append((row, math.inf if trial.value is None else trial.value))
-
-    def __len__(self) -> int:
-        """Trials that are running or done."""
-        return len(self._told) + len(self.pending)
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Points of the trials that are done, in the order in which they were."""
-        return np.array([row for row, _ in self._told], dtype=np.intp)
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """Logarithm of the time of each of `rows`, infinite where the trial failed."""
-        return np.array([value for _, value in self._told], dtype=np.float64)
-
-    @property
-    def pending(self) -> NDArray[np.intp]:
-        """Points of the trials that are running."""
-        return np.array([row for row in self._running.values() if row is not None], dtype=np.intp)
+                self._open.add(number)
+                if variant is not None:  # a trial has parameters only some time after they were chosen for it
+                    self.outcomes.begin(number, variant)
+                continue
+            self._open.discard(number)
+            if variant is not None:
+                self.outcomes.end(number, variant, None if trial.value is None else sign * trial.value)
+            else:
+                self.outcomes.running.pop(number, None)
 
 
-class ListedSampler(BaseSampler):
-    """Chooses a point of the space that no trial of its study has; a subclass says which. One study for each."""
+class VariantSampler(BaseSampler, Generic[V]):
+    """A sampler that chooses a variant which no trial of its study has; a subclass says how."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self.space = space
+    def __init__(self, variants: Variants[V], seed: int | None) -> None:
+        self.variants = variants
         self.random = np.random.default_rng(seed)
-        self._outcomes = Outcomes(space)
-        self._distributions = distributions(space)
+        self.__setstate__({})
 
-    def choose(self, outcomes: Outcomes) -> int:
-        """The row of an unseen point; called only while there is one."""
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the studies, whose storages say what was tried: Optuna's users keep samplers as pickles."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_studies")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = Lock(self._forget)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Read the studies anew when they ask next, as in a child that was forked while a thread read one."""
+        self._studies: WeakKeyDictionary[Study, _Study[V]] = WeakKeyDictionary()
+
+    def chooser(self) -> Chooser[V]:
+        """A chooser for a study that is new."""
         raise NotImplementedError
 
-    def farthest(self, outcomes: Outcomes) -> int:
-        """The one of some random unseen points that is farthest from all seen ones."""
-        rows = self.random.permutation(np.flatnonzero(outcomes.unseen))[:256]
-        seen = np.flatnonzero(~outcomes.unseen)[:256]
-        if not seen.size:
-            return int(rows[0])
-        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
-        return int(rows[np.argmax(gaps.min(axis=0))])
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Distributions that a study asks for."""
+        return self.variants.distributions
+
+    def reseed_rng(self) -> None:
+        self.random = np.random.default_rng()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._distributions
+        return self.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        self._outcomes.read(study.get_trials(deepcopy=False))
-        check(bool(self._outcomes.unseen.any()), "every point of the space was tried")
-        point: Point = self.space.points[self.choose(self._outcomes)]
-        return {d.name: i for d, i in zip(self.space.dimensions, point, strict=True) if d.name in search_space}
+        count = len(study.directions)
+        check(count == 1, f"{type(self).__name__} serves a study of one objective, got {count}: name one direction")
+        sign = -1.0 if study.direction is StudyDirection.MAXIMIZE else 1.0
+        with self._lock.alone():  # which trials in threads of one study share
+            served = self._studies.get(study)
+            if served is None:
+                served = self._studies[study] = _Study(self.variants, self.chooser())
+            served.read(study.get_trials(deepcopy=False), sign)
+            variant = served.chooser.choose(served.outcomes)
+            served.outcomes.begin(trial.number, variant)
+        params = self.variants.params_of(variant)
+        return {name: value for name, value in params.items() if name in search_space}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -122,15 +180,61 @@ class ListedSampler(BaseSampler):
         raise ConfigError(f"{param_name} does not vary in this space, or another distribution was asked for")
 
 
+class ListedSampler(VariantSampler[Point]):
+    """Chooses a point of a listed space."""
+
+    def __init__(self, space: Space, seed: int | None) -> None:
+        self.space = space
+        self.listed = Listed[Point](space)
+        super().__init__(self.listed, seed)
+
+
+class ListedChooser:
+    """Chooses a point of a listed space that no trial has; a subclass says which."""
+
+    def __init__(self, sampler: ListedSampler) -> None:
+        self.sampler = sampler
+        self.space = sampler.space
+
+    def choose(self, outcomes: Outcomes[Point]) -> Point:
+        """An unseen point. Raises ExhaustedError where there is none."""
+        unseen = self.sampler.listed.unseen(outcomes.seen)
+        check(bool(unseen.any()), "every point of the space was tried", ExhaustedError)
+        return self.space.points[self.row(outcomes, unseen)]
+
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        """The row of an unseen point; called only while there is one."""
+        raise NotImplementedError
+
+    def farthest(self, unseen: Mask) -> int:
+        """The one of some random unseen points that is farthest from all seen ones."""
+        rows = self.sampler.random.permutation(np.flatnonzero(unseen))[:256]
+        seen = np.flatnonzero(~unseen)[:256]
+        if not seen.size:
+            return int(rows[0])
+        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
+        return int(rows[np.argmax(gaps.min(axis=0))])
+
+
+class _Random(ListedChooser):
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        return int(self.sampler.random.choice(np.flatnonzero(unseen)))
+
+
+class _First(ListedChooser):
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        return int(np.argmax(unseen))
+
+
 class RandomSampler(ListedSampler):
     """Any unseen point, each as likely as the others."""
 
-    def choose(self, outcomes: Outcomes) -> int:
-        return int(self.random.choice(np.flatnonzero(outcomes.unseen)))
+    def chooser(self) -> ListedChooser:
+        return _Random(self)
 
 
 class ExhaustiveSampler(ListedSampler):
     """Every point in the order of the space."""
 
-    def choose(self, outcomes: Outcomes) -> int:
-        return int(np.argmax(outcomes.unseen))
+    def chooser(self) -> ListedChooser:
+        return _First(self)

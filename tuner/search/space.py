@@ -17,9 +17,6 @@ from ...codegen.leaf import Value
 Point: TypeAlias = tuple[int, ...]
 """For each dimension the position of the value among its choices."""
 
-Trials: TypeAlias = tuple[tuple[Point, float | None], ...]
-"""Points and their times in microseconds in the order they were told; None for one that failed."""
-
 Mask: TypeAlias = NDArray[np.bool_]
 """One flag for each point of a space, in the space's order."""
 
@@ -47,17 +44,6 @@ class Dimension:
         One word may stand before the numbers, for a family that lacks the parameter.
         """
         return all(isinstance(choice, int) for choice in self.choices[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Every combination of some dimensions, for those who keep outcomes and need not know which points are valid."""
-
-    dimensions: tuple[Dimension, ...]
-
-    def __contains__(self, point: Point) -> bool:
-        sizes = [len(dimension.choices) for dimension in self.dimensions]
-        return len(point) == len(sizes) and all(0 <= place < size for place, size in zip(point, sizes))
 
 
 class Space:

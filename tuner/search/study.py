@@ -6,19 +6,22 @@ import inspect
 import math
 import warnings
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
+from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check, check_type, meant
 from ...runtime.check.threads import one_thread
-from ..settings import SAMPLERS
+from ..choose.forecast import Forecast
+from ..settings import GP, LOCAL, SAMPLERS
 from .gaussian import GaussianSampler
-from .sampler import ExhaustiveSampler, RandomSampler, distributions
-from .space import Mask, Point, Space
+from .local import LocalSampler
+from .outcomes import ExhaustedError, V
+from .sampler import ExhaustiveSampler, Listed, RandomSampler, Variants
+from .space import Space
 
 OPTUNA = "optuna:"
 _TPE = OPTUNA + "TPESampler"
@@ -26,81 +29,85 @@ _PACKAGES = {"CmaEsSampler": ("cmaes",), "GPSampler": ("torch", "scipy"), "QMCSa
 """What samplers of Optuna's import once they are asked, some of them after the first outcomes alone."""
 
 
-class Search:
+class Search(Generic[V]):
     """Asks a sampler of Optuna's public interface, ours or another, by ask and tell.
 
-    Several points may be asked before one is told. The sampler sees positions of values, as `distributions`
-    has them, and the logarithm of the time; what failed is a failed trial, which Optuna's own samplers pass over.
+    Several variants may be asked before one is told. The study minimises the logarithm of the time; what failed is a
+    failed trial, which Optuna's own samplers pass over.
     """
 
-    def __init__(self, space: Space, sampler: optuna.samplers.BaseSampler, numbers: bool = True) -> None:
-        self.space = space
+    def __init__(self, variants: Variants[V], sampler: optuna.samplers.BaseSampler) -> None:
+        self._variants = variants
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))  # a new study is no news
         self._study = optuna.create_study(sampler=sampler)
         optuna.logging.set_verbosity(verbosity)
-        self._distributions = distributions(space, numbers)
-        self._unseen: Mask = np.ones(len(space), dtype=np.bool_)
-        self._queue: deque[Point] = deque()
-        self._running: dict[Point, int] = {}
+        self._seen: set[V] = set()
+        self._queue: deque[V] = deque()
+        self._running: dict[V, int] = {}
 
-    def seed(self, points: Iterable[Point]) -> None:
-        """First guesses, handed out before anything else; known and invalid ones are passed over."""
-        self._queue.extend(point for point in points if point in self.space)
+    @property
+    def expected_gain(self) -> float | None:
+        """Share of the best time that the next variants are expected to save; None where the sampler does not say."""
+        return getattr(self._study.sampler, "expected_gain", None)
 
-    def ask(self) -> Point | None:
-        """A valid point that was neither asked nor told before; None when there is none left."""
+    def seed(self, variants: Iterable[V]) -> None:
+        """First guesses, handed out before anything else."""
+        self._queue.extend(variants)
+
+    def ask(self) -> V | None:
+        """A variant that was neither asked nor told before; None when there is none left."""
         while self._queue:
-            point = self._queue.popleft()
-            if self._unseen[self.space.index(point)]:
-                return self._start(point)
-        if not self._unseen.any():
-            return None
+            variant = self._queue.popleft()
+            if variant not in self._seen:
+                return self._start(variant)
         try:
             with one_thread():  # a model's matrices are small, and others use the other cores
-                trial = self._study.ask(self._distributions)
+                trial = self._study.ask(self._variants.distributions)
+        except ExhaustedError:
+            return None
         except ImportError as error:
             sampler = type(self._study.sampler).__name__
             raise ConfigError(f"the sampler {sampler} needs a package that is missing: {error}") from error
         params = trial.params  # a copy each time
-        point = tuple(params.get(d.name, 0) for d in self.space.dimensions)
-        if point in self.space and self._unseen[self.space.index(point)]:
-            return self._mark(point, trial.number)
+        suggested = self._variants.variant_of(params)
+        if suggested is not None and suggested not in self._seen:
+            return self._mark(suggested, trial.number)
         # A sampler that knows the box alone: its suggestion fails, and the nearest that may be tried is another trial.
         self._study.tell(trial, state=TrialState.FAIL)
-        nearest = self.space.nearest(point, self._unseen)
-        assert nearest is not None
-        return self._start(nearest)
+        nearest = self._variants.nearest(params, self._seen)
+        return None if nearest is None else self._start(nearest)
 
-    def tell(self, point: Point, time_us: float | None) -> None:
-        """The time at a point, None if it failed. A point that was never asked counts as seen from now on."""
+    def tell(self, variant: V, time_us: float | None) -> None:
+        """The time of a variant, None if it failed. One that was never asked counts as seen from now on."""
         check(time_us is None or time_us > 0, f"a time must be positive, got {time_us}")
         value, state = (None, TrialState.FAIL) if time_us is None else (math.log(time_us), TrialState.COMPLETE)
-        number = self._running.pop(point, None)
+        number = self._running.pop(variant, None)
         if number is None:
-            self._add(point, state, value)
+            self._add(variant, state, value)
         else:
             self._study.tell(number, value, state)
 
-    def _start(self, point: Point) -> Point:
-        """A running trial at a point of our choice."""
-        self._add(point, TrialState.RUNNING)
-        return self._mark(point, len(self._study.get_trials(deepcopy=False)) - 1)
+    def _start(self, variant: V) -> V:
+        """A running trial of a variant of our choice."""
+        self._add(variant, TrialState.RUNNING)
+        return self._mark(variant, len(self._study.get_trials(deepcopy=False)) - 1)
 
-    def _add(self, point: Point, state: TrialState, value: float | None = None) -> None:
-        self._unseen[self.space.index(point)] = False
-        values = zip(self.space.dimensions, point, strict=True)
-        params = {d.name: position for d, position in values if d.name in self._distributions}
-        self._study.add_trial(create_trial(state=state, params=params, distributions=self._distributions, value=value))
+    def _add(self, variant: V, state: TrialState, value: float | None = None) -> None:
+        params, distributions = self._variants.params_of(variant), self._variants.distributions
+        self._seen.add(variant)
+        self._study.add_trial(create_trial(state=state, params=params, distributions=distributions, value=value))
 
-    def _mark(self, point: Point, number: int) -> Point:
-        self._running[point] = number
-        self._unseen[self.space.index(point)] = False
-        return point
+    def _mark(self, variant: V, number: int) -> V:
+        self._running[variant] = number
+        self._seen.add(variant)
+        return variant
 
 
-def check_sampler(name: str) -> None:
-    """Raise ConfigError for a name that `make_search` does not know, ArgumentTypeError for no name."""
+def check_sampler(name: str | None) -> None:
+    """Raise ConfigError for a name of no sampler, ArgumentTypeError for no name; None stands for any."""
+    if name is None:
+        return
     check_type("sampler", name, str, "a name")
     if name.startswith(OPTUNA):
         known = _of_optuna()
@@ -113,26 +120,32 @@ def check_sampler(name: str) -> None:
         )
 
 
-def make_search(name: str, space: Space, seed: int) -> Search:
-    """The search called `name`. Raises ConfigError for an unknown one, and for one that needs a package that is
-    missing."""
+def local_search(forecast: Forecast, start: Sequence[Config], seed: int) -> Search[Config]:
+    """A search for the problem of a forecast that begins with some configs and goes on to neighbours of the fastest."""
+    sampler = LocalSampler(forecast, start, seed)
+    return Search(sampler.variants, sampler)
+
+
+def make_search(name: str, space: Space, seed: int, variants: Sequence[Config] | None = None) -> Search[Any]:
+    """A search of a space's points, or of `variants` at them, by the sampler called `name`. Raises ConfigError for an
+    unknown one, for `local`, which searches no listed variants, and for one that needs a package that is missing."""
     check_sampler(name)
-    if name == "tpe":
-        name = _TPE
-    if name.startswith(OPTUNA):
-        kind = _of_optuna()[name]
-        packages = _PACKAGES.get(kind.__name__, ())
-        missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        check(not missing, f"the sampler {name} needs what is not installed: pip install {' '.join(missing)}")
-        options = {"seed": seed, "warn_independent_sampling": False}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a sampler is experimental
-            sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
-    else:
-        kinds = {"gp": GaussianSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
-        sampler = kinds[name](space, seed)
+    check(name != LOCAL, f"the sampler {LOCAL} searches no listed variants; name another one, such as {GP}")
     # Positions taken for numbers mislead Optuna's TPE: on recordings it needs twice as many outcomes or more.
-    return Search(space, sampler, numbers=name != _TPE)
+    name = _TPE if name == "tpe" else name
+    listed: Listed[Any] = Listed(space, variants, numbers=name != _TPE)
+    kinds = {GP: GaussianSampler, "random": RandomSampler, "exhaustive": ExhaustiveSampler}
+    if not name.startswith(OPTUNA):
+        return Search(listed, kinds[name](space, seed))
+    kind = _of_optuna()[name]
+    packages = _PACKAGES.get(kind.__name__, ())
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    check(not missing, f"the sampler {name} needs what is not installed: pip install {' '.join(missing)}")
+    options = {"seed": seed, "warn_independent_sampling": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a sampler is experimental
+        sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
+    return Search(listed, sampler)
 
 
 def _of_optuna() -> dict[str, Any]:

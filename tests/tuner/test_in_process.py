@@ -1,0 +1,247 @@
+"""Variants that threads of this process compile, and that are tried one after the other."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from stored import INFO, make
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import CompileError, DeviceError, LaunchError
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.source import KernelSource
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.record import Status
+from tilewright.tuner.measure import evaluate
+from tilewright.tuner.measure.evaluate import AHEAD_OF_THREADS, InProcess, Phases, Tried
+
+PROBLEM = Problem(40, 24, 56)
+FIRST, SECOND, THIRD = (parse(f"tiled:{width}") for width in (8, 16, 32))
+LIMIT_S = 20.0
+"""Seconds after which a test that waits for a thread has failed."""
+
+
+class Compiling:
+    """A compiler whose kernels are done when a test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.done = {config: threading.Event() for config in (FIRST, SECOND, THIRD)}
+        self.failing: Exception | None = None
+        self._change = threading.Condition()
+
+    def __call__(self, compiler: object, source: KernelSource) -> SimpleNamespace:
+        with self._change:
+            self.begun.append(source.name)
+            self._change.notify_all()
+        waited = next((event for config, event in self.done.items() if source.name == name_of(config)), None)
+        assert waited is None or waited.wait(LIMIT_S)
+        if self.failing is not None:
+            raise self.failing
+        return SimpleNamespace(seconds=3.5)
+
+    def wait_for(self, count: int) -> list[str]:
+        """What was begun, once it is so many."""
+        with self._change:
+            assert self._change.wait_for(lambda: len(self.begun) >= count, LIMIT_S)
+            return list(self.begun)
+
+
+def name_of(config: Config) -> str:
+    return evaluate.render(PROBLEM, config, INFO).name
+
+
+class Trying:
+    """A bench on which everything works, but for what is at `fault`, and takes as long as it may."""
+
+    made: ClassVar[list["Trying"]] = []
+    fault: ClassVar[Config | None] = None
+    cold: ClassVar[Exception | None] = None
+
+    def __init__(self, device: Any, problem: Problem) -> None:
+        self.device, self.warmed, self.duels = device, 0, list[tuple[Any, ...]]()
+        self.made.append(self)
+
+    def warm(self) -> None:
+        self.warmed += 1
+        if self.cold is not None:
+            raise self.cold
+
+    def try_variant(self, config: Config, stop_above_us: float) -> Tried:
+        record = make(stop_above_us, config=config)
+        if config == self.fault:
+            record = replace(record, status=Status.CRASHED, measurement=None, accuracy=None, reason="a wrong address")
+        return Tried(record, Phases(compile_s=0.25), fault=config == self.fault)
+
+    def duel(self, *given: Any) -> str:
+        self.duels.append(given)
+        return "a duel"
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiling]:
+    found = Compiling()
+    monkeypatch.setattr(evaluate, "compile_cached", found)
+    monkeypatch.setattr(evaluate, "Bench", Trying)
+    monkeypatch.setattr(Trying, "made", [])
+    yield found
+    for event in found.done.values():  # threads of a test that failed end too
+        event.set()
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., InProcess]]:
+    """What makes an evaluator that ends with the test."""
+    found: list[InProcess] = []
+
+    def start(threads: int = 2, brief: bool = True, info: DeviceInfo = INFO) -> InProcess:
+        device: Any = SimpleNamespace(info=info, compiler="a compiler")
+        found.append(InProcess(info, PROBLEM, device, threads, brief))
+        return found[-1]
+
+    yield start
+    for each in found:
+        each.close()
+
+
+def tried(evaluator: InProcess, timeout_s: float = LIMIT_S, stop_above_us: float = 50.0) -> list[Config]:
+    return [each.record.config for each in evaluator.results(timeout_s, stop_above_us)]
+
+
+def test_threads_compile_side_by_side_and_some_variants_wait_for_them(
+    compiling: Compiling, started: Callable[..., InProcess]
+) -> None:
+    evaluator = started(threads=2)
+    assert evaluator.room() == 2 + AHEAD_OF_THREADS
+    for config in (FIRST, SECOND, THIRD):
+        evaluator.submit(config)
+    assert evaluator.room() == AHEAD_OF_THREADS - 1
+    assert set(compiling.wait_for(2)) == {name_of(FIRST), name_of(SECOND)}  # at the same time
+    assert len(compiling.begun) == 2
+    compiling.done[SECOND].set()
+    assert compiling.wait_for(3)[-1] == name_of(THIRD)
+
+
+def test_one_thread_has_one_variant_at_a_time(compiling: Compiling, started: Callable[..., InProcess]) -> None:
+    evaluator = started(threads=1, brief=False)
+    assert (evaluator.room(), evaluator.busy()) == (1, False)
+    evaluator.submit(FIRST)
+    assert (evaluator.room(), evaluator.busy()) == (0, True)
+    compiling.done[FIRST].set()
+    assert tried(evaluator) == [FIRST]
+    assert (evaluator.room(), evaluator.busy()) == (1, False)
+
+
+def test_of_what_is_compiled_the_one_that_was_submitted_first_is_tried_and_nothing_late_is_waited_for(
+    compiling: Compiling, started: Callable[..., InProcess]
+) -> None:
+    evaluator = started(threads=3)
+    for config in (FIRST, SECOND, THIRD):
+        evaluator.submit(config)
+    assert tried(evaluator, 0.01) == []
+    compiling.done[THIRD].set()
+    assert tried(evaluator) == [THIRD]
+    assert evaluator.busy()
+    futures = {config: future for future, config in evaluator._waiting.items()}
+    for config in (SECOND, FIRST):
+        compiling.done[config].set()
+        futures[config].result(LIMIT_S)
+    assert [tried(evaluator), tried(evaluator), tried(evaluator)] == [[FIRST], [SECOND], []]
+    assert not evaluator.busy()
+
+
+def test_what_compiling_took_is_told_and_where_timing_stops(
+    compiling: Compiling, started: Callable[..., InProcess]
+) -> None:
+    evaluator = started()
+    compiling.done[FIRST].set()
+    evaluator.submit(FIRST)
+    (found,) = evaluator.results(LIMIT_S, 77.0)
+    assert found.phases.compile_s == 3.5 + 0.25
+    assert found.record.median_us == 77.0  # as that bench says
+
+
+@pytest.mark.parametrize("failing", [CompileError("no such instruction"), DeviceError("no compiler")])
+def test_what_cannot_be_compiled_is_told_by_who_tries_it(
+    failing: Exception, compiling: Compiling, started: Callable[..., InProcess]
+) -> None:
+    evaluator, compiling.failing = started(), failing
+    compiling.done[FIRST].set()
+    evaluator.submit(FIRST)
+    assert tried(evaluator) == [FIRST]
+
+
+def test_what_cannot_be_rendered_is_a_failure_like_any_other() -> None:
+    evaluator = InProcess(HostDevice().info, PROBLEM, HostDevice(), 2)
+    evaluator.submit(parse("tiled:8,unroll=32"))
+    assert evaluator.busy()
+    (found,) = evaluator.results(LIMIT_S, math.inf)
+    evaluator.close()
+    assert found.record.status is Status.PRUNED
+    assert "unroll" in found.record.reason
+    assert not evaluator.given_up
+
+
+def test_the_bench_is_made_while_threads_compile_and_the_library_loads_its_kernel_then(
+    compiling: Compiling, started: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trying, "cold", LaunchError("the library is missing"))  # which costs nothing
+    evaluator = started(brief=True)
+    evaluator.submit(FIRST)
+    compiling.wait_for(1)
+    assert Trying.made == []
+    assert tried(evaluator, 0.01) == []
+    assert [bench.warmed for bench in Trying.made] == [1]
+    compiling.done[FIRST].set()
+    assert tried(evaluator) == [FIRST]
+    assert len(Trying.made) == 1
+    for thorough in (started(brief=False), started(brief=True, info=HostDevice().info)):
+        assert thorough.results(0.0, math.inf) == []
+        assert Trying.made[-1].warmed == 0
+
+
+def test_on_the_processor_nothing_is_timed_while_threads_compile(
+    compiling: Compiling, started: Callable[..., InProcess]
+) -> None:
+    evaluator, ended = started(info=HostDevice().info), list[Config]()
+    compiling.done[FIRST].set()
+    for config in (FIRST, SECOND):
+        evaluator.submit(config)
+    thread = threading.Thread(target=lambda: ended.extend(tried(evaluator, 0.0)))
+    thread.start()
+    compiling.wait_for(2)
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert ended == []
+    compiling.done[SECOND].set()
+    thread.join(LIMIT_S)
+    assert ended == [FIRST]
+
+
+def test_a_device_in_error_ends_it(
+    compiling: Compiling, started: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trying, "fault", SECOND)
+    evaluator = started()
+    for config, told in ((FIRST, ""), (SECOND, "a wrong address")):
+        compiling.done[config].set()
+        evaluator.submit(config)
+        assert tried(evaluator) == [config]
+        assert evaluator.given_up == told
+
+
+def test_before_a_duel_what_waits_is_dropped(compiling: Compiling, started: Callable[..., InProcess]) -> None:
+    for brief in (False, True):
+        evaluator = started(threads=2, brief=brief)
+        for config in (FIRST, SECOND, THIRD):
+            evaluator.submit(config)
+        waiting = {config: future for future, config in evaluator._waiting.items()}
+        found: Any = evaluator.duel((FIRST,), 7, 1.5)
+        assert found == "a duel"
+        assert Trying.made[-1].duels == [((FIRST,), 7, 1.5, brief)]
+        assert waiting[THIRD].cancelled()  # no thread had begun it

@@ -1,0 +1,588 @@
+"""The search of a neighbourhood: configs as parameters, what it proposes, how soon it is near the best, and its end."""
+
+import contextlib
+import itertools
+import math
+import os
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import threadpoolctl
+from search_spaces import H200, on, searched
+from tilewright.codegen.config import Config
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.legality import serves
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.device.host_info import host_info
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.forecast import Forecast
+from tilewright.tuner.choose.shortlist import shortlist
+from tilewright.tuner.measure.evaluate import Bench, Phases, Tried
+from tilewright.tuner.plan import Plan, planned
+from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.points import space_of
+from tilewright.tuner.result import Progress
+from tilewright.tuner.run import Run
+from tilewright.tuner.search import local as local_module
+from tilewright.tuner.search import neighbourhood
+from tilewright.tuner.search.ahead import InOrder, Unrecorded
+from tilewright.tuner.search.local import LocalSampler, Parameters
+from tilewright.tuner.search.neighbourhood import BEGUN, ErrorProcess, Neighbourhood, _covariance, improvement
+from tilewright.tuner.search.neighbours import neighbours
+from tilewright.tuner.search.outcomes import ExhaustedError, Outcomes
+from tilewright.tuner.search.sampler import Listed, RandomSampler
+from tilewright.tuner.search.study import Search, local_search
+from tilewright.tuner.settings import Budget
+from tilewright.tuner.tune import tune
+
+WIDE, EVEN = Problem.parse("1000x520x3000"), Problem.parse("700x900x800")
+FAST = pytest.mark.fast
+
+
+@cache
+def likely(problem: Problem) -> tuple[Config, ...]:
+    """The configs that a search of a problem begins with."""
+    return tuple(choice.config for choice in shortlist(problem, H200, (), 240))
+
+
+class Truth:
+    """Made up times: those that are expected, each value of a parameter being wrong by some percent of its own."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.forecast = Forecast(problem, H200)
+
+    def us(self, configs: Iterable[Config]) -> list[float]:
+        """Microseconds of configs."""
+        configs = tuple(configs)
+        return [(us or 1.0) * math.exp(self._error(config)) for us, config in zip(self.forecast.us(configs), configs)]
+
+    def _error(self, config: Config) -> float:
+        return sum(map(_error, itertools.repeat(self.forecast.problem), (("family", config.family), *config.values)))
+
+
+@cache
+def _error(problem: Problem, parameter: tuple[str, Any]) -> float:
+    return 0.02 * float(np.random.default_rng(zlib.crc32(f"{problem} {parameter}".encode())).normal())
+
+
+def least(search: Search[Config], truth: Truth, trials: int) -> float:
+    """The least time that a search finds."""
+    found = []
+    for _ in range(trials):
+        config = search.ask()
+        assert config is not None
+        found += truth.us([config])
+        search.tell(config, found[-1])
+    return min(found)
+
+
+# Configs as parameters
+
+
+@FAST
+@pytest.mark.parametrize("family", families())
+def test_a_config_of_any_family_is_its_parameters_and_back(family: str) -> None:
+    variants = Parameters()
+    random, configs = np.random.default_rng(5), [family_named(family)()]
+    for _ in range(60):
+        config, leaves = configs[-1], family_named(family).leaves()
+        for leaf in (leaves[place] for place in random.permutation(len(leaves))):
+            with contextlib.suppress(ConfigError):
+                config = config.changed(**{leaf.name: leaf.choices[int(random.integers(len(leaf.choices)))]})
+        configs.append(config)
+    assert len(set(configs)) > 20
+    for config in configs:
+        params = variants.params_of(config)
+        assert variants.variant_of(params) == config
+        assert params.keys() == variants.distributions.keys()
+        for name, each in variants.distributions.items():
+            assert each._contains(each.to_internal_repr(params[name])), (name, params[name])
+        # They go through a study, whatever it keeps of them, as plain values.
+        assert {type(value) for value in params.values()} <= {int, str, bool}
+        trial = optuna.create_trial(params=params, distributions=variants.distributions, value=1.0)
+        assert variants.variant_of(trial.params) == config
+
+
+@FAST
+def test_configs_that_differ_have_parameters_that_differ() -> None:
+    variants = Parameters()
+    configs = searched(WIDE, H200)
+    assert len({tuple(variants.params_of(config).items()) for config in configs}) == len(configs) > 1000
+
+
+@FAST
+def test_what_a_family_lacks_says_nothing() -> None:
+    variants, config = Parameters(), parse("tiled:16")
+    params = variants.params_of(config)
+    assert "block_k" in params
+    assert variants.variant_of({**params, "block_k": 64, "lanes_k": "?"}) == config
+    assert variants.variant_of({name: params[name] for name in ("family", *dict(config.values))}) == config
+
+
+@FAST
+@pytest.mark.parametrize(
+    "changed",
+    [{"family": "other"}, {"family": 5}, {"tile_width": 17}, {"edge": "?"}, {"family": "simt", "block_m": -1}],
+)
+def test_parameters_of_nothing_are_none(changed: dict[str, Any]) -> None:
+    params = Parameters().params_of(parse("tiled:16"))
+    assert Parameters().variant_of({**params, **changed}) is None
+
+
+@FAST
+@pytest.mark.parametrize("lacking", ["family", "tile_width", "edge"])
+def test_parameters_that_are_not_all_there_are_none(lacking: str) -> None:
+    params = Parameters().params_of(parse("tiled:16"))
+    del params[lacking]
+    assert Parameters().variant_of(params) is None
+    assert Parameters().variant_of({}) is None
+
+
+# What is proposed
+
+
+@FAST
+@pytest.mark.parametrize(
+    ("shape", "dtype", "accuracy", "arch"),
+    [
+        ("1000x520x3000", "float", "ieee", "sm_90a"),
+        ("4096x4096x64", "float", "normwise", "sm_90a"),
+        ("16x4096x512", "double", "ieee", "sm_80"),
+        ("7x9x11", "float", "ieee", "sm_100"),
+        ("300x500x700", "float", "ieee", "host"),
+    ],
+)
+@pytest.mark.parametrize("works", [0.9, 0.0])
+def test_it_proposes_legal_configs_each_once(shape: str, dtype: str, accuracy: str, arch: str, works: float) -> None:
+    """However many fail, several being under way, and some that nobody proposed being told."""
+    problem = Problem.parse(shape, dtype, accuracy=accuracy)
+    info = host_info() if arch == "host" else on(arch)
+    start = [choice.config for choice in shortlist(problem, info, (), 60)]
+    search, random = local_search(Forecast(problem, info), start, 0), np.random.default_rng(0)
+    foreign = parse("naive:1x8,unroll=1")
+    search.tell(foreign, 1e9)
+    asked, waiting = [foreign], list[Config]()
+    for _ in range(100):
+        config = search.ask()
+        assert config is not None
+        assert serves(config, problem, info), config
+        asked.append(config)
+        waiting.append(config)
+        while len(waiting) > random.integers(0, 6):
+            told = waiting.pop(int(random.integers(len(waiting))))
+            search.tell(told, 10.0 + random.random() if random.random() < works else None)
+    assert len(set(asked)) == len(asked)
+
+
+@FAST
+def test_it_begins_with_the_likely_ones_and_goes_on_to_neighbours_of_the_fastest() -> None:
+    truth, search = Truth(WIDE), local_search(Forecast(WIDE, H200), likely(WIDE), 0)
+    times = dict[Config, float]()
+    for _ in range(80):
+        config = search.ask()
+        assert config is not None
+        (times[config],) = truth.us([config])
+        search.tell(config, times[config])
+    assert [*times][:BEGUN] == [*likely(WIDE)][:BEGUN]
+    others = [config for config in times if config not in likely(WIDE)]
+    assert len(others) > 20
+    begun = min([*times][:BEGUN], key=times.__getitem__)
+    assert set(neighbours(begun, truth.forecast)) & set(others)
+
+
+@FAST
+def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a neighbourhood is tried, also what is far from the fastest and what is only reached by failures."""
+    configs = [parse(f"tiled:{width}") for width in (4, 8, 16, 32)]
+    chain = {config: [other] for config, other in itertools.pairwise(configs)}
+    monkeypatch.setattr(neighbourhood, "neighbours", lambda config, forecast: chain.get(config, []))
+    falling, rising, some = [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [None, 1.0, None, 2.0]
+    for times in (falling, rising, some, [None] * 4):
+        search = local_search(Forecast(WIDE, H200), configs[:1], 0)
+        told = dict(zip(configs, times))
+        asked = []
+        while (config := search.ask()) is not None:
+            asked.append(config)
+            search.tell(config, told[config])
+        assert set(asked) == set(told)
+        assert len(asked) == 4
+    with pytest.raises(ExhaustedError, match="every config of the neighbourhood was tried"):
+        Neighbourhood(Forecast(WIDE, H200), []).choose(Outcomes())
+
+
+@pytest.mark.parametrize("problem", [WIDE, EVEN], ids=str)
+def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem) -> None:
+    """After 60 trials it has what is faster than any of the thousand configs that spaces list, and than what chance
+    finds among them."""
+    truth, listed = Truth(problem), searched(problem, H200)
+    best = min(truth.us(listed))
+    sampler = LocalSampler(truth.forecast, likely(problem), 0)
+    study = optuna.create_study(sampler=sampler)
+    for _ in range(60):
+        trial = study.ask(sampler.distributions)
+        config = sampler.variants.variant_of(trial.params)
+        assert config is not None
+        study.tell(trial, math.log(truth.us([config])[0]))
+    found = math.exp(study.best_value)
+    assert found < 0.99 * best
+    first = next(t.number for t in study.trials if t.value is not None and t.value < math.log(1.03 * best))
+    assert first < 30
+    for seed in range(3):
+        chance = RandomSampler(space_of(listed), seed)
+        search = Search(Listed(chance.space, listed), chance)
+        assert found < 0.98 * least(search, truth, 60)
+
+
+def test_a_search_without_a_study_chooses_the_same() -> None:
+    """As first use does, which has no time to import Optuna."""
+    truth, found = Truth(WIDE), []
+    for search in (
+        Unrecorded(Neighbourhood(Forecast(WIDE, H200), likely(WIDE))),
+        local_search(Forecast(WIDE, H200), likely(WIDE), 0),
+    ):
+        asked = []
+        for trial in range(50):
+            config = search.ask()
+            assert config is not None
+            asked.append(config)
+            search.tell(config, None if trial % 7 == 0 else truth.us([config])[0])
+        found.append(asked)
+    assert found[0] == found[1]
+
+
+@FAST
+def test_a_model_without_a_study_has_one_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two its matrices take many times as long where compilers have the others."""
+    threads = set()
+    choose = Neighbourhood.choose
+
+    def noted(self: Neighbourhood, outcomes: Outcomes[Config]) -> Config:
+        threads.update(each["num_threads"] for each in threadpoolctl.threadpool_info())
+        return choose(self, outcomes)
+
+    monkeypatch.setattr(Neighbourhood, "choose", noted)
+    with threadpoolctl.threadpool_limits(2):
+        assert Unrecorded(Neighbourhood(Forecast(WIDE, H200), likely(WIDE))).ask() == likely(WIDE)[0]
+    assert threads == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
+    """It reads the study anew: the thread may have been half-way through it."""
+    sampler = LocalSampler(Forecast(WIDE, H200), likely(WIDE), 0)
+    study = optuna.create_study(sampler=sampler)
+
+    def drive() -> None:
+        for _ in range(5):
+            study.tell(study.ask(sampler.distributions), 1.0)
+
+    drive()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sampler._lock.alone():
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(20)
+            drive()
+            found = [sampler.variants.variant_of(trial.params) for trial in study.trials]
+            os._exit(0 if len(set(found)) == 10 and None not in found else 2)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert status == 0
+
+
+# The process
+
+
+@FAST
+def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alike() -> None:
+    process = ErrorProcess()
+    told = parse("simt:64x64x16")
+    alike, other, family = parse("simt:64x64x16,interleave=2"), parse("simt:128x32x8,thread=4x4"), parse("tiled:16")
+    every = [told, alike, other, family]
+    process.meet(every)
+    assert process.tell([told], np.array([0.3])) == pytest.approx([0.3])
+    mean, deviation = process.predict(every, [])
+    assert mean == pytest.approx([0.3] * 4)
+    assert (np.diff(deviation) > 0).all()
+    errors = np.array([0.3, -0.1])
+    process.tell([told, family], errors)
+    mean, _ = process.predict(every, [])
+    assert mean[0] > mean[1] > mean[2] > mean[3]
+    # What is under way lowers the deviations around it, and moves no mean.
+    before, waiting = process.predict([alike, other], []), process.predict([alike, other], [other])
+    assert waiting[0] == pytest.approx(before[0])
+    assert waiting[1][0] < before[1][0]
+    assert waiting[1][1] < before[1][1] / 3
+
+
+@FAST
+def test_the_process_is_the_one_of_its_covariance() -> None:
+    """Beside the formulas, by solving for all at once."""
+    process, configs = ErrorProcess(), list(searched(WIDE, H200)[::60])
+    told, asked = configs[:20], configs[20:]
+    errors = np.random.default_rng(1).normal(0.1, 0.05, len(told))
+    process.meet(configs[:5])
+    process.tell(told[:0] + configs[:5], errors[:5])  # in two steps, as a search does
+    process.meet(configs)
+    process.tell(told, errors)
+    mean, covariance = process.joint(asked)
+    codes = process._codes[process._rows(configs)]
+    whole = _covariance(codes, codes) + 0.015**2 * np.eye(len(configs))
+    noises = []
+    for noise in (0.0, 0.02, 0.05, 0.1):
+        inner = whole[:20, :20] + noise**2 * np.eye(20)
+        centred = errors - errors.mean()
+        likely = -0.5 * centred @ np.linalg.solve(inner, centred) - 0.5 * np.linalg.slogdet(inner)[1]
+        noises.append((likely, errors.mean() + whole[20:, :20] @ np.linalg.solve(inner, centred), inner))
+    _, expected, inner = max(noises, key=lambda each: each[0])
+    assert mean == pytest.approx(expected, abs=1e-9)
+    left = whole[20:, 20:] - whole[20:, :20] @ np.linalg.solve(inner, whole[:20, 20:])
+    assert covariance == pytest.approx(0.35**2 * left, abs=1e-9)
+    assert process.predict(asked, [])[1] == pytest.approx(0.35 * np.sqrt(np.diag(left)), abs=1e-6)
+
+
+@FAST
+def test_the_expected_improvement_is_the_mean_of_what_is_below_the_best() -> None:
+    mean, deviation = np.array([0.0, 0.1, -0.2]), np.array([0.1, 0.05, 0.0])
+    drawn = np.random.default_rng(0).standard_normal((200_000, 3)) * deviation + mean
+    assert improvement(mean, deviation, 0.05) == pytest.approx(np.maximum(0.05 - drawn, 0).mean(axis=0), rel=0.02)
+
+
+# The gain that is expected, and the end that it makes
+
+
+def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
+    """It is said once it is known well enough."""
+    truth, gains = Truth(EVEN), list[float | None]()
+    chooser = Neighbourhood(truth.forecast, likely(EVEN), least_told=24)
+    search = Unrecorded(chooser)
+    for _ in range(240):
+        config = search.ask()
+        assert config is not None
+        search.tell(config, truth.us([config])[0])
+        gains.append(search.expected_gain)
+    known = [gain for gain in gains if gain is not None]
+    assert gains[:24] == [None] * 24
+    assert len(known) == 240 - 24
+    assert all(0 <= gain < 1 for gain in known)
+    assert known[0] > 1e-2
+    assert min(known[:100]) > 3e-4 > max(known[-20:])
+
+
+def test_a_sampler_tells_the_gain_of_the_study_that_began_last() -> None:
+    truth = Truth(WIDE)
+    sampler = LocalSampler(truth.forecast, likely(WIDE), 0)
+    assert sampler.expected_gain is None
+    for _ in range(2):
+        search, gains = Search(sampler.variants, sampler), list[float | None]()
+        for _ in range(90):
+            config = search.ask()
+            assert config is not None
+            search.tell(config, truth.us([config])[0])
+            gains.append(search.expected_gain)
+        assert gains[:80] == [None] * 80
+        assert gains[-1] == sampler.expected_gain is not None
+
+
+@FAST
+def test_samplers_of_listed_points_say_nothing_of_a_gain() -> None:
+    space = space_of([parse("tiled:8"), parse("tiled:16")])
+    assert Search(Listed(space), RandomSampler(space, 0)).expected_gain is None
+
+
+def tried_of(problem: Problem, device_key: str, config: Config, us: float | None) -> Tried:
+    """The outcome of a config that takes that long, or none for one that does not work."""
+    if us is None:
+        record = Record(problem, device_key, config, Status.CRASHED, "it ended")
+    else:
+        times = Measurement((us,), us, 0.0)
+        record = Record(problem, device_key, config, Status.OK, "", times, Accuracy(0.5, 0, 0))
+    return Tried(record, Phases(0.1, 0.01, 0.01))
+
+
+class Made:
+    """An evaluator that tells made up times at once."""
+
+    given_up = ""
+
+    def __init__(self, truth: Truth, room: int = 4) -> None:
+        self._truth, self._room = truth, room
+        self._waiting: list[Config] = []
+        self.tried: list[Config] = []
+
+    def submit(self, config: Config) -> None:
+        """Keep it for `results`."""
+        self._waiting.append(config)
+
+    def room(self) -> int:
+        """How many more it takes."""
+        return self._room - len(self._waiting)
+
+    def busy(self) -> bool:
+        """Whether any waits."""
+        return bool(self._waiting)
+
+    def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
+        """The first that waits."""
+        if not self._waiting:
+            time.sleep(min(timeout_s, 0.001))
+            return []
+        config = self._waiting.pop(0)
+        self.tried.append(config)
+        us = None if len(self.tried) % 9 == 0 else self._truth.us([config])[0]
+        return [tried_of(self._truth.forecast.problem, H200.key, config, us)]
+
+
+def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int = 0) -> tuple[Run, Made, str]:
+    """A search for `EVEN` of made up times, and why it ended."""
+    plan = planned(EVEN, H200, Store(folder, folder / "none"), (("compiler", "1"),), (), None, sampler, seed, 5)
+    run, evaluator = Run(plan, budget, Progress()), Made(Truth(EVEN))
+    made: Any = evaluator
+    try:
+        stopped = run.explore(made, time.monotonic() + 60, 60.0)
+    finally:
+        plan.search.close()
+    return run, evaluator, stopped
+
+
+@pytest.mark.parametrize("gain", [0.01, 1e-4])
+def test_a_search_ends_where_little_is_to_be_gained(tmp_path: Path, gain: float) -> None:
+    run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
+    assert stopped == "gain"
+    assert run.plan.search.expected_gain is not None
+    assert 0 <= run.plan.search.expected_gain < gain
+    assert len(set(evaluator.tried)) == len(evaluator.tried)
+    assert 80 <= len(evaluator.tried) < 400
+    assert run.best_us < 1.02 * min(Truth(EVEN).us(searched(EVEN, H200)))
+
+
+class Foreseen(InOrder):
+    """Asks for configs, and expects this of what is left after so many outcomes."""
+
+    def __init__(self, configs: Iterable[Config], gains: list[float | None]) -> None:
+        super().__init__(configs)
+        self._gains = gains
+
+    def tell(self, config: Config, entry: Entry) -> None:
+        """One more."""
+        self._gains = self._gains[1:] or self._gains
+
+    @property
+    def expected_gain(self) -> float | None:  # type: ignore[override]
+        """By now."""
+        return self._gains[0]
+
+
+@FAST
+@pytest.mark.parametrize(
+    ("gains", "ends", "why"),
+    [
+        ([None, None, 0.5, 0.02, 0.005], 4, "gain"),
+        ([0.5, 0.01, 0.01, 0.0], 3, "gain"),  # as much as is wanted is worth a trial
+        ([None], 9, "space"),
+        ([1.0, 0.02], 9, "space"),
+    ],
+)
+def test_a_search_goes_on_until_less_is_expected_than_is_wanted(gains: list[float | None], ends: int, why: str) -> None:
+    configs = [parse(f"naive:8x{width}") for width in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    run = Run(Plan(Foreseen(configs, gains), "local", {}, 3, (), ()), Budget(100, 60.0, 0.01), Progress())
+    made: Any = Made(Truth(EVEN), room=1)
+    assert run.explore(made, time.monotonic() + 60, 60.0) == why
+    assert made.tried == configs[:ends]
+
+
+@FAST
+def test_what_the_library_would_run_is_waited_for_though_nothing_is_to_be_gained() -> None:
+    first = parse("tiled:16")
+    plan = Plan(Foreseen(map(parse, ("naive", "tiled:8")), [0.0]), "local", {}, 3, (first,), (first,))
+    made: Any = Made(Truth(EVEN), room=3)
+    run = Run(plan, Budget(100, 60.0, 0.01), Progress())
+    assert run.explore(made, time.monotonic() + 60, 60.0) == "gain"
+    assert made.tried == [first]
+
+
+def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> None:
+    assert explored(tmp_path / "a", Budget(70, 60.0, 0.5))[2] == "trials"  # too few to say anything
+    run, evaluator, stopped = explored(tmp_path / "b", Budget(120, 60.0))
+    assert (stopped, len(evaluator.tried)) == ("trials", 120)
+    assert run.plan.search.expected_gain is not None
+
+
+@pytest.mark.parametrize(("first", "second"), [("local", "gp"), ("gp", "local"), ("local", "local"), ("tpe", "random")])
+def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
+    """What one tried another one resumes, and tries none of it again; what no list has is left for those that need no
+    list."""
+    before, tried, _ = explored(tmp_path, Budget(60, 60.0), first)
+    assert not before.resumed
+    assert len(tried.tried) == 60
+    after, more, stopped = explored(tmp_path, Budget(100, 60.0), second, 1)
+    assert stopped == "trials"
+    resumed = set(after.plan.earlier)
+    assert resumed <= set(tried.tried)
+    if second == "local" or first == "tpe":
+        assert len(resumed) == 60
+    else:
+        assert after.plan.listed is not None
+        assert resumed == set(tried.tried) & after.plan.listed
+        assert 24 <= len(resumed) < 60
+    assert len(more.tried) == 100 - len(resumed)
+    assert not resumed & set(more.tried)
+    assert after.best_us <= min(entry.time_us for entry in after.plan.earlier.values() if entry.time_us)
+    third, _, _ = explored(tmp_path, Budget(1, 60.0), "local")
+    assert set(third.plan.earlier) == {*tried.tried, *more.tried}
+    (path,) = (tmp_path / "trials").glob("*.jsonl")
+    assert len(path.read_text().splitlines()) == 1 + len(third.plan.earlier) + len({*tried.tried} & {*more.tried})
+
+
+def test_a_search_that_resumes_enough_ends_at_once(tmp_path: Path) -> None:
+    budget = Budget(1000, 60.0, 0.01)
+    explored(tmp_path, budget)
+    run, evaluator, stopped = explored(tmp_path, budget)
+    assert stopped == "gain"
+    assert len(evaluator.tried) <= 8
+    assert run.resumed >= 80
+
+
+def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the processor, whose model the made up times follow."""
+    problem, info = Problem(24, 20, 16), host_info()
+    forecast, entries = Forecast(problem, info), list[Config]()
+
+    def made(self: Bench, config: Config, stop_above_us: float = math.inf) -> Tried:
+        entries.append(config)
+        return tried_of(problem, info.key, config, forecast.us([config])[0])
+
+    monkeypatch.setattr(Bench, "try_variant", made)
+    monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *given: 0.0)
+    monkeypatch.setattr(local_module, "Neighbourhood", lambda *given: Neighbourhood(*given, least_told=30))
+    result = tune(problem, device="host", isolation=False, trials=300, seconds=60, keep=1, effort="quick")
+    assert (result.stopped, result.sampler) == ("gain", "local")
+    assert result.expected_gain is not None
+    assert 0 <= result.expected_gain < 0.01
+    assert 30 <= result.trials == len(entries) < 300
+    spaces = tune(problem, device="host", isolation=False, trials=60, seconds=60, keep=1, sampler="random")
+    assert (spaces.stopped, spaces.expected_gain) == ("trials", None)

@@ -1,0 +1,195 @@
+"""A run: variants are asked for, tried and told until a limit, and the fastest meet in a duel."""
+
+import math
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..codegen.config import Config
+from ..codegen.errors import TuningError
+from ..codegen.problem import Problem
+from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.record import Record, Status
+from .ending import why_nothing
+from .measure.evaluate import FAR_BEHIND, Duel, InProcess, Phases, Tried
+from .measure.pipeline import Isolated
+from .plan import Plan
+from .recording.entry import Entry
+from .recording.files import Recording
+from .result import Progress
+from .settings import Budget
+
+Evaluator = Isolated | InProcess
+
+
+@dataclass(slots=True)
+class Run:
+    """A run on its way: what was tried, and what it adds up."""
+
+    plan: Plan
+    budget: Budget
+    progress: Progress
+    sampler_s: float = 0.0
+    best: Record | None = None
+    best_us: float = math.inf
+    """The least time of the search, earlier runs of it included."""
+    times: dict[Config, float] = field(default_factory=dict)
+    entries: dict[Config, Entry] = field(default_factory=dict)
+    awaited: set[Config] = field(default_factory=set)
+    """The first variants of the plan that are under way."""
+    aside: set[Config] = field(default_factory=set)
+    """Configs that are no trials of this search: they are tried for the duel alone."""
+
+    def __post_init__(self) -> None:
+        for config, entry in self.plan.earlier.items():
+            if entry.time_us is not None:
+                self.times[config] = entry.time_us
+                self.best_us = min(self.best_us, entry.time_us)
+
+    @property
+    def resumed(self) -> int:
+        """Variants that earlier runs tried."""
+        return len(self.plan.earlier)
+
+    def explore(
+        self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()
+    ) -> str:
+        """Ask, try and tell until a limit; returns what ended it. The plan's first ones are waited for, at most for
+        `patience` seconds beyond the deadline, and a number among `interrupted` asks for the end."""
+        plan, begun = self.plan, set[Config]()
+        for config in plan.first:
+            as_trial = config not in plan.earlier and (plan.chooses(config) or not plan.sampler)
+            as_trial = as_trial and self.resumed + len(begun) < self.budget.trials
+            if config not in self.times and (as_trial or config in plan.stored):
+                evaluator.submit(config)
+                self.awaited.add(config)
+                (begun if as_trial else self.aside).add(config)
+        asked = self.resumed + len(begun)
+        stopped = ""
+        while True:
+            while not stopped and evaluator.room() > 0 and (plan.search.ready() or not evaluator.busy()):
+                if asked >= self.budget.trials:
+                    stopped = "trials"
+                    break
+                begin = time.perf_counter()
+                chosen = plan.search.ask()
+                self.sampler_s += time.perf_counter() - begin
+                if chosen is None:
+                    stopped = "space"
+                    break
+                if chosen not in begun:
+                    evaluator.submit(chosen)
+                    asked += 1
+            waits_for_sampler = not stopped and evaluator.room() > 0
+            limit_us = plan.stop_over * self.best_us
+            for outcome in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
+                self._tell(outcome)
+            if evaluator.given_up:
+                return f"crashes: {evaluator.given_up}"
+            late_s = time.monotonic() - deadline + plan.duel.tries * self._try_s()
+            if interrupted:
+                stopped = "interrupt"
+                if late_s > 0 or self.awaited.isdisjoint(plan.stored):
+                    return stopped
+            if late_s > (patience if self.awaited else 0.0):
+                return "seconds"
+            gain = plan.search.expected_gain
+            if not self.awaited and gain is not None and gain < self.budget.gain:
+                return "gain"
+            if stopped and not evaluator.busy():
+                return stopped
+
+    def _try_s(self) -> float:
+        """Seconds that the median variant takes to be checked and timed; 0 while there is none."""
+        spent = [entry.verify_s + entry.bench_s for entry in self.entries.values()]
+        return statistics.median(spent) if spent and self.plan.duel.tries else 0.0
+
+    def _tell(self, tried: Tried) -> None:
+        record, config = tried.record, tried.record.config
+        self.awaited.discard(config)
+        ok = record.status is Status.OK
+        if ok:
+            self.times[config] = record.median_us
+        if config in self.aside:
+            return
+        self.entries[config] = entry = Entry.of(tried)
+        self.best_us = min(self.best_us, record.median_us)
+        if ok and (self.best is None or record.median_us < self.best.median_us):
+            self.best = record
+        begin = time.perf_counter()
+        self.plan.search.tell(config, entry)
+        self.sampler_s += time.perf_counter() - begin
+        self.progress.tried(tried, self.best)
+
+    @property
+    def outcomes(self) -> dict[Config, Entry]:
+        """The outcomes, those of earlier runs first."""
+        return {**self.plan.earlier, **self.entries}
+
+    def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
+        """Why there is no winner, and what to do where earlier runs have tried all; `trials` has their journals."""
+        reason = next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
+        why = why_nothing(problem, info, self.budget, counted(self.outcomes), stopped, reason)
+        if self.entries or not self.resumed:
+            return why
+        again = f"remove the journals in {trials} to try these again"
+        return f"{why}; all of it in earlier runs: allow more (--trials), or {again}"
+
+    def phases(self) -> Phases:
+        """Where the time of all of them went."""
+        costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
+        return Phases(*map(sum, zip(*costs)))
+
+    def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
+        """All trials, those of earlier runs first."""
+        return Recording.of(problem, info.name, self.outcomes)
+
+    @property
+    def worked(self) -> list[Config]:
+        """Configs that work and may win, the fastest first."""
+        return sorted(filter(self.plan.chooses, self.times), key=lambda config: (self.times[config], config.canonical))
+
+    def beaten(self, duel: Duel) -> set[Config]:
+        """Configs that give way to the winner of a duel: the contenders, and the user's own record where it could not
+        run."""
+        own = {self.plan.own} - self.awaited
+        return {config for config in (*own, *(side.config for side in duel)) if config is not None}
+
+    def duel(self, evaluator: Evaluator, info: DeviceInfo, left_s: float) -> Duel:
+        """The best side by side, with what is stored, the simplest config and the vendor's library."""
+        finalists, rounds = self._finalists(left_s if info.arch.is_host else math.inf)
+        self.progress.duelling(tuple(finalists))
+        longer_s = 0.0 if info.arch.is_host else min(self.plan.duel.seconds, left_s / 5)
+        others = [config for config in self.plan.duel.compared if config not in finalists]
+        duel = evaluator.duel((*finalists, *others), rounds, longer_s)
+        right = {side.config for side in duel}
+        wrong = ", ".join(str(config) for config in finalists if config not in right)
+        if right.isdisjoint(finalists):
+            raise TuningError(f"the final comparison failed: wrong on fresh data: {wrong}")
+        if wrong:
+            warnings.warn(f"left out of the final comparison, as wrong on fresh data: {wrong}", stacklevel=3)
+        return duel
+
+    def _finalists(self, left_s: float) -> tuple[list[Config], int]:
+        """Contenders of a duel, and for how many rounds: of what was searched fewer where it would take longer than is
+        left, but at least the fastest, and all of the plan's first in any case."""
+        # Each contender is checked twice, launched once to size its batch, then timed; the naive default, the
+        # vendor's library and a contender once more come on top and are taken for as slow as the best.
+        ranked, always = self.worked[: self.plan.keep], [config for config in self.plan.first if config in self.times]
+        best_us = self.times[ranked[0]]
+        for count in range(len(ranked), 0, -1):
+            chosen = list(dict.fromkeys((*ranked[:count], *always)))
+            round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 3 * best_us) / 1e6)
+            rounds = min(self.plan.duel.rounds, 0.6 * left_s / round_s - 4)
+            if rounds >= min(3, count) or count == 1:
+                return chosen, max(1, int(rounds))
+        raise AssertionError
+
+
+def counted(outcomes: Mapping[Config, Entry]) -> list[tuple[str, int]]:
+    """How many ended in which status, most first."""
+    return Counter(entry.status for entry in outcomes.values()).most_common()

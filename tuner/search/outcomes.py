@@ -1,0 +1,51 @@
+"""Outcomes of the variants that a search tried, and what chooses the next one by them. It imports no Optuna."""
+
+import math
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+from ...codegen.errors import ConfigError
+
+V = TypeVar("V", bound=Hashable)
+
+
+class ExhaustedError(ConfigError):
+    """Every variant was tried."""
+
+
+class Outcomes(Generic[V]):
+    """Variants that were tried, and those that are under way."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[V, float]] = []
+        """Variants that were tried and the values to be minimised, in the order they ended; infinity for a failure."""
+        self.running: dict[int, V] = {}
+        """Variants under way, by the number of their trials."""
+        self.seen: set[V] = set()
+        """All of these variants."""
+
+    def begin(self, number: int, variant: V) -> None:
+        """A trial of a variant is under way."""
+        self.running[number] = variant
+        self.seen.add(variant)
+
+    def end(self, number: int, variant: V, value: float | None) -> None:
+        """A trial of a variant ended with a value, None if it failed."""
+        self.running.pop(number, None)
+        self.told.append((variant, math.inf if value is None else value))
+        self.seen.add(variant)
+
+    @property
+    def pending(self) -> list[V]:
+        """Variants under way."""
+        return list(self.running.values())
+
+    def __len__(self) -> int:
+        return len(self.told) + len(self.running)
+
+
+class Chooser(Protocol[V]):
+    """Chooses the variants of one search."""
+
+    def choose(self, outcomes: Outcomes[V]) -> V:
+        """A variant that was not tried. Raises ExhaustedError where there is none."""
