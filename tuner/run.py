@@ -98,7 +98,8 @@ class Run:
             if late_s > (patience if self.awaited else 0.0):
                 return "seconds"
             gain = plan.search.expected_gain
-            if not self.awaited and gain is not None and gain < self.budget.gain:
+            enough = self.resumed + len(self.entries) >= self.budget.least
+            if enough and not self.awaited and gain is not None and gain < self.budget.gain:
                 return "gain"
             if stopped and not evaluator.busy():
                 return stopped

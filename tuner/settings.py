@@ -14,6 +14,8 @@ class Budget:
     """Wall time, the duel included."""
     gain: float = 0.0
     """Share of the best time: a search ends where its next variants are expected to save less."""
+    least: int = 0
+    """Variants before which it does not end so."""
 
 
 Effort = Literal["quick", "normal", "full"]
@@ -23,7 +25,7 @@ SamplerName = Literal["local", "gp", "tpe", "random", "exhaustive"] | str
 EFFORTS: dict[Effort, Budget] = {
     "quick": Budget(64, 20.0, 0.01),
     "normal": Budget(320, 45.0, 0.003),
-    "full": Budget(100_000, 900.0, 0.0003),
+    "full": Budget(100_000, 900.0, 0.0003, 400),
 }
 """Budgets of a run, by the names that `--effort` takes."""
 

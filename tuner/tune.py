@@ -71,7 +71,7 @@ def tune(
         accuracy: ieee, or for float elementwise or normwise; None for ieee.
         device: auto (the first GPU, else the processor), cuda, cuda:N or host.
         effort: quick, normal or full: at most 64, 320 or 100,000 trials and 20, 45 or 900 s; the search ends before
-            where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%.
+            where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%, full after 400 trials.
         trials: variants tried at most, in place of the effort's.
         seconds: wall time at most, the duel included, in place of the effort's. What the library would run now is
             waited for as long again, where it was not tried by then.
@@ -204,7 +204,7 @@ def _budget(effort: Effort, trials: int | None, seconds: float | None) -> Budget
     check(trials is None or trials > 0, f"trials must be positive, got {trials}")
     check(seconds is None or 0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
     default = EFFORTS[effort]
-    return Budget(trials or default.trials, seconds or default.seconds, default.gain)
+    return Budget(trials or default.trials, seconds or default.seconds, default.gain, default.least)
 
 
 def _told(effort: Effort, budget: Budget) -> str:

@@ -516,6 +516,15 @@ def test_a_search_goes_on_until_less_is_expected_than_is_wanted(gains: list[floa
 
 
 @FAST
+def test_a_search_tries_its_least_variants_whatever_is_expected() -> None:
+    configs = [parse(f"naive:8x{width}") for width in (1, 2, 4, 8, 16, 32)]
+    run = Run(Plan(Foreseen(configs, [0.0]), "local", {}, 3, (), ()), Budget(100, 60.0, 0.01, 4), Progress())
+    made: Any = Made(Truth(EVEN), room=1)
+    assert run.explore(made, time.monotonic() + 60, 60.0) == "gain"
+    assert made.tried == configs[:4]
+
+
+@FAST
 def test_what_the_library_would_run_is_waited_for_though_nothing_is_to_be_gained() -> None:
     first = parse("tiled:16")
     plan = Plan(Foreseen(map(parse, ("naive", "tiled:8")), [0.0]), "local", {}, 3, (first,), (first,))

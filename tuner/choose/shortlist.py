@@ -1,6 +1,6 @@
 """Shortlist: configs for a problem on a device, in order of the time that is expected of them.
 
-Look-ups take the first entry, first use tries a dozen, a search begins with them and goes on to their neighbours,
+Look-ups take the first entry, a search, that of first use too, begins with them and goes on to their neighbours,
 `explain` prints them. In order come the records of just this product, then what a look-up takes where there is none,
 then all others by expected time: what a ranker puts first, or the model of the processor, and winners of near shapes.
 """

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...codegen.config import Config
-from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError, TilewrightError
+from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
 from ...codegen.problem import Problem
 from ...codegen.render import render
 from ...codegen.source import KernelSource
 from ...runtime.check.timing import Timer, TimingPlan, added_us, summarise
-from ...runtime.check.verify import Verifier, compile_check
+from ...runtime.check.verify import Verdict, Verifier, compile_check
 from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo, Launch
@@ -161,10 +161,12 @@ class Bench:
             contenders: dict[Config | None, Launch] = {
                 config: prepare(self.device, self.problem, config).launch for config in configs
             }
-            with suppress(DeviceError):
-                contenders[None] = self.device.vendor(self.problem)
             verifier = self._verifier if brief else Verifier(self.device, self.problem, seed=101)
-            verdicts = {config: verifier.check(launch) for config, launch in contenders.items()}
+            verdicts: dict[Config | None, Verdict] = {c: verifier.check(launch) for c, launch in contenders.items()}
+            with suppress(DeviceError, LaunchError):
+                vendor = self.device.vendor(self.problem)
+                verdicts[None] = verifier.check(vendor)
+                contenders[None] = vendor
             wrong = [config for config in configs if verdicts[config].reason]
             if len(wrong) == len(configs):
                 raise ConfigError(f"{wrong[0]} is wrong on fresh data: {verdicts[wrong[0]].reason}")
@@ -296,7 +298,7 @@ class InProcess:
 
 def _compiled(device: Device, source: KernelSource) -> float:
     """Compile a kernel, which ends in the cache; the seconds that it took. A failure is told by who tries it."""
-    with suppress(TilewrightError):
+    with suppress(*FAILURES):
         return compile_cached(device.compiler, source).seconds
     return 0.0
 
