@@ -36,7 +36,7 @@ from tilewright.runtime.store.record import Accuracy, Measurement, Record, Statu
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster import worker as tuning_worker
 from tilewright.tuner.cluster.client import Tuning
-from tilewright.tuner.cluster.link import quiet
+from tilewright.tuner.cluster.link import processors, quiet
 from tilewright.tuner.cluster.messages import Tells, Told
 from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
@@ -191,8 +191,9 @@ def simulate(recordings: list[str], count: int, pace: float) -> dict[str, Any]:
 
 
 def on_gpus(gpus: int) -> dict[str, Any]:
-    """24 problems on one GPU and on several, then three times with a worker killed at a random moment."""
-    cores = sorted(os.sched_getaffinity(0))
+    """24 problems on one GPU, with its part of the cores, and on several with all of them; then three times with a
+    worker killed at a random moment."""
+    cores = processors()
     chance = random.Random(27)
     plain = [tuned(1, cores[: len(cores) // gpus]), tuned(gpus, cores)]
     rows = [row for row, _ in plain]

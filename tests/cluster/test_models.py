@@ -1,6 +1,7 @@
 """Which workers get anything: of this version, with devices of the model that is asked for."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,22 @@ def test_workers_of_another_version_are_told_and_get_nothing() -> None:
     assert seat_read("GPU") is None
 
 
-def test_each_gpu_has_a_worker_by_its_uuid_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_of_the_processors_is_whole_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5, 9})
+    monkeypatch.setattr(link, "TOPOLOGY", tmp_path)
+    assert link.processors() == [0, 1, 2, 3, 4, 5, 9]
+    for each, siblings in enumerate(("0,3", "1,4", "2,5", "0,3", "1,4", "2,5")):
+        (tmp_path / f"cpu{each}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{each}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert link.processors() == [0, 3, 1, 4, 2, 5, 9]  # Linux says nothing of the last one
+    shares = [each["preload_argv"][0][3] for each in link.workers([host_info()] * 3)]  # type: ignore[index]
+    assert shares == ["0,3", "1,4", "2,5"]
+
+
+def test_each_gpu_has_a_worker_by_its_uuid_and_its_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(link, "TOPOLOGY", tmp_path)  # which says nothing
     monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: set(range(2, 18)))
     gpu = replace(host_info(), arch=ARCHES["sm_90a"], selector="cuda:5")
     made = link.workers([replace(gpu, uuid=f"GPU-{number}") for number in range(3)])

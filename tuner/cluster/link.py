@@ -26,6 +26,8 @@ from ...codegen.reading import read_named
 from ...runtime.device.protocol import DeviceInfo
 
 PRELOAD = f"{__package__}.worker"
+TOPOLOGY = Path("/sys/devices/system/cpu")
+"""Folder in which Linux says which processors share a core."""
 LOOPBACK = "127.0.0.1"
 _SCHEDULER_ROUTES, WORKER_ROUTES = (f"distributed.{side}.http.routes" for side in ("scheduler", "worker"))
 """Names in Dask's configuration of the modules whose HTTP routes a scheduler and a worker serve."""
@@ -153,9 +155,25 @@ def again(scheduler: str, keys: Keys, seconds: float, interrupted: Sequence[int]
     return None
 
 
+def processors() -> list[int]:
+    """Numbers of the processors that this process may use; those of one core come one after the other, so that equal
+    parts of the list are whole cores."""
+    return sorted(os.sched_getaffinity(0), key=lambda each: (_first_of_core(each), each))
+
+
+def _first_of_core(processor: int) -> int:
+    """The first processor of a processor's core, by what Linux says of the threads of a core; itself where it does
+    not."""
+    try:
+        siblings = (TOPOLOGY / f"cpu{processor}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return processor
+    return int(re.split(r"[,-]", siblings)[0])
+
+
 def workers(infos: Sequence[DeviceInfo]) -> list[dict[str, object]]:
     """What the nanny of each worker is given, a device each: a GPU by its UUID, and its share of the cores."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = processors()
     each = max(1, len(cores) // len(infos))
     turns = itertools.cycle([cores[first : first + each] for first in range(0, len(cores) - each + 1, each)])
     found = []
