@@ -19,9 +19,9 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.recording import journal
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.journal import Journal
-from tilewright.tuner.search import journal
 
 HOST = choose("host").info
 CUBE, DOUBLE, OTHER = Problem(64, 64, 64), Problem.parse("64", "double", "nt"), Problem(5, 6, 7)
