@@ -135,6 +135,7 @@ OPENS = {
     "tuner/search/candidates.py": "the package's own",
     "tuner/recording/journal.py": "a file that is written, once the reader had it",
     "tuner/choose/ranker.py": "the package's own",
+    "tuner/cluster/link.py": "the system's",
 }
 """Files that open others without the one reader, and what those are."""
 
