@@ -126,7 +126,7 @@ def more_registers(config: Any, target: str) -> int:
         return 12 if config.split_ctas > 1 or config.stream_ctas_per_sm else 0
     if config.family == "mma":
         return 14 if config.terms > 2 else 0
-    return 5 if (config.family, target) == ("tf32x3", "sm_120") else 0
+    return 2 if (config.family, target) == ("tf32x3", "sm_120") else 0
 
 
 def _listed(family: type[Config]) -> list[Config]:

@@ -184,8 +184,5 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
             return {"sm_100": 48, "sm_120": 72}.get(target, 56)
         if config.stream_ctas_per_sm and config.tile.slices > 1:  # and which part of a tile a slice has
             return {"sm_80": 88}.get(target, 48)
-        if both:
-            return {"sm_80": 56, "sm_100": 32}.get(target, 24)
-        # On targets that nobody measured a few pairs wait where copies go alone.
-        return {"sm_100": 40, "sm_120": 24}.get(target, 16) if config.pipeline.interleave > 1 else 16
+        return {"sm_80": 56, "sm_100": 32}.get(target, 24) if both else 16
     return 8 if target == "sm_100" and config.tile.accumulators >= 128 else 0

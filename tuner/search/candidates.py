@@ -146,7 +146,7 @@ def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> 
     inside = [config for config in moved if serves(config, problem, info)]
     yield from inside
     for config in inside[:_EXPANDED] or [*moved][:_EXPANDED]:
-        yield from neighbours(config, forecast, values, far=not inside)
+        yield from forecast.ordered(neighbours(config, forecast, values, far=not inside))
 
 
 def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
