@@ -252,7 +252,10 @@ def json_output(text: str) -> Decorator:
     "--seed", type=number(int, 0, 2**32 - 1), metavar="N", default=0, help="Seed of the sampler's random generator."
 )
 @spaces
-@click.option("--keep", type=number(int, 1, 64), metavar="N", default=5, help="Number of contenders in the final duel.")
+@click.option(
+    "--keep", type=number(int, 1, 64), metavar="N", default=5,
+    help="Number of contenders in the final duel; others within 2% of the fastest join, up to twice as many.",
+)
 @click.option("--replace", is_flag=True, help="Keep the winner even where the stored record is faster.")
 @click.option(
     "--isolation/--no-isolation", default=True, help="Try variants in other processes, which may crash or hang."

@@ -107,6 +107,11 @@ class Part:
         return self.fit.config
 
     @property
+    def pads(self) -> bool:
+        """Whether it works in padded copies of the matrices."""
+        return self.fit.edge is Edge.PAD
+
+    @property
     def limited(self) -> bool:
         """Whether CTAs of an SM are kept to as many as there have to be."""
         return self.config.pdl and "griddepcontrol" in self.arch.instructions
@@ -115,6 +120,23 @@ class Part:
     def universal(self) -> bool:
         """Whether it serves operands of any size and alignment."""
         return self.fit.alignment == self.fit.multiples == (1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A kernel that comes before others, in a namespace of its own."""
+
+    label: str
+    """Name of the namespace."""
+    name: str
+    """Name of the kernel."""
+    code: str
+    """As it stands in the file."""
+
+    @property
+    def function(self) -> str:
+        """The kernel's name from outside the namespace."""
+        return f"{self.label}::{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +149,8 @@ class Text:
     arch: Arch
     kernels: tuple[tuple[Part, KernelSource], ...]
     """Some launches may differ though the kernel is the same."""
+    preparation: Preparation | None
+    """The kernel that comes before each of them."""
 
     @property
     def needs(self) -> "re.Match[str] | None":
@@ -140,8 +164,9 @@ class Text:
 
     @property
     def names(self) -> set[str]:
-        """Names of its kernels."""
-        return {source.name.partition("<")[0] for _, source in self.kernels}
+        """Names of its kernels and of the one that comes before them."""
+        own = {source.name.partition("<")[0] for _, source in self.kernels}
+        return own | ({self.preparation.name} if self.preparation else set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +251,11 @@ class Unit:
         """The lines that stop a compiler for an older architecture."""
         return needs_of(self.texts)
 
+    @property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """The kernels that come before these, each once."""
+        return preparations_of(self.texts)
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -244,6 +274,11 @@ class Bundle:
     def needs(self) -> tuple[str, ...]:
         """The lines that stop a compiler for an older architecture."""
         return needs_of(self.texts)
+
+    @property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """The kernels that come before others, each once."""
+        return preparations_of(self.texts)
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -281,7 +316,7 @@ class Bundle:
             stream_k=any(each.stream_ctas for each in every),
             persistent=any(config.persistent_tiles > 1 for config in modes),
             pack=any(any(config.packs) for config in modes),
-            pad=any(each.fit.edge is Edge.PAD for each in every),
+            pad=any(each.pads for each in every),
             terms=any(config.terms for config in modes),
             tma=any(each.boxes for each in every),
         )
@@ -330,7 +365,8 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
         types, kinds = {dtype for dtype, _ in groups}, {trans for _, trans in groups}
         suffix = (f"_{dtype.code}" if len(types) > 1 else "") + (f"_{trans}" if len(kinds) > 1 else "")
         products.append(Product(f"@{suffix}", label, dtype, trans, tuple(on)))
-    texts = tuple(map(_text, _used([tuple(each.values()) for each in parts.values()], products)))
+    labels: dict[str, str] = {}
+    texts = tuple(_text(each, labels) for each in _used([tuple(each.values()) for each in parts.values()], products))
     # One figure is help, a figure for each of many kernels is not.
     plain = texts[1:] if len(texts) == 2 else texts if len(texts) > 2 else ()
     texts = tuple(replace(each, code=_without_figure(each.code)) if each in plain else each for each in texts)
@@ -365,19 +401,32 @@ def needs_of(texts: Sequence[Text]) -> tuple[str, ...]:
     return tuple(needs[0].splitlines()) if needs else ()
 
 
+def preparations_of(texts: Sequence[Text]) -> tuple[Preparation, ...]:
+    """The kernels that come before those of some texts, each once."""
+    return tuple(dict.fromkeys(text.preparation for text in texts if text.preparation))
+
+
 def _odd(problem: Problem) -> Problem:
     m, n, k = _ODD
     return dataclasses.replace(problem, m=m, n=n, k=k)
 
 
-def _text(parts: Sequence[Part]) -> Text:
-    """The text of kernels of one config."""
+def _text(parts: Sequence[Part], labels: dict[str, str]) -> Text:
+    """The text of kernels of one config. `labels` are the namespaces of preparations by name, and gain those that are
+    new."""
     fits = list(dict.fromkeys(part.fit for part in parts))
     sources = dict(zip(fits, instances(parts[0].problem, fits)))
-    # Without its banner, known to its file alone.
-    text = sources[fits[0]].code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
     kernels = tuple((part, sources[part.fit]) for part in parts)
-    return Text(parts[0].space, _NEEDS.sub("", text), parts[0].arch, kernels)
+    preparation, first = None, sources[fits[0]].preparation
+    if first is not None:
+        label = labels.setdefault(first.name, f"p{len(labels)}")
+        preparation = Preparation(label, first.name, _within_file(first))
+    return Text(parts[0].space, _NEEDS.sub("", _within_file(sources[fits[0]])), parts[0].arch, kernels, preparation)
+
+
+def _within_file(source: KernelSource) -> str:
+    """The text without its banner, its kernel known to its file alone."""
+    return source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
 
 
 def _without_figure(code: str) -> str:

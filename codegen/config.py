@@ -268,9 +268,19 @@ class Config:
         return 0
 
     @property
+    def term_format(self) -> str:
+        """Name of the terms' type and number of products; empty where no element is split."""
+        return ""
+
+    @property
     def term_k(self) -> int:
         """What k is rounded up to multiples of where elements are split."""
         return self.cta_tile[2]
+
+    @property
+    def term_blocked(self) -> int:
+        """Steps of k of all rows of an operand that lie together in its terms; 0 where those of a row do."""
+        return 0
 
     @property
     def term_ctas(self) -> int:

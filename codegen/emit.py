@@ -137,6 +137,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
     return {
         "products": bundle.products,
         "texts": bundle.texts,
+        "preparations": bundle.preparations,
         "kernels": bundle.kernels,
         "units": bundle.units,
         "uses": bundle.uses,

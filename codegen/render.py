@@ -7,10 +7,10 @@ from .config import Config
 from .environment import environment, tidy
 from .errors import check
 from .fit import Fit
-from .leaf import Edge
 from .legality import fitted
+from .preparation import preparation
 from .problem import DType, Problem
-from .source import PACK_THREADS, PACK_TILE, TERM_HELD, TERM_ROWS, TERM_THREADS, KernelSource
+from .source import KernelSource
 from .target import Target
 
 _DIGEST = "@digest@"
@@ -37,6 +37,7 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
     instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own."""
     config = fits[0].config
     name, varied = kernel_name(config, problem.dtype, problem.trans), [config.varied(fit, problem) for fit in fits]
+    first = preparation(problem, fits[0])
     text = tidy(
         environment()
         .get_template(config.template)
@@ -49,18 +50,11 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
             dtype=problem.dtype,
             trans=problem.trans,
             launch=config.launch_config(problem, 1),
-            PACK_TILE=PACK_TILE,
-            PACK_THREADS=PACK_THREADS,
-            TERM_ROWS=TERM_ROWS,
-            TERM_THREADS=TERM_THREADS,
-            TERM_HELD=TERM_HELD,
+            preparation=first,
         )
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
-    pad = f"{name}_pad" if fits[0].edge is Edge.PAD else None
-    pack = f"{name}_pack" if any(config.packs) else None
-    terms = f"{name}_terms" if config.terms else None
     values = [", ".join(str(value).lower() for value in each.values()) for each in varied]
     names = [f"{name}<{each}>" for each in values] if len(fits) > 1 else [name]
-    return [KernelSource(each, code, pad, pack, terms) for each in names]
+    return [KernelSource(each, code, first) for each in names]

@@ -85,27 +85,27 @@ class KernelSource:
     """Name of the kernel, C linkage."""
     code: str
     """Complete text of the translation unit."""
-    pad: str | None = None
-    """Name of the kernel that copies matrices to padded buffers and back, None where the edge is not `pad`.
+    preparation: "KernelSource | None" = None
+    """Source of the kernel that comes first and writes what this one reads, None where this one reads A and B as they
+    lie. It is compiled by itself, once for all configs that share it. By its template it is one of three:
 
-    It has PAD_THREADS threads along x, and a CTA for each PAD_THREADS / 32 rows of a copy or fewer. Its arguments are
-    const T* X, int ld, int rows, int cols, T* copy, int ld, int rows, int cols of one matrix, then of another one,
-    whose copy may be null: then all CTAs work for the first, else every other."""
-    pack: str | None = None
-    """Name of the kernel that copies operands to aligned rows of k, None where none is copied.
-
-    A CTA of it has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE elements. Its arguments are
-    const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then int m, int n, int k."""
-    terms: str | None = None
-    """Name of the kernel that splits A and B into terms, None where they are not split.
-
-    `mechanisms.split_terms.term_ctas` says how many CTAs it has, of TERM_THREADS threads along x. Its arguments are
-    const T* A, int lda, const T* B, int ldb, char* terms, int m, int n, int k; terms is aligned to 256 bytes."""
+    pad    copies matrices to padded buffers and back. It has PAD_THREADS threads along x, and a CTA for each
+           PAD_THREADS / 32 rows of a copy or fewer. Its arguments are const T* X, int ld, int rows, int cols, T* copy,
+           int ld, int rows, int cols of one matrix, then of another one, whose copy may be null: then all CTAs work for
+           the first, else every other.
+    pack   copies operands to aligned rows of k. A CTA has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE
+           elements. Its arguments are const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then
+           int m, int n, int k.
+    split  splits A and B into terms. `mechanisms.split_terms.term_ctas` says how many CTAs it has, of TERM_THREADS
+           threads along x. Its arguments are const T* A, int lda, const T* B, int ldb, char* terms, int m, int n,
+           int k, then m, n and k rounded up to whole tiles, each unsigned; terms is aligned to 256 bytes.
+    """
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text, in hexadecimal."""
-        return hashlib.sha256(self.code.encode()).hexdigest()
+        """SHA-256 of the text, and of that of the preparation, in hexadecimal."""
+        text = self.code + (self.preparation.code if self.preparation else "")
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def packed_ld(extent: int, size_bytes: int) -> int:

@@ -57,7 +57,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
         likely = [choice.config for choice in shortlist(problem, info, tuple(store.records()), ENTRIES)]
         search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (found.config, *likely), LEAST_TOLD)))
         first, budget = (found.config,), Budget(TRIALS, seconds, GAIN)
-        duel = DuelTerms(ROUNDS, 0.0, DUEL_TRIES, ())
+        duel = DuelTerms(ROUNDS, 0.0, DUEL_TRIES, 0.0, ())
         run = Run(Plan(search, LOCAL, {}, KEEP, (), first, duel=duel), budget, Progress())
         try:
             run.explore(evaluator, begin + seconds * (1 - DUEL_SHARE), patience=math.inf)

@@ -35,6 +35,9 @@ class DuelTerms:
     """Seconds for which rounds go on, on a GPU, where they take less."""
     tries: int = 0
     """Variants whose median time is kept for the duel, beside what the caller keeps."""
+    near: float = 0.02
+    """Share of the fastest's time: variants that are no further behind it join, at most as many as are kept less one. A
+    search times a variant that takes a few microseconds no better than that."""
     compared: tuple[Config, ...] = (NAIVE,)
     """Configs that are timed beside those that may win."""
 
@@ -49,7 +52,7 @@ class Plan:
     earlier: Mapping[Config, Entry]
     """Outcomes of earlier runs that this one goes on from."""
     keep: int
-    """Number of the fastest that meet in the duel."""
+    """Number of the fastest that meet in the duel, whatever their times."""
     stored: tuple[Config, ...]
     """Configs that the store has for the problem, the user's own record first. They meet the fastest in the duel,
     whatever was searched: a record gives way only to what is faster there."""

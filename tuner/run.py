@@ -180,8 +180,11 @@ class Run:
         left, but at least the fastest, and all of the plan's first in any case."""
         # Each contender is checked twice, launched once to size its batch, then timed; the naive default, the
         # vendor's library and a contender once more come on top and are taken for as slow as the best.
-        ranked, always = self.worked[: self.plan.keep], [config for config in self.plan.first if config in self.times]
-        best_us = self.times[ranked[0]]
+        worked, keep = self.worked, self.plan.keep
+        best_us = self.times[worked[0]]
+        near_us = best_us * (1 + self.plan.duel.near)
+        near = [config for config in worked[keep : 2 * keep - 1] if self.times[config] <= near_us]
+        ranked, always = [*worked[:keep], *near], [config for config in self.plan.first if config in self.times]
         for count in range(len(ranked), 0, -1):
             chosen = list(dict.fromkeys((*ranked[:count], *always)))
             round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 3 * best_us) / 1e6)

@@ -112,6 +112,10 @@ class WgmmaConfig(TermConfig):
         return max(self.tile.block_k, self.pipeline.promote)
 
     @property
+    def term_blocked(self) -> int:
+        return int(self.tile.block_k)
+
+    @property
     def term_ctas(self) -> int:
         return _TERM_CTAS
 

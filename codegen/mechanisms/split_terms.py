@@ -120,6 +120,10 @@ class TermConfig(Config):
         return int(self.pipeline.scheme.terms)
 
     @property
+    def term_format(self) -> str:
+        return str(self.pipeline.scheme)
+
+    @property
     def least_k(self) -> int:
         """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
         return self.least_intervals * int(self.pipeline.promote) if self.accuracy is Grade.ELEMENTWISE else 0

@@ -14,7 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,17 @@ def entry_key(compiler: Compiler, source: KernelSource) -> str:
 
 
 def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
-    """The binary of a source: from the cache where it is there and sound, else compiled and put there.
+    """The binary of a source, and of its preparation: from the cache where it is there and sound, else compiled and put
+    there.
 
     A cache that cannot be used costs a CacheWarning, once, and compiling into a private folder that goes with
     the process. Raises what the compiler raises: CompileError, DeviceError; the latter also where there is
     nowhere to write at all.
     """
+    if source.preparation is not None:
+        first = compile_cached(compiler, source.preparation)
+        binary = compile_cached(compiler, replace(source, preparation=None))
+        return replace(binary, seconds=binary.seconds + first.seconds, preparation=first)
     root = settings.cache_folder()
     key = entry_key(compiler, source)
     if root is None:

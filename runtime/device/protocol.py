@@ -72,6 +72,8 @@ class Binary:
     """Static shared memory of a block."""
     seconds: float = 0.0
     """How long compiling took; 0 where the cache had it."""
+    preparation: "Binary | None" = None
+    """Binary of the source's preparation; None where there is none, or where this binary holds it too."""
 
 
 class Compiler(Protocol):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ...codegen.config import Config
-from ...codegen.mechanisms.split_terms import term_bytes, term_ctas
+from ...codegen.mechanisms.split_terms import term_bytes, term_ctas, term_sizes
 from ...codegen.problem import Problem
 from ...codegen.source import (
     MOST_PAD_CTAS,
@@ -74,9 +74,9 @@ class Splitting:
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         self.nbytes = term_bytes(config, problem)
         """Bytes of the terms."""
-        self._sizes = problem.m, problem.n, problem.k
+        self._sizes = problem.m, problem.n, problem.k, *term_sizes(config, problem)
         launch = LaunchConfig((term_ctas(config, problem), 1, 1), (TERM_THREADS, 1, 1))
-        self._launch = function.bound(launch, "QiQiQiii")
+        self._launch = function.bound(launch, "QiQiQiiiIII")
 
     def addresses(self, memory: int) -> tuple[int, ...]:
         """Where the terms lie."""

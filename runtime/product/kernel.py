@@ -6,6 +6,7 @@ from functools import partial
 from ...codegen.config import Config
 from ...codegen.errors import CaptureError
 from ...codegen.fit import Fit
+from ...codegen.leaf import Edge
 from ...codegen.legality import fitted
 from ...codegen.problem import DType, Problem
 from ...codegen.render import render
@@ -70,9 +71,15 @@ class Kernel(Product):
         self._multiples = tuple(multiple * problem.dtype.size_bytes for multiple in fit.alignment)
         if self._empty:
             return
-        self._padding = Padding(problem, config, device.load(binary, source.pad)) if source.pad else None
-        self._packing = Packing(problem, config, device.load(binary, source.pack)) if source.pack else None
-        self._splitting = Splitting(problem, config, device.load(binary, source.terms)) if source.terms else None
+        self._padding = self._packing = self._splitting = None
+        if source.preparation is not None:
+            first = device.load(binary.preparation or binary, source.preparation.name)
+            if fit.edge is Edge.PAD:
+                self._padding = Padding(problem, config, first)
+            elif config.terms:
+                self._splitting = Splitting(problem, config, first)
+            else:
+                self._packing = Packing(problem, config, first)
         inner = self._padding.problem if self._padding else problem
         self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)
@@ -122,7 +129,8 @@ class Kernel(Product):
         """Device memory held: the machine code and what launches work in."""
         unaligned = self._unaligned.nbytes if self._unaligned else 0
         scratch = self._scratch.nbytes if self._scratch else 0
-        return len(self.binary.image) + scratch + unaligned
+        first = len(self.binary.preparation.image) if self.binary.preparation else 0
+        return len(self.binary.image) + first + scratch + unaligned
 
     def unaligned(self, capturing: bool) -> "Kernel":
         """The instance for operands that do not lie aligned, compiled when first needed: most callers' do."""

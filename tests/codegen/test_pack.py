@@ -45,13 +45,15 @@ def test_the_kernel_reads_copies_as_they_are_packed() -> None:
     texts = set()
     for trans in ("nn", "tt"):
         source = render(Problem.parse("65x67x35", "float", trans), variant(SIMT), TYPICAL["sm_90a"])
-        assert source.pack == f"{source.name}_pack"
-        assert f"{source.pack}(" in source.code
+        assert source.preparation is not None
+        assert source.preparation.name == f"pack_ab_f32_{trans}"
+        assert f"{source.preparation.name}(" in source.preparation.code
+        assert source.preparation.name in source.code  # the banner names it
         texts |= set(re.findall(r"using Tile[AB] = .*", source.code))
     assert len(texts) == 2  # one for A and one for B, however they are stored
     plain = render(Problem.parse("64"), variant("simt:"), TYPICAL["sm_90a"])
-    assert plain.pack is None
-    assert "_pack" not in plain.code
+    assert plain.preparation is None
+    assert "pack" not in plain.code
 
 
 def test_rows_of_copies_begin_at_multiples_of_128_bytes() -> None:

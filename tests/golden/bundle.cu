@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 1e1262c8aad638db. To write it with kernels that are looked up:
+// Written by tilewright, file digest 731572f3840aa226. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -159,7 +159,7 @@ Need need_of(const Kernel& kernel, Index element, const Sizes& sizes)
     }
     if (kernel.pack_a) need.copies += packed_ld(sizes.m, element) * sizes.k * element;
     if (kernel.pack_b) need.copies += packed_ld(sizes.n, element) * sizes.k * element;
-    if (kernel.pad) {
+    if (kernel.pads) {
         const Sizes padded = padded_sizes(kernel, sizes);
         need.copies = whole_lines(padded.m * padded.k * element) + whole_lines(padded.k * padded.n * element)
                     + whole_lines(padded.m * padded.n * element);
@@ -173,7 +173,7 @@ bool serves(const Kernel& kernel, const Sizes& sizes)
     if (sizes.m % kernel.multiple_m != 0 || sizes.n % kernel.multiple_n != 0 || sizes.k % kernel.multiple_k != 0) {
         return false;
     }
-    if (kernel.pad) {
+    if (kernel.pads) {
         const Sizes padded = padded_sizes(kernel, sizes);
         if (padded.m > INT_MAX / 8 || padded.n > INT_MAX / 8 || padded.k > INT_MAX / 8) return false;
     }
@@ -380,7 +380,7 @@ int pack(const Kernel& kernel, const Device& device, Call<T>* call, char* copies
     }
     if (ctas > INT_MAX) return BUNDLE_TOO_LARGE;
     for (const int* size : {&call->m, &call->n, &call->k}) arguments[count++] = size;
-    const int status = start(kernel.pack, ctas, 256, 1, 0, arguments, call->stream, device);
+    const int status = start(kernel.preparation, ctas, 256, 1, 0, arguments, call->stream, device);
     if (kernel.pack_a) {
         call->A = copy_a;
         call->lda = ld_a;
@@ -412,7 +412,7 @@ int copy_padded(
         &x.X, &x.ld, &x.rows, &x.cols, &x.copy, &x.copy_ld, &x.copy_rows, &x.copy_cols,
         &y.X, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols};
     return start(
-        kernel.pad, (ctas < most ? ctas : most) * (y.copy ? 2 : 1), 256, 1, 0, arguments, stream, device);
+        kernel.preparation, (ctas < most ? ctas : most) * (y.copy ? 2 : 1), 256, 1, 0, arguments, stream, device);
 }
 
 // The product by way of padded copies.
@@ -465,8 +465,8 @@ int multiply(
     }
     void* const sums = need.sums ? at : nullptr;
     char* const copies = at + need.sums;
-    if (kernel.pad) return padded_product(kernel, product, device, call, copies, sums, counters);
-    if (kernel.pack && call.k > 0 && call.alpha != T(0)) {
+    if (kernel.pads) return padded_product(kernel, product, device, call, copies, sums, counters);
+    if ((kernel.pack_a || kernel.pack_b) && call.k > 0 && call.alpha != T(0)) {
         const int status = pack(kernel, device, &call, copies);
         if (status != BUNDLE_SUCCESS) return status;
     }
@@ -629,8 +629,7 @@ int init_product(const Product& product, const Device& device)
     };
     const auto init_kernel = [&](const Kernel& kernel) {
         int status = allow_smem(kernel, device);
-        if (status == BUNDLE_SUCCESS && kernel.pack) status = load(kernel.pack);
-        if (status == BUNDLE_SUCCESS && kernel.pad) status = load(kernel.pad);
+        if (status == BUNDLE_SUCCESS && kernel.preparation) status = load(kernel.preparation);
         return status;
     };
     int status = init_kernel(*product.fallback->kernel);

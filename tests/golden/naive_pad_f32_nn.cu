@@ -5,10 +5,10 @@
 //
 //   storage    row-major: A m x k, B k x n, C m x n; lda, ldb, ldc from row to row
 //   sizes      m a multiple of 8, n of 32, k of 1; pointers and leading dimensions aligned to one element
-//              A and B in buffers to which the kernel gemm_naive_f32_nn_8x32x1_f553edf1_pad has copied them
+//              A and B in buffers to which the kernel pad_f32 has copied them
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 6c07ece78317031a. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 94215adf52c0ae8d. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32,edge=pad"
 // SPDX-License-Identifier: MIT
 
@@ -74,26 +74,4 @@ extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive_f32_n
 
     T* c = C + row * ldc + col;
     *c = blend(acc, c, alpha, beta);
-}
-
-// Copies the rows x cols matrix X into the larger P, with zeros around it, and likewise Y into Q where Q is not null:
-// then every other CTA does. A warp takes a row at a time. Any number of CTAs, even with two matrices, of whole warps.
-extern "C" __global__ void gemm_naive_f32_nn_8x32x1_f553edf1_pad(
-    const T* __restrict__ X, int ldx, int rows_x, int cols_x, T* __restrict__ P, int ldp, int rows_p, int cols_p,
-    const T* __restrict__ Y, int ldy, int rows_y, int cols_y, T* __restrict__ Q, int ldq, int rows_q, int cols_q)
-{
-    griddepcontrol_wait();
-    const int matrices = Q ? 2 : 1, warps = blockDim.x / 32;
-    const bool second = blockIdx.x % matrices;
-    const T* const from = second ? Y : X;
-    T* const to = second ? Q : P;
-    const Index ld_from = second ? ldy : ldx, ld_to = second ? ldq : ldp;
-    const int rows = second ? rows_y : rows_x, cols = second ? cols_y : cols_x;
-    const int all_rows = second ? rows_q : rows_p, all_cols = second ? cols_q : cols_p;
-    const Index first = Index(blockIdx.x / matrices) * warps + threadIdx.x / 32;
-    for (Index row = first; row < all_rows; row += Index(gridDim.x / matrices) * warps) {
-        for (Index col = threadIdx.x % 32; col < all_cols; col += 32) {
-            to[row * ld_to + col] = row < rows && col < cols ? from[row * ld_from + col] : T(0);
-        }
-    }
 }

@@ -18,6 +18,7 @@ RAGGED, ODD = "1020x764x516", "1021x767x509"
 KERNELS = {
     "naive": ("naive:8x32", ODD),
     "naive_pad": ("naive:8x32,edge=pad", ODD),
+    "simt_packed": ("simt:64x64x16,pack_a,pack_b", ODD),
     "simt_tma": ("simt:32x32x64,thread=4x4,load=tma,k_inner_a,slices=4,split_k=3", RAGGED),
     "simt_slice_barriers": ("simt:64x64x32,slices=4,slice_barriers,split_k=2", ODD),
     "simt_stream_k": ("simt:64x64x16,thread=4x4,fragments=single,interleave=2,stream_k=2", ODD),
@@ -27,8 +28,8 @@ KERNELS = {
     "mma_bf16x6": ("mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,evict_first,raster=4", RAGGED),
     "wgmma_fp16x3": ("wgmma:64x64x64,stages=2", ODD),
 }
-"""Configs and the shapes whose instances are golden: a kernel or more of each family, on square tiles. The machine code
-of many more is in machine_code.tsv."""
+"""Configs and the shapes whose instances are golden, with the kernels that prepare operands for them: a kernel or more
+of each family, on square tiles. The machine code of many more is in machine_code.tsv."""
 ALL_MECHANISMS = (
     ("naive:8x32,edge=pad", "65"),
     ("simt:64x64x8,thread=4x4,load=registers,stages=2,fragments=single", "128"),
@@ -68,7 +69,10 @@ def golden_files() -> dict[str, str]:
         config = parse(text)
         dtype = "double" if config.tensor_cores and config.accuracy is Grade.IEEE else "float"
         problem = Problem.parse(shape, dtype, accuracy=config.accuracy)
-        files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = render(problem, config, arch).code
+        source = render(problem, config, arch)
+        files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = source.code
+        if source.preparation:
+            files[f"{golden}/{source.preparation.name}.cu"] = source.preparation.code
     problem = Problem.parse(ODD, "double", "tt")
     files[f"{golden}/tiled_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
     # What launches and tests kernels, at its shortest and with what a kernel of each kind needs.

@@ -46,7 +46,8 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
     partial_tiles, copies, counters = held.buffers
     assert copies.nbytes == 4 * 35 * (64 + 64) + 128
     own = partial_tiles.nbytes + copies.nbytes + counters.nbytes
-    assert kernel.nbytes == len(kernel.binary.image) + own
+    assert kernel.binary.preparation is not None
+    assert kernel.nbytes == len(kernel.binary.image) + len(kernel.binary.preparation.image) + own
 
 
 @pytest.mark.parametrize("name", CONFIGS)

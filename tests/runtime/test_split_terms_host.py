@@ -365,7 +365,8 @@ WGMMA = {
 def _faults_of_wgmma(text: str) -> dict[str, tuple[str, str]]:
     """Those whose line the config has, and a tile of which shows them."""
     config = parse(text)
-    code = rendered(problem_for(config, "64x64x64"), guarded(config)).code
+    source = rendered(problem_for(config, "64x64x64"), guarded(config))
+    code = source.code + (source.preparation.code if source.preparation else "")
     found = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if fault[0] in code}
     if config.cta_tile[0] == 64:
         del found["rows of the first warpgroup for all"]

@@ -5,7 +5,8 @@
     python tests/support/machine_code.py write          # accept a change; --all compiles unchanged texts too
     python tests/support/machine_code.py compare REV    # a commit with the checkout; REV REV: two commits
 
-A record has two kernels: the instance for its problem, and the one for operands that are not aligned.
+A record has two kernels: the instance for its problem, and the one for operands that are not aligned. Kernels that
+prepare operands are held too, each once, under their names.
 
 Compiling all kernels takes minutes of processor time, and one compiler makes the same machine code of the same text. So
 the file holds the facts of each kernel's machine code and a seal, a digest of these facts and of the text that they
@@ -196,9 +197,16 @@ def draw(before: Sequence[str]) -> list[str]:
 
 
 def all_sources(candidates: Iterable[str]) -> tuple[Sources, Sources]:
-    """The texts of shipped records and of drawn kernels."""
+    """The texts of shipped records, with the kernels that prepare operands for any, and those of drawn kernels."""
     shipped = dict(sorted(of_records().values(), key=lambda pair: pair[0]))
-    return shipped, dict(sorted(of_drawn(candidates, shipped).items()))
+    drawn = dict(sorted(of_drawn(candidates, shipped).items()))
+    return shipped | preparations([*shipped.values(), *drawn.values()]), drawn
+
+
+def preparations(sources: Iterable[KernelSource]) -> Sources:
+    """The texts of the kernels that come before others, by name."""
+    found = {each.preparation.name: each.preparation for each in sources if each.preparation}
+    return dict(sorted(found.items()))
 
 
 # ---- Machine code --------------------------------------------------------------------------------------------------
@@ -358,11 +366,13 @@ class _Side:
 
 
 def labelled() -> dict[str, tuple[str, KernelSource]]:
-    """Kernels and their texts by what `compare` calls them: a record's device and problem, or a drawn kernel."""
+    """Kernels and their texts by what `compare` calls them: a record's device and problem, a drawn kernel, or the name
+    of one that prepares operands."""
     records = of_records()
     drawn = [entry.kernel for entry in Golden.parse(GOLDEN.read_text()).drawn]
     texts = of_drawn(drawn, {kernel for kernel, _ in records.values()})
-    return records | {kernel: (kernel, source) for kernel, source in texts.items()}
+    first = preparations([*(source for _, source in records.values()), *texts.values()])
+    return records | {kernel: (kernel, source) for kernel, source in {**texts, **first}.items()}
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from products import QuickDevice, exact, integers, run
-from quick import QuickCompiler, numbered, rendered, together
+from quick import QuickCompiler, numbered, rendered, replaced, together
 from split_terms import scaled_integers, with_infinity
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, LaunchError
@@ -94,8 +94,7 @@ class Planted:
         """The text with the fault. Fails where it has no place for it."""
         source = rendered(_problem(self.fit.config, self.dtype, self.trans), self.fit)
         for old, new in (self.before, (self.old, self.new)):
-            assert old in source.code, f"{self.name}: {old!r} is not in the text"
-            source = replace(source, code=source.code.replace(old, new, 1)) if old else source
+            source = replaced(source, old, new) if old else source
         return source
 
 

@@ -48,18 +48,29 @@ class QuickCompiler(HostCompiler):
 _UNOPTIMIZED = '#pragma GCC optimize("O0")\n#pragma clang optimize off\n'
 
 
+def replaced(source: KernelSource, old: str, new: str) -> KernelSource:
+    """The source with the first `old` in its text, else in that of its preparation, replaced. Fails where neither has
+    it."""
+    first = source.preparation
+    if old in source.code or first is None:
+        assert old in source.code, f"{old!r} is not in the text of {source.name}"
+        return replace(source, code=source.code.replace(old, new, 1))
+    return replace(source, preparation=replaced(first, old, new))
+
+
 def numbered(source: KernelSource, number: int) -> KernelSource:
     """The same kernel under a name of its own."""
     name = f"{source.name}_{number}"
-    others = source.pad, source.pack, source.terms
-    pad, pack, terms = (each and each.replace(source.name, name) for each in others)
-    return replace(source, name=name, pad=pad, pack=pack, terms=terms, code=source.code.replace(source.name, name))
+    first = source.preparation and numbered(source.preparation, number)
+    return replace(source, name=name, preparation=first, code=source.code.replace(source.name, name))
 
 
 def together(sources: Sequence[KernelSource]) -> KernelSource:
     """A text to compile for the host that holds them all, with all that makes them loadable."""
-    spaces = (f"namespace planted_{place} {{\n{translation_unit(each)}\n}}\n" for place, each in enumerate(sources))
-    return replace(sources[0], name="planted", code="".join(spaces).replace("__global__", ""))  # nothing is left to do
+    first = {each.preparation.name: each.preparation for each in sources if each.preparation}
+    every = enumerate((*first.values(), *sources))
+    spaces = (f"namespace planted_{place} {{\n{translation_unit(each)}\n}}\n" for place, each in every)
+    return KernelSource("planted", "".join(spaces).replace("__global__", ""))  # nothing is left to do
 
 
 _BINARIES: dict[tuple[str, str], Binary] = {}

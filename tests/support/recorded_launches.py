@@ -167,7 +167,7 @@ class Answer:
 
 
 _KERNELS = re.compile(
-    r"^namespace (k\d+) \{\n.*?^(static const Kernel KERNEL.*?^\}  // namespace \1$)", re.DOTALL | re.MULTILINE
+    r"^namespace ([kp]\d+) \{\n.*?^((?:static const Kernel KERNEL.*?)?^\}  // namespace \1$)", re.DOTALL | re.MULTILINE
 )
 _HEAD = """
 #include <cstdio>

@@ -48,8 +48,10 @@ class Worker:
     def compile(self, info: DeviceInfo, problem: Problem, config: Config) -> tuple[str, float]:
         """Fill the cache; a digest of the machine code and how it is launched, and the seconds that compiling took."""
         fit = fitted(problem, config, info)
-        binary = compile_cached(compiler_for(info), render(problem, config, info, fit))
-        launched = config.launch_config(problem, info.sm_count), fit.edge, config.multiples, config.packs, config.pdl
+        source = render(problem, config, info, fit)
+        binary = compile_cached(compiler_for(info), source)
+        first = source.preparation and source.preparation.name
+        launched = config.launch_config(problem, info.sm_count), fit.edge, config.multiples, first, config.pdl
         return code_digest(binary.image, launched), binary.seconds
 
     def open(self, info: DeviceInfo, problem: Problem) -> None:

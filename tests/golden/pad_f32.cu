@@ -1,8 +1,24 @@
-{# The kernel that copies matrices into padded buffers, and C back out of its own. #}
-{% macro pad(name) %}
+// pad_f32
+// Copies matrices to larger buffers, with zeros around them, and C back.
+// SPDX-License-Identifier: MIT
+
+namespace {
+
+using T = float;
+using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+#endif
+
+}  // namespace
+
 // Copies the rows x cols matrix X into the larger P, with zeros around it, and likewise Y into Q where Q is not null:
 // then every other CTA does. A warp takes a row at a time. Any number of CTAs, even with two matrices, of whole warps.
-extern "C" __global__ void {{ name }}(
+extern "C" __global__ void pad_f32(
     const T* __restrict__ X, int ldx, int rows_x, int cols_x, T* __restrict__ P, int ldp, int rows_p, int cols_p,
     const T* __restrict__ Y, int ldy, int rows_y, int cols_y, T* __restrict__ Q, int ldq, int rows_q, int cols_q)
 {
@@ -21,4 +37,3 @@ extern "C" __global__ void {{ name }}(
         }
     }
 }
-{% endmacro %}

@@ -1,17 +1,28 @@
-{# The kernel that copies operands to aligned rows of k. `packs`: whether A and B are copied; `trans`: how they are
-   stored; `tile`, `threads`: rows and columns, and threads, of a CTA; `pdl`: the next kernel may start before this one ends. #}
-{% macro pack(name, packs, trans, tile, threads, pdl) %}
-{% set transposes = (packs[0] and trans[0] == "n") or (packs[1] and trans[1] == "t") %}
-{% set flags = ["true" if trans[0] == "n" else "false", "true" if trans[1] == "t" else "false"] %}
+// pack_ab_f32_nn
+// Copies A and B to rows of one step of k, at multiples of 128 bytes.
+// SPDX-License-Identifier: MIT
+
 namespace {
 
-constexpr int PACK_TILE    = {{ tile }};   // rows and columns that a CTA copies
-constexpr int PACK_THREADS = {{ threads }};  // threads of such a CTA
+using T = float;
+using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
+#endif
+
+constexpr int PACK_TILE    = 64;   // rows and columns that a CTA copies
+constexpr int PACK_THREADS = 256;  // threads of such a CTA
 
 // A CTA's tile of one operand: TRANSPOSE where stored rows of it run along k. `extent` is its other side.
 template <bool TRANSPOSE>
 __device__ __forceinline__ void pack_tile(
-    const T* X, int ld, T* copy, int copy_ld, int extent, int k, unsigned tile{{ ", T (*turned)[PACK_TILE + 1]" if transposes }})
+    const T* X, int ld, T* copy, int copy_ld, int extent, int k, unsigned tile, T (*turned)[PACK_TILE + 1])
 {
     constexpr int LANES = 32, ROWS = PACK_THREADS / LANES;  // rows that the CTA copies at once
     const unsigned across = unsigned(copy_ld - 1) / PACK_TILE + 1;
@@ -28,7 +39,6 @@ __device__ __forceinline__ void pack_tile(
             part[r][c] = i < rows && j < cols ? X[Index(i) * ld + j] : T(0);
         }
     }
-{% if transposes %}
     if constexpr (TRANSPOSE) {
         #pragma unroll
         for (int r = 0; r < PACK_TILE / ROWS; ++r) {
@@ -37,13 +47,12 @@ __device__ __forceinline__ void pack_tile(
         }
         __syncthreads();
     }
-{% endif %}
     #pragma unroll
     for (int r = 0; r < PACK_TILE / ROWS; ++r) {
         #pragma unroll
         for (int c = 0; c < PACK_TILE / LANES; ++c) {
             const int i = p + row + r * ROWS, j = outer + lane + c * LANES;
-            const T value = {{ "TRANSPOSE ? turned[lane + c * LANES][row + r * ROWS] : " if transposes }}part[r][c];
+            const T value = TRANSPOSE ? turned[lane + c * LANES][row + r * ROWS] : part[r][c];
             if (i < k && j < copy_ld) copy[Index(i) * copy_ld + j] = value;
         }
     }
@@ -51,33 +60,20 @@ __device__ __forceinline__ void pack_tile(
 
 }  // namespace
 
-// Copies {{ "A and B" if packs[0] and packs[1] else "A" if packs[0] else "B" }} to k rows, as the kernel above reads {{ "them" if packs[0] and packs[1] else "it" }}, with zeros from the end of the matrix to the
+// Copies A and B to k rows, as the product reads them, with zeros from the end of the matrix to the
 // end of the row. A CTA copies PACK_TILE x PACK_TILE elements.
-extern "C" __global__ void __launch_bounds__(PACK_THREADS) {{ name }}(
-{% for each, given in [("A", packs[0]), ("B", packs[1])] if given %}
-    const T* __restrict__ {{ each }}, int ld{{ each | lower }}, T* __restrict__ packed_{{ each | lower }}, int packed_ld{{ each | lower }},
-{% endfor %}
+extern "C" __global__ void __launch_bounds__(PACK_THREADS) pack_ab_f32_nn(
+    const T* __restrict__ A, int lda, T* __restrict__ packed_a, int packed_lda,
+    const T* __restrict__ B, int ldb, T* __restrict__ packed_b, int packed_ldb,
     int m, int n, int k)
 {
-{% if transposes %}
     __shared__ T turned[PACK_TILE][PACK_TILE + 1];  // one spare column: a column is read without conflicts
-{% endif %}
     griddepcontrol_wait();
-{% if pdl %}
     launch_dependents();
-{% endif %}
-{% set turned = ", turned" if transposes else "" %}
-{% if packs[0] and packs[1] %}
     const unsigned tiles_a = (unsigned(packed_lda - 1) / PACK_TILE + 1) * (unsigned(k - 1) / PACK_TILE + 1);
     if (blockIdx.x >= tiles_a) {
-        pack_tile<{{ flags[1] }}>(B, ldb, packed_b, packed_ldb, n, k, blockIdx.x - tiles_a{{ turned }});
+        pack_tile<false>(B, ldb, packed_b, packed_ldb, n, k, blockIdx.x - tiles_a, turned);
         return;
     }
-{% elif packs[1] %}
-    pack_tile<{{ flags[1] }}>(B, ldb, packed_b, packed_ldb, n, k, blockIdx.x{{ turned }});
-{% endif %}
-{% if packs[0] %}
-    pack_tile<{{ flags[0] }}>(A, lda, packed_a, packed_lda, m, k, blockIdx.x{{ turned }});
-{% endif %}
+    pack_tile<true>(A, lda, packed_a, packed_lda, m, k, blockIdx.x, turned);
 }
-{% endmacro %}

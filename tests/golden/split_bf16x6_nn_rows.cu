@@ -1,0 +1,387 @@
+// split_bf16x6_nn_rows
+// Splits each element of A and B into a sum of 3 bfloat16s.
+// SPDX-License-Identifier: MIT
+
+namespace {
+
+using T = float;
+using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
+#endif
+
+constexpr int TERMS      = 3;     // terms of an element
+constexpr int TERM_WARPS = 4;     // warps of a CTA that splits
+constexpr int TERM_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int TERM_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
+constexpr int TERM_K     = 64;    // steps of k that it holds of them
+static_assert(TERM_ROWS == 32 && TERM_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+
+// Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
+// of row i of op(A), or of column j of op(B), lie side by side along k, all of one term before those of the next;
+// exponents of the rows, then of the columns, follow them. Past the matrix terms are 0.
+using Term = unsigned short;  // the bits of a half or bfloat16
+constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that terms cannot hold
+
+struct Terms {
+    Index rows, cols, depth;  // m, n and k rounded up to whole tiles
+    char* memory;
+
+    // Where step p of row i lies, of `rows` rows of `depth` steps.
+    static __device__ __forceinline__ Index place(Index i, int p, Index rows, Index depth)
+    {
+        return i * depth + p;
+    }
+
+    __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
+    __device__ __forceinline__ Term* b() const { return a() + TERMS * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + TERMS * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+};
+
+// The nearest numbers of the terms' type to two floats, side by side, the first one low; and back.
+__device__ __forceinline__ unsigned to_terms(T low, T high)
+{
+#ifdef TILEWRIGHT_HOST
+    return unsigned(tilewright_host::to_bfloat(high)) << 16 | tilewright_host::to_bfloat(low);
+#else
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+#endif
+}
+__device__ __forceinline__ T low_term(unsigned bits)
+{
+    return __uint_as_float(bits << 16);
+}
+__device__ __forceinline__ T high_term(unsigned bits)
+{
+    return __uint_as_float(bits & 0xffff0000u);
+}
+
+// The largest and the smallest magnitude of some numbers, as bits, which are ordered like the numbers; zeros aside.
+struct Span {
+    unsigned most;
+    unsigned least;  // one less: 0 is none
+
+    static __device__ __forceinline__ Span none() { return {0, ~0u}; }
+    __device__ __forceinline__ void add(T x)
+    {
+#ifdef TILEWRIGHT_HOST
+        most = max(most, __float_as_uint(x) & 0x7fffffffu);
+#else
+        T larger;  // NaN where one of them is
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(fabsf(x)));
+        most = __float_as_uint(larger);
+#endif
+        least = min(least, (__float_as_uint(x) & 0x7fffffffu) - 1);
+    }
+    __device__ __forceinline__ void add(const Span& other)
+    {
+        most = max(most, other.most);
+        least = min(least, other.least);
+    }
+    // Adds those of the lanes whose numbers differ in these bits, of which the last is `last`.
+    __device__ __forceinline__ void add_lanes(int first, int last)
+    {
+        #pragma unroll
+        for (int other = first; other <= last; other *= 2) {
+            Span theirs = none();
+            theirs.most = __shfl_xor_sync(~0u, most, other);
+            theirs.least = __shfl_xor_sync(~0u, least, other);
+            add(theirs);
+        }
+    }
+
+    // Of the power of two that a row with such magnitudes is multiplied by.
+    // Products of the largest numbers stay far below overflow over any k, and terms of the smallest are normal.
+    static constexpr int TOP = 40;
+    __device__ __forceinline__ int exponent() const
+    {
+        return most == 0 || most >= 0x7f800000u ? 0 : min(127, TOP - ilogbf(__uint_as_float(most)));
+    }
+    // Whether terms cannot hold it.
+    __device__ __forceinline__ bool special() const
+    {
+        // A number that is 2^80 times smaller than the largest may have a term that no bfloat16 holds.
+        return most >= 0x7f800000u || (most > 0 && ilogbf(__uint_as_float(least + 1)) + exponent() < -TOP);
+    }
+    __device__ __forceinline__ int told() const { return special() ? SPECIAL : exponent(); }
+    __device__ __forceinline__ T scale() const { return __uint_as_float(unsigned(exponent() + 127) << 23); }
+};
+
+// Warps that share k, each with so many steps of it at a time: a power of two, at most `most`.
+__device__ __forceinline__ int sharing(Index depth, int steps, int most)
+{
+    int count = 1;
+    while (count < most && count * steps < depth) count *= 2;
+    return count;
+}
+
+// What a lane holds, in eights of neighbours along k.
+constexpr int EIGHTS = 8;
+using Held = T[EIGHTS][8];
+
+// Writes eight terms, side by side, by one instruction: of an assignment the compiler often makes four.
+__device__ __forceinline__ void write_eight(Term* to, const unsigned (&x)[4])
+{
+#ifdef TILEWRIGHT_HOST
+    for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
+#else
+    asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
+                 :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+#endif
+}
+
+// Scales eight neighbours along k, splits them and writes the terms.
+__device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Index row, int p, Index rows, Index depth)
+{
+    unsigned found[TERMS][4];
+    #pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+        T low = x[e] * scale, high = x[e + 1] * scale;
+        #pragma unroll
+        for (int term = 0; term < TERMS; ++term) {
+            const unsigned both = to_terms(low, high);
+            found[term][e / 2] = both;
+            low -= low_term(both);
+            high -= high_term(both);
+        }
+    }
+    Term* const to = terms + Terms::place(row, p, rows, depth);
+    #pragma unroll
+    for (int term = 0; term < TERMS; ++term) write_eight(to + term * rows * depth, found[term]);
+}
+
+// CTAs that split so many rows of op(A) or columns of op(B), stored along k.
+__device__ __forceinline__ Index ctas_along(Index rows, Index depth)
+{
+    const int each = TERM_WARPS / sharing(depth, TERM_HELD, TERM_WARPS);
+    return (rows + each - 1) / each;
+}
+
+// CTAs that split so many rows of op(A) or columns of op(B), stored across k.
+__device__ __forceinline__ Index ctas_across(Index rows, Index depth)
+{
+    const int each = TERM_WARPS / sharing(depth, TERM_K, TERM_WARPS) * TERM_ROWS;
+    return (rows + each - 1) / each;
+}
+
+// A CTA of A or of B, and which of these it is.
+struct Unit {
+    bool of_a;
+    Index index;
+};
+
+// What CTA `at` of the grid is. Those of A and of B take turns until one of them has no more: what is stored
+// along k is read and written while others, whose warps share k, wait for each other.
+__device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
+{
+    const Index both = min(of_a, of_b);
+    if (at < 2 * both) return {at % 2 == 1, at / 2};
+    return {of_a > of_b, at - both};
+}
+
+// Reads what a lane has of a row over TERM_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
+// zeros outside the matrix.
+__device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, int begin, int k, T* turned)
+{
+    const int lane = threadIdx.x % 32;
+    if (reinterpret_cast<unsigned long long>(row) % 16 == 0) {
+        #pragma unroll
+        for (int i = 0; i < EIGHTS; ++i) {
+            const int p = begin + 256 * i + 8 * lane;
+            if (inside && p + 8 <= k) {
+                #pragma unroll
+                for (int e = 0; e < 8; e += 4) {
+                    const auto four = *reinterpret_cast<const Vector<4>*>(row + p + e);
+                    #pragma unroll
+                    for (int each = 0; each < 4; ++each) x[i][e + each] = four.x[each];
+                }
+            } else {
+                #pragma unroll
+                for (int e = 0; e < 8; ++e) x[i][e] = inside && p + e < k ? row[p + e] : T(0);
+            }
+        }
+    } else {  // neighbouring lanes read neighbours
+        T mixed[8 * EIGHTS];
+        #pragma unroll
+        for (int j = 0; j < 8 * EIGHTS; ++j) {
+            const int p = begin + 32 * j + lane;
+            mixed[j] = inside && p < k ? row[p] : T(0);
+        }
+        #pragma unroll
+        for (int first = 0; first < EIGHTS; first += 4) {
+            __syncwarp();
+            #pragma unroll
+            for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[8 * first + j];
+            __syncwarp();
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                #pragma unroll
+                for (int e = 0; e < 8; e += 4) {
+                    const auto four = *reinterpret_cast<const Vector<4>*>(turned + 256 * i + 8 * lane + e);
+                    #pragma unroll
+                    for (int each = 0; each < 4; ++each) x[first + i][e + each] = four.x[each];
+                }
+            }
+        }
+    }
+}
+
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
+// CTA.
+__device__ __forceinline__ void split_along(
+    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
+    Span* spans, T* turned)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int count = sharing(depth, TERM_HELD, TERM_WARPS), part = warp % count, apart = count * TERM_HELD;
+    const Index row = cta * (TERM_WARPS / count) + warp / count;
+    const bool inside = row < extent;
+    const T* const from = X + row * ld;
+    Held x;
+    Span span = Span::none();
+    Index begin = part * TERM_HELD;
+    for (; begin < depth; begin += apart) {
+        read_along(x, from, inside, int(begin), k, turned);
+        #pragma unroll
+        for (int e = 0; e < 8 * EIGHTS; ++e) span.add(x[e / 8][e % 8]);
+    }
+    span.add_lanes(1, 16);
+    if (count > 1) {
+        if (lane == 0) spans[warp] = span;
+        __syncthreads();
+        for (int each = 0; each < count; ++each) span.add(spans[warp - part + each]);
+    }
+    if (row >= rows) return;  // past the last tile
+    if (part == 0 && lane == 0) exponents[row] = span.told();
+
+    // Split and written, what was read last first.
+    const T scale = span.scale();
+    bool there = true;
+    for (begin -= apart; begin >= 0; begin -= apart) {
+        if (!there) read_along(x, from, inside, int(begin), k, turned);
+        there = false;
+        #pragma unroll
+        for (int i = 0; i < EIGHTS; ++i) {
+            const int p = int(begin) + 256 * i + 8 * lane;
+            if (p < depth) write(x[i], scale, terms, row, p, rows, depth);
+        }
+    }
+}
+
+// Reads what a lane has of TERM_ROWS rows over TERM_K steps of k from `begin` on: of row 8i + lane / 4 steps
+// 32h + lane % 4 * 8 and the 7 after it, zeros outside the matrix.
+__device__ __forceinline__ void read_across(
+    Held& x, const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
+{
+    const int lane = threadIdx.x % 32;
+    const T* const source = X + Index(begin) * ld + first + lane;
+    T column[TERM_K];
+    if (first + TERM_ROWS <= extent && begin + TERM_K <= k) {
+        #pragma unroll
+        for (int j = 0; j < TERM_K; ++j) column[j] = source[Index(j) * ld];
+    } else {
+        #pragma unroll
+        for (int j = 0; j < TERM_K; ++j) {
+            column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
+        }
+    }
+    #pragma unroll
+    for (int h = 0; h < TERM_K / 32; ++h) {
+        __syncwarp();
+        #pragma unroll
+        for (int j = 0; j < 32; ++j) turned[33 * lane + j] = column[32 * h + j];
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            #pragma unroll
+            for (int e = 0; e < 8; ++e) x[4 * h + i][e] = turned[33 * (8 * i + lane / 4) + lane % 4 * 8 + e];
+        }
+    }
+}
+
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored across k. Warps share
+// TERM_ROWS of them; where k is short, some warps have others.
+__device__ __forceinline__ void split_across(
+    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
+    Span (&spans)[TERM_WARPS + 1][TERM_ROWS], T* turned)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int count = sharing(depth, TERM_K, TERM_WARPS), apart = count * TERM_K;
+    const int part = warp % count;
+    const Index first = (cta * (TERM_WARPS / count) + warp / count) * TERM_ROWS;
+    Held x;
+    Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
+    Index begin = part * TERM_K;
+    for (; begin < depth; begin += apart) {
+        read_across(x, X, ld, first, extent, int(begin), k, turned);
+        #pragma unroll
+        for (int e = 0; e < 8 * EIGHTS; ++e) mine[e / 8 % 4].add(x[e / 8][e % 8]);
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        mine[i].add_lanes(1, 2);
+        if (lane % 4 == 0) spans[warp][8 * i + lane / 4] = mine[i];
+    }
+    __syncthreads();
+    Span span = Span::none();  // of a row for each lane
+    for (int each = 0; each < count; ++each) span.add(spans[warp - part + each][lane]);
+    if (first < rows) {
+        if (part == 0) exponents[first + lane] = span.told();
+        const T all = span.scale();
+        T scale[4];
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) scale[i] = __shfl_sync(~0u, all, 8 * i + lane / 4);
+
+        // Split and written, what was read last first.
+        bool there = true;
+        for (begin -= apart; begin >= 0; begin -= apart) {
+            if (!there) read_across(x, X, ld, first, extent, int(begin), k, turned);
+            there = false;
+            #pragma unroll
+            for (int e = 0; e < EIGHTS; ++e) {
+                const int p = int(begin) + 32 * (e / 4) + lane % 4 * 8;
+                if (p < depth) write(x[e], scale[e % 4], terms, first + 8 * (e % 4) + lane / 4, p, rows, depth);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+// Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k rounded up to its
+// whole tiles.
+extern "C" __global__ void __launch_bounds__(32 * TERM_WARPS, 4)
+split_bf16x6_nn_rows(
+    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ terms,
+    int m, int n, int k, unsigned rows, unsigned cols, unsigned depth)
+{
+    __shared__ Span spans[TERM_WARPS + 1][TERM_ROWS];
+    __shared__ __align__(16) T turned[TERM_WARPS][33 * TERM_ROWS];
+    const Terms to = {rows, cols, depth, terms};
+    T* const own = turned[threadIdx.x / 32];
+    const Index of_a = ctas_along(to.rows, to.depth), of_b = ctas_across(to.cols, to.depth);
+    const Unit unit = unit_of(blockIdx.x, of_a, of_b);
+    griddepcontrol_wait();
+    launch_dependents();
+    if (unit.of_a) {
+        split_along(
+            A, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
+            spans[0], own);
+    } else {
+        split_across(
+            B, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
+            spans, own);
+    }
+}
