@@ -1,12 +1,14 @@
-"""How many workers one client serves, by simulation; and, on a machine with GPUs, what two bring over one.
+"""How many workers one client serves, by simulation; and, on a machine with GPUs, what several bring over one.
 
     python benchmarks/scale.py RECORDING... --workers 1 4 16 64 256
-    python benchmarks/scale.py --gpus 2
+    python benchmarks/scale.py --gpus 4
+    python benchmarks/scale.py --gpus 4 --kills 3
 
 The first needs no GPU: a Dask scheduler, a client and workers of their own processes, which tune as ever but that a
 trial is a sleep of so long as it took when it was recorded, or by --pace of so many a second. The second tunes 24
-problems on one GPU and on two, with the same compile processes for each, and three times more while a worker is killed.
-Both write their part of benchmarks/results/cluster.json.
+problems on one GPU of four and on two of the others at the same time, each with as many whole cores for a GPU as there
+are, then on all four. The third tunes them on all again, so often while a worker is killed at a random moment, and
+compares with what the second wrote. All write their part of benchmarks/results/cluster.json.
 """
 
 import argparse
@@ -17,11 +19,14 @@ import os
 import platform
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ import psutil
 from distributed import Client, Worker
 from distributed import __version__ as dask_version
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.device import detect
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
@@ -54,8 +60,8 @@ ROUNDS = 4
 SECONDS = 15.0
 """Of each problem, as --seconds says in a tuning."""
 SAMPLES = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
-SHAPES = [f"{m}x{n}x{k}" for m in (512, 1024, 2048, 4096) for n in (512, 1536, 4096) for k in (512, 2048)]
-KILLS = 3
+SHAPES = [f"{m}x{n}x{k}" for m in (256, 512, 1024, 2048) for n in (192, 768, 2048) for k in (256, 1024)]
+"""The problems that GPUs tune, in float."""
 
 
 def simulated_info() -> DeviceInfo:
@@ -191,33 +197,44 @@ def simulate(recordings: list[str], count: int, pace: float) -> dict[str, Any]:
 
 
 def on_gpus(gpus: int) -> dict[str, Any]:
-    """24 problems on one GPU, with its part of the cores, and on several with all of them; then three times with a
-    worker killed at a random moment."""
-    cores = processors()
-    chance = random.Random(27)
-    plain = [tuned(1, cores[: len(cores) // gpus]), tuned(gpus, cores)]
+    """24 problems on one GPU and on half of them at the same time, then on all."""
+    cores, half = processors(), gpus // 2
+    each = len(cores) // gpus
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(tuned, [0], cores[:each])
+        some = pool.submit(tuned, list(range(1, 1 + half)), cores[each : each * (1 + half)]) if half > 1 else None
+        plain = [one.result(), *([some.result()] if some else [])]
+    plain.append(tuned(list(range(gpus)), cores))
     rows = [row for row, _ in plain]
-    winners = plain[1][1]
-    for _ in range(KILLS):
-        row, found = tuned(gpus, cores, kill_after_s=chance.uniform(0.1, 0.8) * rows[1]["seconds"])
+    for row in rows:
+        row["times_one"] = round(row["problems_an_hour"] / rows[0]["problems_an_hour"], 3)
+    return {"processors": len(cores), "runs": rows, "winners_us": plain[-1][1]}
+
+
+def with_kills(gpus: int, kills: int, before: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same on all GPUs, so often, while a worker is killed at a random moment."""
+    chance, cores, rows = random.Random(27), processors(), []
+    plain_s, winners = before["runs"][-1]["seconds"], before["winners_us"]
+    for _ in range(kills):
+        row, found = tuned(list(range(gpus)), cores, chance.uniform(0.1, 0.8) * plain_s)
         slower = max(found[shape] / us for shape, us in winners.items()) - 1
         rows.append({**row, "slowest_winner_over_the_undisturbed": round(slower, 4)})
-    ratio = rows[1]["problems_an_hour"] / rows[0]["problems_an_hour"]
-    return {"gpus": gpus, "times_one": round(ratio, 3), "runs": rows}
+    return rows
 
 
-def tuned(gpus: int, cores: list[int], kill_after_s: float | None = None) -> tuple[dict[str, Any], dict[str, float]]:
-    """One run of the command, and the time of each problem's winner."""
+def tuned(
+    gpus: Sequence[int], cores: Sequence[int], kill_after_s: float | None = None
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """One run of the command on some GPUs and processors, and the time of each problem's winner."""
     with tempfile.TemporaryDirectory() as made:
         noted, output = Path(made) / "measured", Path(made) / "out.json"
         shapes = [word for shape in SHAPES for word in ("--shape", shape)]
-        program = [sys.executable, str(ROOT / "tests" / "support" / "measured.py"), "tune", *shapes]
-        program += ["--workers", str(gpus), "--json", str(output), "--store", f"{made}/store"]
+        program = ["taskset", "-c", ",".join(map(str, cores)), sys.executable]
+        program += [str(ROOT / "tests" / "support" / "measured.py"), "tune", *shapes]
+        program += ["--workers", str(len(gpus)), "--json", str(output), "--store", f"{made}/store"]
+        own = {"MEASURED": str(noted), "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "TILEWRIGHT_CACHE": made}
         begun = time.monotonic()
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores)  # a child inherits it
-        process = subprocess.Popen(program, env={**os.environ, "MEASURED": str(noted)})
-        os.sched_setaffinity(0, before)
+        process = subprocess.Popen(program, env={**os.environ, **own}, stdout=subprocess.DEVNULL)
         if kill_after_s is not None:
             time.sleep(kill_after_s)
             children = psutil.Process(process.pid).children()
@@ -226,15 +243,19 @@ def tuned(gpus: int, cores: list[int], kill_after_s: float | None = None) -> tup
         status, wall_s = process.wait(), time.monotonic() - begun
         results = json.loads(output.read_text())
         counts = Counter(noted.read_text().splitlines())
+        spent = [result["seconds"] for result in results]
         row = {
-            "workers": gpus,
+            "workers": len(gpus),
+            "processors": len(cores),
             "killed_after_s": kill_after_s and round(kill_after_s, 1),
             "status": status,
             "problems": len(results),
             "seconds": round(wall_s, 1),
             "problems_an_hour": round(len(results) / wall_s * 3600, 1),
+            "seconds_a_problem": round(statistics.median(spent), 2),
+            "longest_problem_s": round(max(spent), 2),
+            "variants_a_problem": statistics.median(result["trials"] for result in results),
             "measured_twice": counts.total() - len(counts),
-            "gpus": sorted({result["best"].get("gpu", "") for result in results}),
         }
         return row, {str(result["problem"]): result["best"]["measurement"]["median_us"] for result in results}
 
@@ -245,6 +266,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--pace", type=float, nargs="+", default=[0.0, 25.0], help="trials a second; 0: as recorded")
     parser.add_argument("--gpus", type=int, help="measure on so many GPUs of this machine instead")
+    parser.add_argument("--kills", type=int, help="measure so many runs with a worker killed, beside those before")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--host", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -261,8 +283,10 @@ def main() -> None:
         "python": platform.python_version(),
         "distributed": dask_version,
     }
-    if given.gpus:
-        known["gpus"] = facts | on_gpus(given.gpus)
+    if given.kills:
+        known["gpus"]["killed"] = with_kills(given.gpus, given.kills, known["gpus"])
+    elif given.gpus:
+        known["gpus"] = facts | {"device": detect.choose("cuda").info.name} | on_gpus(given.gpus)
     else:
         quiet()
         recordings = [str(Path(each).resolve()) for each in given.recordings]

@@ -94,10 +94,10 @@ def test_each_gpu_has_a_worker_by_its_uuid_and_its_share_of_the_cores(
     gpu = replace(host_info(), arch=ARCHES["sm_90a"], selector="cuda:5")
     made = link.workers([replace(gpu, uuid=f"GPU-{number}") for number in range(3)])
     assert [each["env"] for each in made] == [{"CUDA_VISIBLE_DEVICES": f"GPU-{number}"} for number in range(3)]
-    first = {"preload_argv": [["--device", "cuda:0", "--cores", "2,3,4,5,6"]]}
+    first = {"preload_argv": [["--device", "cuda:0", "--cores", "2,3,4,5,6,7,8"]]}
     assert first.items() <= made[0].items()
     shares = [each["preload_argv"][0][-1] for each in made]  # type: ignore[index]
-    assert shares[1:] == ["7,8,9,10,11", "12,13,14,15,16"]
+    assert shares[1:] == ["7,8,9,10,11,12,13", "12,13,14,15,16,17,2"]
     monkeypatch.setattr(link.os, "sched_getaffinity", lambda process: {0, 1})
     four = link.workers([host_info()] * 4)
     assert [each["preload_argv"][0][-1] for each in four] == ["0", "1", "0", "1"]  # type: ignore[index]

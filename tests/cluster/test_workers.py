@@ -17,6 +17,8 @@ pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
 
 from clusters import ROUTES, TRIALS, place, until
+from tilewright.tuner.cluster import worker
+from tilewright.tuner.measure.child import child_for, leave
 
 WORKERS = ("--device", "host", "--workers")
 
@@ -393,3 +395,16 @@ def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
         assert status == 130
         assert err in ("", "tilewright: interrupted\n")
         until(lambda: not list(here.processes()), 10)
+
+
+def test_processes_serve_the_next_problem_and_end_when_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_IDLE_S", 0.2)
+    with worker._serving():
+        first = child_for("compiling")
+        leave(first, "compiling")
+    with worker._serving():
+        assert child_for("compiling") is first
+        time.sleep(0.4)  # longer than processes wait: one that is at work is left alone
+        assert first.idle
+        leave(first, "compiling")
+    until(lambda: not first.idle, 10)

@@ -171,13 +171,20 @@ def _first_of_core(processor: int) -> int:
     return int(re.split(r"[,-]", siblings)[0])
 
 
+def shares(infos: Sequence[DeviceInfo]) -> list[list[int]]:
+    """The processors of each device's worker: its part of them and, for a GPU, a third as many of the next worker's.
+    Where one has nothing to compile, as in a duel, the one before it compiles there."""
+    cores, count = processors(), len(infos)
+    each = max(1, len(cores) // count)
+    reach = each if infos[0].arch.is_host else min(len(cores), each + -(-each // 3))
+    turns = range(0, len(cores) - each + 1, each)
+    return [(cores * 2)[first : first + reach] for first, _ in zip(itertools.cycle(turns), range(count))]
+
+
 def workers(infos: Sequence[DeviceInfo]) -> list[dict[str, object]]:
-    """What the nanny of each worker is given, a device each: a GPU by its UUID, and its share of the cores."""
-    cores = processors()
-    each = max(1, len(cores) // len(infos))
-    turns = itertools.cycle([cores[first : first + each] for first in range(0, len(cores) - each + 1, each)])
+    """What the nanny of each worker is given, a device each: a GPU by its UUID, and its share of the processors."""
     found = []
-    for info, share in zip(infos, turns):
+    for info, share in zip(infos, shares(infos)):
         selector = "host" if info.arch.is_host else "cuda:0"
         arguments = ["--device", selector, "--cores", ",".join(map(str, share))]
         found.append(

@@ -14,6 +14,7 @@ import secrets
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from ...runtime.device.detect import choose, compiler_for
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version, versions_of
-from ..measure.child import Child, ChildDiedError
+from ..measure.child import Child, ChildDiedError, kept_between_runs
 from ..measure.decide import NAIVE
 from ..measure.evaluate import Tried, one_line
 from ..measure.pipeline import OPEN_LIMIT_S, TRY_LIMIT_S
@@ -42,10 +43,15 @@ from ..tune import tune
 from .link import WORKER_ROUTES, quiet
 from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
 
+_IDLE_S = 20.0
+"""Processes that compile and measure wait so long for the worker's next problem, then they end."""
 _SEAT = "tilewright "
 _SMALL = Problem(32, 32, 32)
 _LOOK_S, _ASK_AGAIN = 0.2, 150
 _here: list[DeviceInfo] = []
+_processes = contextlib.ExitStack()
+_turn = threading.Lock()
+_ends: list[threading.Timer] = []
 _answers: dict[str, "queue.Queue[str]"] = {}
 _ending: set[str] = set()
 
@@ -157,9 +163,7 @@ class Streamed(Progress):
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """How many variants are tried at most."""
         trials = budget.trials if variants is None else min(budget.trials, variants)
         self._attempt.say(Begins(self._attempt.name, trials, resumed))
@@ -182,10 +186,33 @@ class Streamed(Progress):
 def work(text: str) -> None:
     """Tune a problem on this worker's device: what Dask runs. Its outcome is not returned but said, as JSON."""
     attempt, info = Attempt(Task.read(text)), _here[0]
-    try:
+    with _serving(), contextlib.suppress(_GoneError):
         attempt.say(_outcome(attempt, info))
-    except _GoneError:
-        return
+
+
+@contextlib.contextmanager
+def _serving() -> Iterator[None]:
+    """Within, a problem is in hand. Its processes serve the next one too, unless none comes in _IDLE_S seconds:
+    starting them, and the device, takes seconds."""
+    with _turn:
+        if _ends:  # they wait
+            _ends.pop().cancel()
+        else:
+            _processes.enter_context(kept_between_runs())
+    try:
+        yield
+    finally:
+        timer = threading.Timer(_IDLE_S, _end_processes)
+        timer.daemon = True
+        _ends.append(timer)
+        timer.start()
+
+
+def _end_processes() -> None:
+    with _turn:
+        if threading.current_thread() in _ends:  # else a problem has come meanwhile
+            _ends.clear()
+            _processes.close()
 
 
 def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:

@@ -30,10 +30,11 @@ DUEL_LIMIT_S = 180.0
 MAX_RESTARTS = 3
 WORKER_QUEUE = 2
 """Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
-
-READY = 8
-"""Variants that wait for a compile process, or for the worker once they are compiled: more would be chosen before what
-is under way has come out."""
+MOST_COMPILERS = 20
+"""Compile processes at most: with more of them too many variants would be chosen before what is under way has come
+out."""
+READY = 4
+"""Variants that wait for a compile process, or for the worker once they are compiled."""
 
 _COMPILING, _MEASURING = "compiling", "measuring"
 
@@ -53,7 +54,7 @@ class Isolated:
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._info, self._problem = info, problem
         self._versions = (("driver", info.driver), ("generator", generator_version()))
-        count = max(1, min(16, len(os.sched_getaffinity(0)) - 1))
+        count = max(1, min(MOST_COMPILERS, len(os.sched_getaffinity(0)) - 1))
         self.compilers = [child_for(_COMPILING) for _ in range(count)]
         """Compile processes."""
         self._worker = child_for(_MEASURING)

@@ -7,6 +7,7 @@ on.
 
 import contextlib
 import ctypes
+import os
 import signal
 import warnings
 from multiprocessing.connection import Connection
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # imported by who is asked for it: many workers only compile,
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (CacheWarning, StoreWarning)
+_NICE = 10
+"""Niceness of a process that compiles: one that measures comes first where there are more of both than processors."""
 
 
 class Worker:
@@ -47,6 +50,7 @@ class Worker:
 
     def compile(self, info: DeviceInfo, problem: Problem, config: Config) -> tuple[str, float]:
         """Fill the cache; a digest of the machine code and how it is launched, and the seconds that compiling took."""
+        os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
         fit = fitted(problem, config, info)
         source = render(problem, config, info, fit)
         binary = compile_cached(compiler_for(info), source)
