@@ -39,7 +39,10 @@ from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, To
 from .models import resources
 from .worker import answer, end_searches, seat_of, work
 
-_LOOK_S = 2.0
+_LOOK_SHARE = 0.05
+"""Share of the time, at most, that goes to asking the scheduler which workers there are."""
+_LOOK_S = 0.2
+"""Seconds between two such questions at least."""
 _ANSWERS, _AT_ONCE = 8, 1000
 
 
@@ -71,7 +74,7 @@ class Tuning:
         self._fresh: list[Attempt] = []
         """Those with trials that are not in their journals yet."""
         self._heard: queue.Queue[tuple[str, object]] = queue.Queue()
-        self._seats, self._looked_s, self._seen_s = 0, -1e9, time.monotonic()
+        self._seats, self._look_at_s, self._seen_s = 0, 0.0, time.monotonic()
         self._ended: deque[tuple[Job, Result]] = deque()
         """Done and not kept yet."""
         self._lost = False
@@ -118,16 +121,16 @@ class Tuning:
             self.interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
     def _look(self, own: bool) -> None:
-        """How many devices there are, every few seconds."""
+        """How many devices there are, time and again."""
         now = time.monotonic()
-        if now - self._looked_s < _LOOK_S:
+        if now < self._look_at_s:
             return
-        self._looked_s = now
         with contextlib.suppress(OSError, RuntimeError):  # the scheduler is gone: seen by the client's status
             seats = sum(each.get(self._seat, 0) > 0 for each in resources(self.client).values())
             if seats != self._seats:
                 self._told.workers(seats)
             self._seats = seats
+        self._look_at_s = now + max(_LOOK_S, (time.monotonic() - now) / _LOOK_SHARE)
         if self._seats:
             self._seen_s = now
         elif own and now - self._seen_s > RETURN_S:
@@ -321,7 +324,7 @@ class Tuning:
         if client is None:
             raise TuningError(f"the scheduler did not come back in {RETURN_S:.0f} s; what was measured is kept")
         self._told.note("the scheduler is back: going on")
-        self.client, self._attempts, self._seats, self._looked_s, self._lost = client, {}, 0, -1e9, False
+        self.client, self._attempts, self._seats, self._look_at_s, self._lost = client, {}, 0, 0.0, False
         self._subscribe()
         for number in sorted(self._under_way, key=lambda n: self._jobs[n].problem.flops):
             self._jobs[number].future = None

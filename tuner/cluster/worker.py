@@ -87,6 +87,14 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
         resources[seat_of(info.key)] = 1.0  # one problem at a time, however many threads there are
 
 
+def dask_teardown(worker: Worker) -> None:
+    """Dask calls this when the worker ends."""
+    with _turn:
+        for timer in _ends:
+            timer.cancel()
+        _processes.close()
+
+
 def facts() -> str:
     """Of this worker's device; called by the client."""
     return json.dumps(_here[0].packed())
