@@ -365,6 +365,13 @@ def test_what_is_next_to_a_config_is_a_step_or_two_away(shape: str, dtype: str, 
     assert any(stages in (each.get("stages") for each in found) for stages in (2, 3, 5, 6))
 
 
+def test_a_mechanism_that_rules_keep_two_steps_away_is_reached_with_a_third() -> None:
+    parse = tilewright.codegen.families.parse
+    barriers = parse("simt:32x48x64,thread=4,slices=4,slice_barriers,l2_prefetch")
+    found = neighbours(barriers, Forecast(Problem.parse("256x768x1024"), H200))
+    assert parse("simt:32x48x64,thread=4,slices=4,load=tma,k_inner_a,l2_prefetch") in found
+
+
 def test_every_way_to_share_out_the_work_that_can_pay_is_next_to_a_config() -> None:
     problem, parse = Problem.parse("1596x216x10697", "double", "nt"), tilewright.codegen.families.parse
     config = parse("dmma:96x128x16,warp=48x32,stages=4,interleave=4,stream_k=1")

@@ -2,7 +2,7 @@
 
 import enum
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...codegen.config import Config
@@ -18,8 +18,9 @@ Values = Mapping[str, Sequence[Any]]
 
 def neighbours(config: Config, forecast: Forecast, values: Values | None = None, far: bool = False) -> list[Config]:
     """The legal configs for the problem of a forecast that differ from one in a parameter or in two, a step up or down,
-    or in how the work is divided. `values` limits what parameters may be; None for all that the family has. With `far`
-    a step goes to any other value."""
+    or in how the work is divided. Where rules let no other mechanism be reached so, such as TMA from a config whose
+    slices have barriers, it comes with a step of two more parameters. `values` limits what parameters may be; None for
+    all that the family has. With `far` a step goes to any other value."""
     kind: Any = type(config)
     problem, info = forecast.problem, forecast.info
     if values is None:
@@ -30,9 +31,18 @@ def neighbours(config: Config, forecast: Forecast, values: Values | None = None,
     changes = [dict((one, other)) for one, other in pairs if one == other or one[0] != other[0]]
     divided = forecast.decompositions(config)
     changes += [each for each in divided if all(value in allowed[name] for name, value in each.items())]
-    every = dict.fromkeys(config.changed(**each) for each in changes)
     rules = rules_of(kind)
-    return [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
+
+    def legal(changes: Iterable[dict[str, Any]]) -> list[Config]:
+        every = dict.fromkeys(config.changed(**each) for each in changes)
+        return [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
+
+    found = legal(changes)
+    for name, value in steps:
+        if isinstance(value, enum.Enum) and all(each.get(name) != value for each in found):
+            others = itertools.combinations([step for step in steps if step[0] != name], 2)
+            found += legal({name: value, **dict(pair)} for pair in others if pair[0][0] != pair[1][0])
+    return found
 
 
 def _values(leaf: Leaf, info: DeviceInfo) -> Sequence[Any]:
