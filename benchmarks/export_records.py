@@ -19,7 +19,7 @@ def ship(records: Iterable[Record], folder: Path) -> list[Path]:
     by_device: dict[str, list[Record]] = {}
     for record in records:
         assert record.measurement is not None, "a record that is stored is timed"
-        short = replace(record, measurement=replace(record.measurement, samples_us=()))
+        short = replace(record, measurement=replace(record.measurement, samples_us=()), gpu="")
         by_device.setdefault(record.device, []).append(short)
     written = []
     for device, of_device in by_device.items():

@@ -25,7 +25,7 @@ def test_what_ships_for_an_architecture_needs_no_gpu(run: Run, tmp_path: Path) -
     assert re.search(
         r"^4096x4096x4096 float nn for sm_90a: simt:.*\(tuned on nvidia-h200, [\d,.]+ us\)$", ran.out, re.M
     )
-    assert ran.err == "note: sm_90a: records of nvidia-h200\n"
+    assert ran.err == "note: sm_90a: records of nvidia-h200 (--device-key names another: nvidia-h100-80gb-hbm3)\n"
     assert "tuned on nvidia-h200" in (tmp_path / "gemm.h").read_text()
 
 

@@ -82,7 +82,7 @@ BAD = [
     (("show", "--shape", "3x3"), "'3x3'"),
     (("show", "--shape", ""), "got ''"),
     (("show", "--dtype", "half"), "'half'"),
-    (("show", "--device-key", "host-abacus"), "must be one of nvidia-h200, got 'host-abacus'"),
+    (("show", "--device-key", "host-abacus"), "must be one of nvidia-h100-80gb-hbm3, nvidia-h200, got"),
     (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
     (("bogus",), "there is no command 'bogus'; the commands are tune, emit, show, "),
     (("tun",), "there is no command 'tun'; did you mean tune?"),

@@ -200,7 +200,8 @@ class TestLookUp:
             ("1024x768x512", "it runs as tuned on"),
             ("1000x760x500", "it runs as tuned for 1024x768x512 on"),
         ):
-            lookup = self.told(run, "--shape", shape, "--device-key", "nvidia-h100-80gb-hbm3")
+            asked = "--shape", shape, "--trans", "nt", "--device-key", "nvidia-h100-80gb-hbm3"
+            lookup = self.told(run, *asked)
             assert (lookup["origin"], lookup["from"]) == ("predicted", "1024x768x512 on nvidia-h200")
             assert lookup["why"].endswith(f"{same} nvidia-h200, which has the same SMs")
 

@@ -143,7 +143,7 @@ def test_a_journal_alone_goes_too(run: Run) -> None:
 
 
 def test_what_ships_cannot_be_removed_and_it_is_said(run: Run) -> None:
-    stays = "what ships with tilewright cannot be removed: 1 record"
+    stays = "what ships with tilewright cannot be removed: 2 records"
     kind = ("--dtype", "float", "--trans", "nn", "--accuracy", "ieee")
     ran = run("forget", "--shape", SHIPPED, *kind)
     assert (ran.status, ran.out) == (1, "")

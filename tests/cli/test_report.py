@@ -232,7 +232,7 @@ def changed(**fields: Any) -> str:
         (("--shape", "7x7x7"), "nothing is stored of 7x7x7 float nn"),
         (("--recording", str(RECORDED), "--shape", "64"), f"{RECORDED} is of 16x4096x4096 float nn, not of 64x64x64"),
         (("--recording", "nowhere"), "cannot read the recording nowhere"),
-        (("--shape", "1024x768x512", "--device-key", "abacus"), "on abacus: --device-key may be nvidia-h200"),
+        (("--shape", "1024x768x512", "--device-key", "abacus"), "on abacus: --device-key may be nvidia-h100-80gb-hbm3"),
         (("--results", "nowhere"), "cannot read the results nowhere: No such file"),
         (("--bench", "nowhere"), "cannot read the bench nowhere: No such file"),
         (("--bench", "~/nowhere"), f"cannot read the bench {Path.home()}/nowhere"),

@@ -61,14 +61,16 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
 def bundles() -> dict[str, list[Served]]:
     """Bundles by name, which serve the shapes of every record.
 
-    A bundle's functions leave out what none of its kernels needs. So the kernels of each bundle share out work in one
-    way, and two more bundles, one for each type, hold kernels of every kind. Stream-K is emitted for a number of SMs.
+    A bundle's functions leave out what none of its kernels needs. So the kernels of each bundle are of one device's
+    records and share out work in one way, and two more bundles, one for each type, hold kernels of every kind. Stream-K
+    is emitted for a number of SMs.
     """
     found: dict[str, dict[Problem, Served]] = defaultdict(dict)
     numbers, kinds = Counter[str](), set[object]()
+    devices = sorted({record.device for record in shipped().values()})
     for record in shipped().values():
         problem, config = record.problem, record.config
-        way = f"{problem.accuracy}_{config.split.mode}"
+        way = f"d{devices.index(record.device)}_{problem.accuracy}_{config.split.mode}"
         sm_counts = SM_COUNTS if config.stream_ctas_per_sm else (GPU.sm_count,)
         for other, each in shapes(problem, config, numbers[problem.kind]):
             for sm_count in sm_counts:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.errors import CompileError, DeviceError, LaunchError
 from tilewright.codegen.problem import Problem
-from tilewright.codegen.source import KernelSource, LaunchConfig
+from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host import HostCompiler, HostDevice
 from tilewright.runtime.device.protocol import Operand
@@ -20,8 +20,6 @@ from tilewright.runtime.device.protocol import Operand
 SOURCE = KernelSource(
     "kernel",
     'extern "C" __global__ void kernel(float* out) { out[threadIdx.x] = 1; }',
-    LaunchConfig((1, 1, 1), (1, 1, 1)),
-    "none",
 )
 
 

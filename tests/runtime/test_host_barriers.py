@@ -19,7 +19,7 @@ def device() -> HostDevice:
 
 
 def _build(device: HostDevice, folder: Path, code: str) -> HostFunction:
-    source = KernelSource("kernel", code, LaunchConfig((1, 1, 1), (1, 1, 1)), "none")
+    source = KernelSource("kernel", code)
     return device.load(device.compiler.build(source, str(folder)), "kernel")
 
 

@@ -49,7 +49,7 @@ def gather(function: HostFunction, how: int, blocks: int = 8) -> np.ndarray:
 @pytest.fixture
 def function(tmp_path: Path) -> HostFunction:
     device = HostDevice()
-    source = KernelSource("kernel", GATHER, LaunchConfig((1, 1, 1), (1, 1, 1)), "none")
+    source = KernelSource("kernel", GATHER)
     return device.load(device.compiler.build(source, str(tmp_path)), "kernel")
 
 

@@ -23,7 +23,7 @@ def device() -> HostDevice:
 
 
 def _build(device: HostDevice, folder: Path, code: str, name: str = "kernel") -> HostFunction:
-    source = KernelSource(name, code, LaunchConfig(ONE, ONE), "none")
+    source = KernelSource(name, code)
     return device.load(device.compiler.build(source, str(folder)), name)
 
 
@@ -83,7 +83,7 @@ def test_arguments_must_be_those_of_the_kernel(device: HostDevice, tmp_path: Pat
 
 
 def test_a_function_that_is_not_there(device: HostDevice, tmp_path: Path) -> None:
-    source = KernelSource("kernel", INDICES, LaunchConfig(ONE, ONE), "none")
+    source = KernelSource("kernel", INDICES)
     binary = device.compiler.build(source, str(tmp_path))
     assert binary.seconds > 0
     assert (tmp_path / "kernel.so").read_bytes() == binary.image
@@ -94,7 +94,7 @@ def test_a_function_that_is_not_there(device: HostDevice, tmp_path: Path) -> Non
 def test_a_library_does_nothing_at_exit(device: HostDevice, tmp_path: Path) -> None:
     """Destructors run while a daemon thread may be in a kernel: one that took its stacks away ended the process."""
     code = REVERSE.replace("__syncthreads", "tilewright_host::commit_copies(); __syncthreads")
-    device.compiler.build(KernelSource("kernel", code, LaunchConfig(ONE, ONE), "none"), str(tmp_path))
+    device.compiler.build(KernelSource("kernel", code), str(tmp_path))
     with (tmp_path / "kernel.so").open("rb") as file:
         destructors = ELFFile(file).get_section_by_name(".fini_array")
         assert destructors.data_size == 8  # what every library has

@@ -164,7 +164,9 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
             return 0
         # Of a thread that holds as much of C as it can what it reads ahead of more than two steps of k.
         deep = config.tile.accumulators >= 64 and config.tile.block_k > 16 * config.tile.slices
-        return ({"sm_80": 8, "sm_100": 16, "sm_120": 48} if deep else {"sm_120": 8}).get(target, 0)
+        bytes_ = {"sm_80": 8, "sm_100": 16, "sm_120": 48} if deep else {"sm_120": 8}
+        # And which parts of the last wave a CTA has, outside of the main loop.
+        return max(bytes_.get(target, 0), 16 if config.stream_ctas_per_sm and config.pipeline.interleave > 1 else 0)
     if config.family not in ("simt", "dmma"):
         return 0
     if config.producer_threads and target == "sm_120":

@@ -30,6 +30,7 @@ from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...runtime.device.detect import choose, compiler_for
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.locks import Lock
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version, versions_of
 from ..measure.child import Child, ChildDiedError, kept_between_runs
@@ -50,7 +51,7 @@ _SMALL = Problem(32, 32, 32)
 _LOOK_S, _ASK_AGAIN = 0.2, 150
 _here: list[DeviceInfo] = []
 _processes = contextlib.ExitStack()
-_turn = threading.Lock()
+_turn = Lock()
 _ends: list[threading.Timer] = []
 _answers: dict[str, "queue.Queue[str]"] = {}
 _ending: set[str] = set()
@@ -89,7 +90,7 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
 
 def dask_teardown(worker: Worker) -> None:
     """Dask calls this when the worker ends."""
-    with _turn:
+    with _turn.alone():
         for timer in _ends:
             timer.cancel()
         _processes.close()
@@ -202,7 +203,7 @@ def work(text: str) -> None:
 def _serving() -> Iterator[None]:
     """Within, a problem is in hand. Its processes serve the next one too, unless none comes in _IDLE_S seconds:
     starting them, and the device, takes seconds."""
-    with _turn:
+    with _turn.alone():
         if _ends:  # they wait
             _ends.pop().cancel()
         else:
@@ -217,7 +218,7 @@ def _serving() -> Iterator[None]:
 
 
 def _end_processes() -> None:
-    with _turn:
+    with _turn.alone():
         if threading.current_thread() in _ends:  # else a problem has come meanwhile
             _ends.clear()
             _processes.close()

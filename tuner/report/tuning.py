@@ -99,7 +99,7 @@ def tuning_of(
         sources.append(f"Winner and contenders: results of tune --json, {results and results.name}.")
     assert problem is not None
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing was tuned of {problem}: a dimension is 0", ShapeError)
-    device_key = device_key or _only_device(store, problem)
+    device_key = _only_device(store, problem) if device_key is None else device_key
     if record is None:
         record = store.best(device_key, problem)
         sources += ["Winner: the record in the store."] if record else []
