@@ -307,6 +307,10 @@ def tune() -> None:
     help="Variant to emit in place of the tuned one, as family:tile,name=value.",
 )  # fmt: skip
 @click.option("--name", default="gemm", metavar="NAME", help="Name of the functions and of the files.")
+@click.option(
+    "--plain", "is_plain", is_flag=True,
+    help="Write one readable file instead: a kernel of naive or tiled, with a program that times and checks it.",
+)  # fmt: skip
 @click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
 @click.option("--split", is_flag=True, help="Write the kernels of each config into a file of their own.")
 @click.option("--header-only", is_flag=True, help="Write one header with everything in it, for one kernel.")
@@ -322,6 +326,7 @@ def emit() -> None:
     tilewright emit --shape 1024x768x512 -o out
     tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
+    tilewright emit --plain --config tiled:16 --name tiled -o out
     """
 
 

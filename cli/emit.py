@@ -11,6 +11,7 @@ from ..codegen.bundle import Served
 from ..codegen.emit import Layout, emit
 from ..codegen.errors import check
 from ..codegen.families import parse
+from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
@@ -18,6 +19,8 @@ from ..tuner.choose.shortlist import look_up
 from .commands import GPUS
 from .targets import targets
 
+_PLAIN_SHAPE = "1024x768x512"
+"""Shape of a plain program where none is named."""
 _NO_GPU = f"there is no GPU here to emit for; name one by --arch ({GPUS}) or --device-key"
 
 
@@ -32,6 +35,7 @@ def emit_command(
     device: str,
     config_text: str | None,
     name: str,
+    is_plain: bool,
     main: bool,
     split: bool,
     header_only: bool,
@@ -41,6 +45,13 @@ def emit_command(
     store: Path | None,
 ) -> None:
     """Write the files and say which."""
+    if is_plain:
+        others = {"suite": suite, "arch": arches, "device-key": keys, "main": main, "split": split}
+        others |= {"header-only": header_only, "cmake": cmake}
+        for other in (each for each, value in others.items() if value):
+            raise click.UsageError(f"--plain excludes --{other}; leave out one")
+        _write_plain(shapes, dtypes, trans, accuracy, config_text, name, output, overwrite)
+        return
     if not shapes and suite is None and config_text is None:
         raise click.UsageError("emit needs a shape or a variant; name it by --shape, --suite or --config")
     kept = Store(store)
@@ -78,6 +89,27 @@ def emit_command(
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.told})")
+
+
+def _write_plain(
+    shapes: Sequence[str],
+    dtypes: Sequence[str],
+    trans: Sequence[str],
+    accuracy: str,
+    config_text: str | None,
+    name: str,
+    output: Path,
+    overwrite: bool,
+) -> None:
+    """Write one readable file."""
+    if config_text is None:
+        raise click.UsageError("--plain needs a variant; name it by --config")
+    config = parse(config_text)
+    count = len(shapes or (_PLAIN_SHAPE,)) * len(dtypes) * len(trans)
+    check(count == 1, f"--plain is for one product, got {count}; name one --shape, --dtype and --trans")
+    problem = Problem.parse(shapes[0] if shapes else _PLAIN_SHAPE, dtypes[0], trans[0], accuracy)
+    for path in plain(problem, config, name).write(output, overwrite=overwrite):
+        click.echo(f"wrote {path}")
 
 
 def _again(

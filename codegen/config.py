@@ -38,6 +38,8 @@ class Config:
     """One line on how it works."""
     template: ClassVar[str]
     """File under templates/."""
+    plain: ClassVar[str] = ""
+    """File under templates/ with a kernel for a person who reads it, and a program around it; empty where none is."""
     order: ClassVar[int]
     """Place among the families: simple ones come first, and win ties."""
     tensor_cores: ClassVar[bool] = False

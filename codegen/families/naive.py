@@ -24,6 +24,7 @@ class NaiveConfig(Config):
     family = "naive"
     title = "one thread an element of C, straight from global memory"
     template = "naive.cu.jinja"
+    plain = "plain/naive.cu.jinja"
     order = 0
     joined = (("", ("block_m", "block_n")),)
 

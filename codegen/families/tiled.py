@@ -34,6 +34,7 @@ class TiledConfig(Config):
     family = "tiled"
     title = "square tiles of A and B in shared memory, one thread an element of C"
     template = "tiled.cu.jinja"
+    plain = "plain/tiled.cu.jinja"
     order = 1
     rules = _RULES
     joined = (("", ("tile_width",)),)

@@ -49,13 +49,13 @@ _UNOPTIMIZED = '#pragma GCC optimize("O0")\n#pragma clang optimize off\n'
 
 
 def replaced(source: KernelSource, old: str, new: str) -> KernelSource:
-    """The source with the first `old` in its text, else in that of its preparation, replaced. Fails where neither has
-    it."""
+    """The source with the first `old` in its text replaced, and in that of its preparation: what both say stands in
+    both. Fails where neither has it."""
     first = source.preparation
-    if old in source.code or first is None:
-        assert old in source.code, f"{old!r} is not in the text of {source.name}"
-        return replace(source, code=source.code.replace(old, new, 1))
-    return replace(source, preparation=replaced(first, old, new))
+    assert old in source.code or (first and old in first.code), f"{old!r} is not in the text of {source.name}"
+    if first and old in first.code:
+        first = replaced(first, old, new)
+    return replace(source, code=source.code.replace(old, new, 1), preparation=first)
 
 
 def numbered(source: KernelSource, number: int) -> KernelSource:

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda_on_host.h"
@@ -230,6 +231,24 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
     return fake::put(config->stream, found->second.prepare(*config, arguments));
 }
 
+// What `kernel<<<grid, block>>>(arguments)` does.
+namespace fake {
+inline cudaError_t last = cudaSuccess;
+
+template <class... Ts, class... Us>
+void launch(void (*kernel)(Ts...), dim3 grid, dim3 block, Us... given)
+{
+    std::tuple<Ts...> arguments(given...);
+    void* pointers[sizeof...(Ts)];
+    [&]<size_t... I>(std::index_sequence<I...>) {
+        ((pointers[I] = &std::get<I>(arguments)), ...);
+    }(std::index_sequence_for<Ts...>());
+    const cudaLaunchConfig_t config = {grid, block, 0, nullptr, nullptr, 0};
+    last = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
+}
+}  // namespace fake
+inline cudaError_t cudaGetLastError() { return std::exchange(fake::last, cudaSuccess); }
+
 // Memory: aligned to 256 bytes and filled with NaN.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes)
 {
@@ -263,6 +282,28 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
 {
     fake::Guard guard("cudaMemcpy");
     memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMallocPitch(T** memory, size_t* pitch, size_t width, size_t height)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return cudaMalloc(reinterpret_cast<void**>(memory), *pitch * height);
+}
+inline cudaError_t cudaMemcpy2D(
+    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind)
+{
+    fake::Guard guard("cudaMemcpy2D");
+    if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+    for (size_t row = 0; row < height; ++row) {
+        memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+    }
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemset2D(void* memory, size_t pitch, int value, size_t width, size_t height)
+{
+    fake::Guard guard("cudaMemset2D");
+    for (size_t row = 0; row < height; ++row) memset(static_cast<char*>(memory) + row * pitch, value, width);
     return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream)
@@ -331,7 +372,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { delete graph; r
 
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new Event, cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) { delete event; return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { event->at = std::chrono::steady_clock::now(); return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t = nullptr) { event->at = std::chrono::steady_clock::now(); return cudaSuccess; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop)
 {
