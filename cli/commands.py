@@ -324,7 +324,7 @@ def emit() -> None:
 
     \b
     tilewright emit --shape 1024x768x512 -o out
-    tilewright emit --name sgemm --suite public --arch sm_90a --cmake -o out
+    tilewright emit --name my_gemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     tilewright emit --plain --config tiled:16 --name tiled -o out
     """

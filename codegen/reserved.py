@@ -18,6 +18,19 @@ _PATTERNS = re.compile(
 )
 """Names that come in families."""
 
+_BLAS = re.compile(
+    r"(?:cblas|lapacke?|magma|mkl|openblas)_\w+|(?:cblas_|lapacke_)?xerbla(?:_array)?_?"
+    r"|i[sdcz]a(?:max|min)_?|(?:s|d|sc|dz)(?:asum|nrm2)_?|(?:[sd]|ds|sds)dot_?|[cz]dot[cu]_?"
+    r"|(?:[sdcz]|cs|zd)(?:axpy|axpby|copy|rot|rotg|rotm|rotmg|scal|swap)_?"
+    r"|[sdcz](?:ge|gb|he|hb|hp|sy|sb|sp|tr|tb|tp)(?:mv|sv|r2?|rc|ru)_?"
+    r"|[sdcz](?:ge|he|sy|tr)(?:mm|mm3m|mmt|r2?k|sm)_?|[sdcz]gemm_(?:batch|batch_strided|compute|pack)_?"
+    r"|[sdcz](?:bd|di|gb|ge|gg|gt|hb|he|hg|hp|hs|la|op|or|pb|po|pp|pt|sb|sp|st|sy|tb|tg|tp|tr|tz|un|up)"
+    r"(?:sv|svx|sv_rook|trf|trf2|tri|tri2|trs|con|rfs|equ|ev|evd|evr|evx|vd?|vx|svd|sdd|svj|ls|lsd|lss|lsx|lsy|qrf"
+    r"|qrt|qp3|lqf|qlf|rqf|hrd|hr|hd|trd|brd|gst|gv|gvd|gvx|sqr|eqr|edc|ein|exc|sen|sna|syl|bal|bak|bs|gqr|glq|gbr"
+    r"|ghr|gtr|mqr|mlq|mbr|mhr|mtr)_?|[sdcz]g[eg]esx?_?"
+)
+"""Routines of BLAS, CBLAS and LAPACK, also as Fortran names them: a program that links such a library would call either
+by the order of linking."""
 _KEYWORDS = frozenset(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
     "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
@@ -87,8 +100,8 @@ _HEADERS = (
     "string strings surface_types syslimits syslog termios texture_types tgmath threads uchar unistd vector "
     "vector_functions vector_types wchar wctype"
 )
-_TARGETS = "clean edit_cache help install package preinstall rebuild_cache test"
-"""What CMake, CTest and CPack build under these names."""
+_TARGETS = "Threads clean edit_cache help install package preinstall rebuild_cache test"
+"""What CMake, CTest and CPack build or import under these names."""
 
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
 """Of Windows, which has no files of these names, in any letters."""
@@ -109,6 +122,8 @@ def refuse(name: str) -> None:
     check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
     check(name not in _KEYWORDS, f"name must not be a word of C++, got {name!r}")
     lower = name.lower()
+    blas = "a program may link to BLAS, CBLAS and LAPACK: put your project's before it"
+    check(not _BLAS.fullmatch(lower), f"name must not be a routine's of a library, got {name!r}: {blas}")
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
     taken = (
         name in _RESERVED

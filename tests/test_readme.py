@@ -96,8 +96,8 @@ def test_links_lead_somewhere(path: Path) -> None:
         ("docs/five-minutes.md", "shipped with tilewright: ", "show"),
         (
             "docs/five-minutes.md",
-            "wrote sgemm/",
-            "emit --shape 1024x768x512 --arch sm_90a --name sgemm --main -o sgemm",
+            "wrote my_gemm/",
+            "emit --shape 1024x768x512 --arch sm_90a --name my_gemm --main -o my_gemm",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 // Multiplies a block of a larger matrix in place of copying it out: the leading dimension does the work. Then the same
 // from a CUDA graph.
-#include "sgemm.h"
+#include "my_gemm.h"
 
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -18,8 +18,8 @@ bool failed(cudaError_t error, const char* what)
 
 bool failed(int status, const char* what)
 {
-    if (status == SGEMM_SUCCESS) return false;
-    std::fprintf(stderr, "%s: %s\n", what, sgemm_status_string(status));
+    if (status == MY_GEMM_SUCCESS) return false;
+    std::fprintf(stderr, "%s: %s\n", what, my_gemm_status_string(status));
     return true;
 }
 
@@ -50,30 +50,30 @@ int main()
     if (failed(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream")) return 2;
 
     // Once: kernels are loaded, and a workspace is made for this stream, if the kernel needs one.
-    if (failed(sgemm_init(), "sgemm_init")) return 2;
-    const std::size_t bytes = sgemm_workspace_size(m, n, k);
+    if (failed(my_gemm_init(), "my_gemm_init")) return 2;
+    const std::size_t bytes = my_gemm_workspace_size(m, n, k);
     void* workspace = nullptr;
     if (bytes && failed(cudaMalloc(&workspace, bytes), "cudaMalloc")) return 2;
-    if (failed(sgemm_workspace_init(workspace, bytes, stream), "sgemm_workspace_init")) return 2;
+    if (failed(my_gemm_workspace_init(workspace, bytes, stream), "my_gemm_workspace_init")) return 2;
 
     // As often as there is work: nothing is allocated, nothing waits.
     const float* device_a = device_big + std::size_t(first_row) * pitch + first_col;
     const auto product = [&] {
-        return sgemm_run(
+        return my_gemm_run(
             device_a, pitch, device_b, n, device_c, n, m, n, k, 1.0f, 0.0f, workspace, bytes, stream);
     };
-    if (failed(product(), "sgemm_run")) return 1;
+    if (failed(product(), "my_gemm_run")) return 1;
 
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
     if (failed(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture")) return 2;
-    if (failed(product(), "sgemm_run")) return 1;
+    if (failed(product(), "my_gemm_run")) return 1;
     if (failed(cudaStreamEndCapture(stream, &graph), "capture")) return 2;
     if (failed(cudaGraphInstantiate(&ready, graph, 0), "graph")) return 2;
     if (failed(cudaMemsetAsync(device_c, 0xFF, c.size() * sizeof(float), stream), "clear")) return 2;
     if (failed(cudaGraphLaunch(ready, stream), "graph")) return 2;
-    if (failed(cudaStreamSynchronize(stream), "sgemm")) return 1;
-    if (failed(cudaMemcpy(c.data(), device_c, c.size() * sizeof(float), cudaMemcpyDeviceToHost), "sgemm")) return 1;
+    if (failed(cudaStreamSynchronize(stream), "my_gemm")) return 1;
+    if (failed(cudaMemcpy(c.data(), device_c, c.size() * sizeof(float), cudaMemcpyDeviceToHost), "my_gemm")) return 1;
 
     // The numbers are small integers, so that the sums are exact.
     int wrong = 0;
@@ -84,8 +84,8 @@ int main()
             wrong += c[std::size_t(i) * n + j] != sum;
         }
     }
-    sgemm_description description;
-    sgemm_describe(m, n, k, &description);
+    my_gemm_description description;
+    my_gemm_describe(m, n, k, &description);
     std::printf("%d x %d x %d by %s: %d of %d elements wrong\n", m, n, k, description.kernel, wrong, m * n);
     return wrong == 0 ? 0 : 1;
 }

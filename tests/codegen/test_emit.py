@@ -313,7 +313,7 @@ def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
         emitted(name=name)
 
 
-@pytest.mark.parametrize("name", ["gemm", "sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_"])
+@pytest.mark.parametrize("name", ["gemm", "my_sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_nt"])
 def test_usual_names_are_free(name: str) -> None:
     for text in (KERNELS[-1][0], "tiled:16,edge=pad", "simt:pack_a,pack_b", TMA["nn"]):
         emitted(text, name, main=False)

@@ -70,7 +70,9 @@ def test_every_header_that_headers_read_is_refused() -> None:
     "name",
     "typeof typeof_unqual restrict inline thread_local M_PI M_PIf CON con Com1 LPT9 NULL errno major linux unix I "
     "PRId64 atomicCAS clock64 float4 make_float2 tex2D cublasSgemm cuMemAlloc cuda_gemm nv_gemm sinpi rsqrtf GEMM A1 "
-    "exit _gemm tilewright_gemm stdio and_eq clean help install test".split(),
+    "exit _gemm tilewright_gemm stdio and_eq clean help install test Threads "
+    "sgemm Sgemm dgemm_ saxpy ddot cblas_sgemm xerbla xerbla_ sgesv dgesv_ cgemm3m strsm dsyrk idamax dznrm2 dpotrf "
+    "dgetrs dgeqrf dsyevd dgees lapacke_dgesv dgemmt".split(),
 )
 def test_names_that_others_have(name: str) -> None:
     assert taken(name)
@@ -78,7 +80,8 @@ def test_names_that_others_have(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    "gemm sgemm Gemm my_gemm mul product MyGemm dgemm_nt gemmF32 strassen issue to_c dot int8_gemm a "
+    "gemm sgemm_nt Gemm my_gemm mul product MyGemm dgemm_nt gemmF32 strassen issue to_c dot int8_gemm a cores stride "
+    "sparse dense space stream step spmm solve general "
     f"{'a' * 64}".split(),
 )
 def test_names_that_are_free(name: str) -> None:

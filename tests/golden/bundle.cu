@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 731572f3840aa226. To write it with kernels that are looked up:
+// Written by tilewright, file digest e72533c7e0acbf3f. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -12,9 +12,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <vector>
+#include <cstdlib>
 #include <cuda_runtime.h>
+#ifdef _WIN32
+#include <mutex>
+#else
+#include <pthread.h>
+#endif
 
 namespace bundle_impl {
 namespace {
@@ -51,7 +55,27 @@ struct Device {
 };
 
 Device devices[MAX_DEVICES];
-std::mutex asking;
+
+// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
+#ifdef _WIN32
+struct Mutex {
+    std::mutex held;
+    void lock() { held.lock(); }
+    void unlock() { held.unlock(); }
+};
+#else
+struct Mutex {
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    void lock() { pthread_mutex_lock(&held); }
+    void unlock() { pthread_mutex_unlock(&held); }
+};
+#endif
+struct Locked {
+    Mutex& mutex;
+    explicit Locked(Mutex& given) : mutex(given) { mutex.lock(); }
+    ~Locked() { mutex.unlock(); }
+};
+Mutex asking;
 
 // The current device.
 int current_device(const Device** found)
@@ -64,7 +88,7 @@ int current_device(const Device** found)
     *found = &device;
     if (device.known.load(std::memory_order_acquire)) return BUNDLE_SUCCESS;
 
-    const std::lock_guard<std::mutex> lock(asking);
+    const Locked locked(asking);
     if (device.known.load(std::memory_order_relaxed)) return BUNDLE_SUCCESS;  // another thread asked meanwhile
     const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
@@ -564,9 +588,10 @@ struct Owned {
     unsigned long long stream;
     char* memory;
     std::size_t bytes;
+    Owned* next;
 };
-std::mutex owning;
-std::vector<Owned> owned;
+Owned* owned = nullptr;
+Mutex owning;
 
 // Calls `run` with the workspace of a stream, which grows in the order of the stream's work.
 template <typename Run>
@@ -586,14 +611,14 @@ int with_workspace(std::size_t bytes, cudaStream_t stream, Run run)
 #endif
     if (error != cudaSuccess) return status_of(error);
 
-    const std::lock_guard<std::mutex> lock(owning);
-    Owned* mine = nullptr;
-    for (Owned& each : owned) {
-        if (each.device == device && each.stream == id) mine = &each;
-    }
+    const Locked locked(owning);
+    Owned* mine = owned;
+    while (mine && (mine->device != device || mine->stream != id)) mine = mine->next;
     if (!mine) {
-        owned.push_back({device, id, nullptr, 0});
-        mine = &owned.back();
+        mine = static_cast<Owned*>(std::malloc(sizeof(Owned)));
+        if (!mine) return status_of(cudaErrorMemoryAllocation);
+        *mine = {device, id, nullptr, 0, owned};
+        owned = mine;
     }
     if (mine->bytes < bytes) {
         void* memory = nullptr;
@@ -610,13 +635,15 @@ int with_workspace(std::size_t bytes, cudaStream_t stream, Run run)
 
 int release_owned()
 {
-    const std::lock_guard<std::mutex> lock(owning);
+    const Locked locked(owning);
     cudaError_t error = cudaSuccess;
-    for (const Owned& each : owned) {
-        const cudaError_t freed = each.memory ? cudaFree(each.memory) : cudaSuccess;
+    while (owned) {
+        Owned* const first = owned;
+        const cudaError_t freed = first->memory ? cudaFree(first->memory) : cudaSuccess;
         if (error == cudaSuccess) error = freed;
+        owned = first->next;
+        std::free(first);
     }
-    owned.clear();
     return status_of(error);
 }
 
@@ -633,7 +660,9 @@ int init_product(const Product& product, const Device& device)
         return status;
     };
     int status = init_kernel(*product.fallback->kernel);
-    for (int i = 0; i < product.count && status == BUNDLE_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
+    for (int i = 0; i < product.count && status == BUNDLE_SUCCESS; ++i) {
+        status = init_kernel(*product.shapes[i].kernel);
+    }
     return status;
 }
 
@@ -679,8 +708,9 @@ extern "C" int bundle_release(void)
 extern "C" int bundle_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     using namespace bundle_impl;
-    const std::size_t bytes = workspace_bytes < COUNTER_BYTES ? workspace_bytes : COUNTER_BYTES;
-    return bytes ? status_of(cudaMemsetAsync(workspace, 0, bytes, stream)) : BUNDLE_SUCCESS;
+    if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) return BUNDLE_MISALIGNED;
+    if (workspace_bytes && (!workspace || workspace_bytes < COUNTER_BYTES)) return BUNDLE_WORKSPACE_TOO_SMALL;
+    return workspace_bytes ? status_of(cudaMemsetAsync(workspace, 0, COUNTER_BYTES, stream)) : BUNDLE_SUCCESS;
 }
 
 extern "C" const char* bundle_status_string(int status)

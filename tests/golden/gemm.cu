@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 1bba3119edd6f827. To write it again:
+// Written by tilewright, file digest e187615ebdd202e8. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -10,8 +10,12 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <cuda_runtime.h>
+#ifdef _WIN32
+#include <mutex>
+#else
+#include <pthread.h>
+#endif
 
 namespace gemm_impl {
 
@@ -163,7 +167,27 @@ struct Device {
 };
 
 Device devices[MAX_DEVICES];
-std::mutex asking;
+
+// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
+#ifdef _WIN32
+struct Mutex {
+    std::mutex held;
+    void lock() { held.lock(); }
+    void unlock() { held.unlock(); }
+};
+#else
+struct Mutex {
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    void lock() { pthread_mutex_lock(&held); }
+    void unlock() { pthread_mutex_unlock(&held); }
+};
+#endif
+struct Locked {
+    Mutex& mutex;
+    explicit Locked(Mutex& given) : mutex(given) { mutex.lock(); }
+    ~Locked() { mutex.unlock(); }
+};
+Mutex asking;
 
 // The current device.
 int current_device(const Device** found)
@@ -176,7 +200,7 @@ int current_device(const Device** found)
     *found = &device;
     if (device.known.load(std::memory_order_acquire)) return GEMM_SUCCESS;
 
-    const std::lock_guard<std::mutex> lock(asking);
+    const Locked locked(asking);
     if (device.known.load(std::memory_order_relaxed)) return GEMM_SUCCESS;  // another thread asked meanwhile
     const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
@@ -332,7 +356,9 @@ int init_product(const Product& product, [[maybe_unused]] const Device& device)
         return status;
     };
     int status = GEMM_SUCCESS;
-    for (int i = 0; i < product.count && status == GEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
+    for (int i = 0; i < product.count && status == GEMM_SUCCESS; ++i) {
+        status = init_kernel(*product.shapes[i].kernel);
+    }
     return status;
 }
 

@@ -1,10 +1,11 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest c72b7f96f34269a7. To write it again:
+// Written by tilewright, file digest 8879841494166088. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
-// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
+// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime and -lm. For a program in C or Fortran, which has no
+// C++ runtime, compile with -Xcompiler=-fno-exceptions,-fno-threadsafe-statics beside:
 //   nvcc -O3 -std=c++17 -arch=sm_90a -c gemm.cu
 #ifndef TILEWRIGHT_GEMM_H
 #define TILEWRIGHT_GEMM_H

@@ -12,7 +12,7 @@ from tilewright.codegen.render import render
 from tilewright.runtime.device.known import target_named
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tests/golden", "examples/cpp/sgemm")
+FOLDERS = ("tests/golden", "examples/cpp/my_gemm")
 RAGGED, ODD = "1020x764x516", "1021x767x509"
 """Shapes that tiles do not divide, with rows that vectors divide and with odd rows."""
 KERNELS = {
@@ -82,7 +82,7 @@ def golden_files() -> dict[str, str]:
     files[f"{golden}/help.txt"] = help_screens()
     rows = [Served(Problem.parse(shape), parse(text), arch) for text, shape in ALL_MECHANISMS]
     files[f"{golden}/bundle.cu"] = dict(emit(rows, "bundle", Layout(split=True)).files)["bundle.cu"]
-    for name, text in emit(example_shapes(), "sgemm", Layout(cmake=True)).files:
+    for name, text in emit(example_shapes(), "my_gemm", Layout(cmake=True)).files:
         files[f"{example}/{name}"] = text
     return files
 

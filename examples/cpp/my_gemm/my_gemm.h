@@ -1,13 +1,14 @@
-// sgemm.h: matrix products on NVIDIA GPUs in C and C++.
+// my_gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 96544cb3addbbbda. To write it with kernels that are looked up:
-//   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
+// Written by tilewright, file digest 281f98d65b281a94. To write it with kernels that are looked up:
+//   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 //
-// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime alone:
-//   nvcc -O3 -std=c++17 -arch=sm_90a -c sgemm.cu
-#ifndef TILEWRIGHT_SGEMM_H
-#define TILEWRIGHT_SGEMM_H
+// Compile, with CUDA 12.0 or newer, and link with the CUDA runtime and -lm. For a program in C or Fortran, which has no
+// C++ runtime, compile with -Xcompiler=-fno-exceptions,-fno-threadsafe-statics beside:
+//   nvcc -O3 -std=c++17 -arch=sm_90a -c my_gemm.cu
+#ifndef TILEWRIGHT_MY_GEMM_H
+#define TILEWRIGHT_MY_GEMM_H
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -24,16 +25,16 @@
 // written. alpha = 0 or k = 0 reads neither A nor B, beta = 0 does not read C: they may be null or hold NaN.
 //
 //     float *A, *B, *C;  // on the device; m x k, k x n and m x n
-//     int status = sgemm(A, k, B, n, C, n, m, n, k, 1, 0, stream);
-//     if (status != SGEMM_SUCCESS) puts(sgemm_status_string(status));
+//     int status = my_gemm(A, k, B, n, C, n, m, n, k, 1, 0, stream);
+//     if (status != MY_GEMM_SUCCESS) puts(my_gemm_status_string(status));
 //
 //   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
 //   alignment  of A, B and C to one element; fastest to 16 bytes, with leading dimensions of whole 16 bytes
-//   workspace  none: sgemm_workspace_size is always 0
+//   workspace  none: my_gemm_workspace_size is always 0
 //   threads    every function may be called from any number of threads at once
 //   streams    calls on different streams run side by side
 //   devices    work goes to the current device, which the stream must belong to
-//   capture    sgemm_run can be captured into a CUDA graph, after sgemm_init on the device: it allocates nothing,
+//   capture    my_gemm_run can be captured into a CUDA graph, after my_gemm_init on the device: it allocates nothing,
 //              waits for nothing and adds kernel nodes alone
 //   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
 //              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
@@ -48,34 +49,34 @@
 extern "C" {
 #endif
 
-// What every function returns but for those of sizes and names. SGEMM_CUDA_ERROR + e is what the CUDA runtime
+// What every function returns but for those of sizes and names. MY_GEMM_CUDA_ERROR + e is what the CUDA runtime
 // answered, an earlier failure on the device included.
 enum {
-    SGEMM_SUCCESS = 0,              // done, or queued
-    SGEMM_INVALID_SIZE = 1,         // m, n or k is negative
-    SGEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
-    SGEMM_NULL_POINTER = 3,         // a matrix that would be read or written is null
-    SGEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
-    SGEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
-    SGEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
-    SGEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for other architectures, or the driver lacks tensor maps
-    SGEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
-    SGEMM_CUDA_ERROR = 1000
+    MY_GEMM_SUCCESS = 0,              // done, or queued
+    MY_GEMM_INVALID_SIZE = 1,         // m, n or k is negative
+    MY_GEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
+    MY_GEMM_NULL_POINTER = 3,         // a matrix that would be read or written is null
+    MY_GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
+    MY_GEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
+    MY_GEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
+    MY_GEMM_UNSUPPORTED_DEVICE = 7,   // the kernels are for other architectures, or the driver lacks tensor maps
+    MY_GEMM_CAPTURING = 8,            // this call needs a workspace: capture _run, which is given one
+    MY_GEMM_CUDA_ERROR = 1000
 };
 
-const char* sgemm_status_string(int status);
+const char* my_gemm_status_string(int status);
 
 // Has all kernels ready on the current device. Calls do so themselves when they first need one; while a graph is
 // captured they must not have to.
-int sgemm_init(void);
+int my_gemm_init(void);
 
-// Frees the workspaces of sgemm; no work of theirs may be queued, no thread may be in them.
-int sgemm_release(void);
+// Frees the workspaces of my_gemm; no work of theirs may be queued, no thread may be in them.
+int my_gemm_release(void);
 
 // Makes new memory a workspace. These kernels need nothing done to it.
-int sgemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
+int my_gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
-typedef struct sgemm_description {
+typedef struct my_gemm_description {
     const char* kernel;        // as a profiler shows it; null, as the two that follow, where m or n is 0
     const char* config;        // all its parameters that are not at their defaults
     const char* origin;        // where it was tuned, or how else it was chosen, for the shape that follows
@@ -83,29 +84,29 @@ typedef struct sgemm_description {
     double recorded_us;        // of one product, measured when it was tuned; 0 where it was not, or for another shape
     double error_over_bound;   // the largest error seen then, over the bound above
     size_t workspace_bytes;
-} sgemm_description;
+} my_gemm_description;
 
 // ---- float, A as it is, B as it is ----
 
-// SGEMM_SUCCESS where such a product can be computed, else why not. Calls nothing of CUDA.
-int sgemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);
+// MY_GEMM_SUCCESS where such a product can be computed, else why not. Calls nothing of CUDA.
+int my_gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);
 
-// Bytes that sgemm_run needs for such a product. Calls nothing of CUDA.
-size_t sgemm_workspace_size(int64_t m, int64_t n, int64_t k);
+// Bytes that my_gemm_run needs for such a product. Calls nothing of CUDA.
+size_t my_gemm_workspace_size(int64_t m, int64_t n, int64_t k);
 
 // Queues the product. The workspace is used until it is done, by one stream at a time. It may be null where
-// sgemm_workspace_size is 0.
-int sgemm_run(
+// my_gemm_workspace_size is 0.
+int my_gemm_run(
     const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 // The same.
-int sgemm(
+int my_gemm(
     const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream);
 
 // Which kernel such a product gets where its operands lie as vectors want it.
-int sgemm_describe(int64_t m, int64_t n, int64_t k, sgemm_description* description);
+int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_description* description);
 
 #ifdef __cplusplus
 }

@@ -1,20 +1,24 @@
-// sgemm.cu: kernels and the functions that launch them. sgemm.h says how to call them.
+// my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest f1e50dcbaad54064. To write it with kernels that are looked up:
-//   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name sgemm --cmake
+// Written by tilewright, file digest 789f4ede9569d25f. To write it with kernels that are looked up:
+//   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
-#include "sgemm.h"
+#include "my_gemm.h"
 
 #include <atomic>
 #include <climits>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <cuda_runtime.h>
+#ifdef _WIN32
+#include <mutex>
+#else
+#include <pthread.h>
+#endif
 
-namespace sgemm_impl {
+namespace my_gemm_impl {
 
 // One kernel, and how it is launched.
 struct Kernel {
@@ -46,9 +50,9 @@ struct Product {
     const Shape* fallback;  // which serves whatever those do not
 };
 
-}  // namespace sgemm_impl
+}  // namespace my_gemm_impl
 
-namespace sgemm_impl {
+namespace my_gemm_impl {
 namespace k0 {
 
 //            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
@@ -146,9 +150,9 @@ static const Kernel KERNEL = {
 };
 
 }  // namespace k0
-}  // namespace sgemm_impl
+}  // namespace my_gemm_impl
 
-namespace sgemm_impl {
+namespace my_gemm_impl {
 namespace k1 {
 
 namespace {
@@ -477,9 +481,9 @@ static const Kernel KERNEL = {
 };
 
 }  // namespace k1
-}  // namespace sgemm_impl
+}  // namespace my_gemm_impl
 
-namespace sgemm_impl {
+namespace my_gemm_impl {
 namespace {
 
 using Index = long long;  // sizes: a matrix may hold more than 2^31 elements
@@ -497,7 +501,7 @@ constexpr int MAX_DEVICES = 64;
 
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
 
-int status_of(cudaError_t error) { return error == cudaSuccess ? SGEMM_SUCCESS : SGEMM_CUDA_ERROR + int(error); }
+int status_of(cudaError_t error) { return error == cudaSuccess ? MY_GEMM_SUCCESS : MY_GEMM_CUDA_ERROR + int(error); }
 
 // What is asked of a device once.
 struct Device {
@@ -508,7 +512,27 @@ struct Device {
 };
 
 Device devices[MAX_DEVICES];
-std::mutex asking;
+
+// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
+#ifdef _WIN32
+struct Mutex {
+    std::mutex held;
+    void lock() { held.lock(); }
+    void unlock() { held.unlock(); }
+};
+#else
+struct Mutex {
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    void lock() { pthread_mutex_lock(&held); }
+    void unlock() { pthread_mutex_unlock(&held); }
+};
+#endif
+struct Locked {
+    Mutex& mutex;
+    explicit Locked(Mutex& given) : mutex(given) { mutex.lock(); }
+    ~Locked() { mutex.unlock(); }
+};
+Mutex asking;
 
 // The current device.
 int current_device(const Device** found)
@@ -516,13 +540,13 @@ int current_device(const Device** found)
     int number = 0, major = 0, minor = 0;
     cudaError_t error = cudaGetDevice(&number);
     if (error != cudaSuccess) return status_of(error);
-    if (number >= MAX_DEVICES) return SGEMM_UNSUPPORTED_DEVICE;
+    if (number >= MAX_DEVICES) return MY_GEMM_UNSUPPORTED_DEVICE;
     Device& device = devices[number];
     *found = &device;
-    if (device.known.load(std::memory_order_acquire)) return SGEMM_SUCCESS;
+    if (device.known.load(std::memory_order_acquire)) return MY_GEMM_SUCCESS;
 
-    const std::lock_guard<std::mutex> lock(asking);
-    if (device.known.load(std::memory_order_relaxed)) return SGEMM_SUCCESS;  // another thread asked meanwhile
+    const Locked locked(asking);
+    if (device.known.load(std::memory_order_relaxed)) return MY_GEMM_SUCCESS;  // another thread asked meanwhile
     const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
     };
@@ -543,7 +567,7 @@ int current_device(const Device** found)
 int allow_smem(const Kernel& kernel, const Device& device)
 {
     const std::uint64_t bit = std::uint64_t(1) << device.number;
-    if (kernel.ready.load(std::memory_order_acquire) & bit) return SGEMM_SUCCESS;
+    if (kernel.ready.load(std::memory_order_acquire) & bit) return MY_GEMM_SUCCESS;
     cudaFuncAttributes found;  // nvcc may give a kernel more than it declares, so that what a launch gives is aligned
     cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
     if (error == cudaSuccess) {
@@ -679,7 +703,7 @@ int launch_main(
 {
     const Index ctas = ctas_of(kernel, {call.m, call.n, call.k});
     const int status = allow_smem(kernel, device);
-    if (status != SGEMM_SUCCESS) return status;
+    if (status != MY_GEMM_SUCCESS) return status;
     const void* arguments[11] = {
         &call.A, &call.lda, &call.B, &call.ldb, &call.C, &call.ldc, &call.m, &call.n, &call.k, &call.alpha, &call.beta};
     return start(
@@ -693,20 +717,20 @@ int launch_main(
 int sizes_status(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
 {
     const auto [m, n, k] = sizes;
-    if (m < 0 || n < 0 || k < 0) return SGEMM_INVALID_SIZE;
+    if (m < 0 || n < 0 || k < 0) return MY_GEMM_INVALID_SIZE;
     const Index width_a = product.trans_a ? m : k, width_b = product.trans_b ? k : n;
-    if (lda < 1 || ldb < 1 || ldc < 1 || lda < width_a || ldb < width_b || ldc < n) return SGEMM_INVALID_LD;
+    if (lda < 1 || ldb < 1 || ldc < 1 || lda < width_a || ldb < width_b || ldc < n) return MY_GEMM_INVALID_LD;
     for (const Index size : {m, n, k, lda, ldb, ldc}) {
-        if (size > INT_MAX) return SGEMM_TOO_LARGE;
+        if (size > INT_MAX) return MY_GEMM_TOO_LARGE;
     }
-    return SGEMM_SUCCESS;
+    return MY_GEMM_SUCCESS;
 }
 
 int can_implement(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
 {
     const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != SGEMM_SUCCESS || sizes.m == 0 || sizes.n == 0) return status;
-    return chosen(product, sizes) ? SGEMM_SUCCESS : SGEMM_TOO_LARGE;
+    if (status != MY_GEMM_SUCCESS || sizes.m == 0 || sizes.n == 0) return status;
+    return chosen(product, sizes) ? MY_GEMM_SUCCESS : MY_GEMM_TOO_LARGE;
 }
 
 template <typename T>
@@ -726,10 +750,10 @@ int run(
     const Device* device = nullptr;
     const Sizes sizes = {m, n, k};
     const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != SGEMM_SUCCESS || m == 0 || n == 0) return status;
+    if (status != MY_GEMM_SUCCESS || m == 0 || n == 0) return status;
     const bool reads_ab = k > 0 && alpha != T(0);
-    if (!C || (reads_ab && (!A || !B))) return SGEMM_NULL_POINTER;
-    if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return SGEMM_MISALIGNED;
+    if (!C || (reads_ab && (!A || !B))) return MY_GEMM_NULL_POINTER;
+    if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return MY_GEMM_MISALIGNED;
 
     const auto lies_well = [&](const Kernel& kernel) {
         return suits(kernel.align_c, C, ldc, n)
@@ -739,10 +763,10 @@ int run(
             && serves(kernel, sizes);
     };
     const Shape* shape = chosen(product, sizes, lies_well);
-    if (!shape) return SGEMM_TOO_LARGE;
+    if (!shape) return MY_GEMM_TOO_LARGE;
     const Kernel& kernel = *shape->kernel;
     const int known = current_device(&device);
-    if (known != SGEMM_SUCCESS) return known;
+    if (known != MY_GEMM_SUCCESS) return known;
     const Call<T> call = {
         A, B, C, int(lda), int(ldb), int(ldc), int(m), int(n), int(k), alpha, beta, stream};
     return launch_main(kernel, *device, call);
@@ -756,18 +780,20 @@ int init_product(const Product& product, const Device& device)
         return status;
     };
     int status = init_kernel(*product.fallback->kernel);
-    for (int i = 0; i < product.count && status == SGEMM_SUCCESS; ++i) status = init_kernel(*product.shapes[i].kernel);
+    for (int i = 0; i < product.count && status == MY_GEMM_SUCCESS; ++i) {
+        status = init_kernel(*product.shapes[i].kernel);
+    }
     return status;
 }
 
-int describe(const Product& product, const Sizes& sizes, sgemm_description* description)
+int describe(const Product& product, const Sizes& sizes, my_gemm_description* description)
 {
-    if (!description) return SGEMM_NULL_POINTER;
+    if (!description) return MY_GEMM_NULL_POINTER;
     *description = {};
     const auto [m, n, k] = sizes;
     const Index lda = product.trans_a ? m : k, ldb = product.trans_b ? k : n;
     const int status = can_implement(product, sizes, lda > 0 ? lda : 1, ldb > 0 ? ldb : 1, n > 0 ? n : 1);
-    if (status != SGEMM_SUCCESS || m == 0 || n == 0) return status;
+    if (status != MY_GEMM_SUCCESS || m == 0 || n == 0) return status;
     const Shape& shape = *chosen(product, sizes);
     const bool same = shape.m == m && shape.n == n && shape.k == k;
     description->kernel = shape.kernel->name;
@@ -776,78 +802,78 @@ int describe(const Product& product, const Sizes& sizes, sgemm_description* desc
     description->m = shape.m, description->n = shape.n, description->k = shape.k;
     description->recorded_us = same ? shape.recorded_us : 0;
     description->error_over_bound = same ? shape.error_over_bound : 0;
-    return SGEMM_SUCCESS;
+    return MY_GEMM_SUCCESS;
 }
 
 }  // namespace
-}  // namespace sgemm_impl
+}  // namespace my_gemm_impl
 
-extern "C" int sgemm_init(void)
+extern "C" int my_gemm_init(void)
 {
-    using namespace sgemm_impl;
+    using namespace my_gemm_impl;
     const Device* device = nullptr;
     int status = current_device(&device);
-    if (status == SGEMM_SUCCESS) status = init_product(F32_NN, *device);
+    if (status == MY_GEMM_SUCCESS) status = init_product(F32_NN, *device);
     return status;
 }
 
-extern "C" int sgemm_release(void)
+extern "C" int my_gemm_release(void)
 {
-    return SGEMM_SUCCESS;
+    return MY_GEMM_SUCCESS;
 }
 
-extern "C" int sgemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
+extern "C" int my_gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     (void)workspace, (void)workspace_bytes, (void)stream;  // these kernels count nothing
-    return SGEMM_SUCCESS;
+    return MY_GEMM_SUCCESS;
 }
 
-extern "C" const char* sgemm_status_string(int status)
+extern "C" const char* my_gemm_status_string(int status)
 {
     switch (status) {
-    case SGEMM_SUCCESS: return "done, or queued";
-    case SGEMM_INVALID_SIZE: return "m, n or k is negative";
-    case SGEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
-    case SGEMM_NULL_POINTER: return "a matrix that would be read or written is null";
-    case SGEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
-    case SGEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
-    case SGEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
-    case SGEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
-    case SGEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
+    case MY_GEMM_SUCCESS: return "done, or queued";
+    case MY_GEMM_INVALID_SIZE: return "m, n or k is negative";
+    case MY_GEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
+    case MY_GEMM_NULL_POINTER: return "a matrix that would be read or written is null";
+    case MY_GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
+    case MY_GEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
+    case MY_GEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
+    case MY_GEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
+    case MY_GEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
-        if (status <= SGEMM_CUDA_ERROR) return "no such status";
-        return cudaGetErrorString(cudaError_t(status - SGEMM_CUDA_ERROR));
+        if (status <= MY_GEMM_CUDA_ERROR) return "no such status";
+        return cudaGetErrorString(cudaError_t(status - MY_GEMM_CUDA_ERROR));
     }
 }
 
-extern "C" int sgemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
+extern "C" int my_gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
 {
-    return sgemm_impl::can_implement(sgemm_impl::F32_NN, {m, n, k}, lda, ldb, ldc);
+    return my_gemm_impl::can_implement(my_gemm_impl::F32_NN, {m, n, k}, lda, ldb, ldc);
 }
 
-extern "C" size_t sgemm_workspace_size(int64_t m, int64_t n, int64_t k)
+extern "C" size_t my_gemm_workspace_size(int64_t m, int64_t n, int64_t k)
 {
     (void)m, (void)n, (void)k;  // no kernel needs one
     return 0;
 }
 
-extern "C" int sgemm_run(
+extern "C" int my_gemm_run(
     const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-    return sgemm_impl::run(
-        sgemm_impl::F32_NN, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, workspace_bytes,
+    return my_gemm_impl::run(
+        my_gemm_impl::F32_NN, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, workspace_bytes,
         stream);
 }
 
-extern "C" int sgemm(
+extern "C" int my_gemm(
     const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream)
 {
-    return sgemm_run(A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, nullptr, 0, stream);
+    return my_gemm_run(A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, nullptr, 0, stream);
 }
 
-extern "C" int sgemm_describe(int64_t m, int64_t n, int64_t k, sgemm_description* description)
+extern "C" int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_description* description)
 {
-    return sgemm_impl::describe(sgemm_impl::F32_NN, {m, n, k}, description);
+    return my_gemm_impl::describe(my_gemm_impl::F32_NN, {m, n, k}, description);
 }

@@ -1,0 +1,81 @@
+"""Projects of other languages and settings build emitted files with CMake and nvcc, and link them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from bundles import served
+from tilewright.codegen.emit import Layout, emit
+
+NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NVCC is None or CMAKE is None, reason="nvcc or cmake is not installed"),
+]
+ROWS = [
+    ("simt:32x32x8,thread=4x4,split_k=3", "256x256x4096", "float", "nn"),
+    ("simt:64x64x8,pack_a,pack_b", "1021x1021x1021", "float", "nn"),
+]
+"""Kernels that share k, pack operands and are chosen by shape: a lock, memory and logarithms are needed."""
+MAIN = """#include "mul.h"
+#include <stdio.h>
+int main(void)
+{
+    int status = mul_init();
+    printf("%d %zu\\n", status, mul_workspace_size(256, 256, 4096));
+    return 0;
+}
+"""
+PLUGIN = '#include "mul.h"\nint plugin_init(void) { return mul_init(); }\n'
+TARGETS = """add_executable(user main.{end})
+target_link_libraries(user PRIVATE mul::mul)
+add_library(plugin MODULE plugin.{end})
+target_link_libraries(plugin PRIVATE mul::mul)
+"""
+
+
+def ran(*command: str | Path) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The emitted files, built and installed into a folder `prefix`."""
+    folder = tmp_path_factory.mktemp("emitted")
+    emit(served(ROWS), "mul", Layout(cmake=True)).write(folder / "mul")
+    ran("cmake", "-S", folder / "mul", "-B", folder / "build")
+    ran("cmake", "--build", folder / "build", "-j2")
+    ran("cmake", "--install", folder / "build", "--prefix", folder / "prefix")
+    return folder
+
+
+def project(folder: Path, languages: str, brought: str, end: str) -> None:
+    """A project of a program and a module that link the emitted library."""
+    head = f"cmake_minimum_required(VERSION 3.18)\nproject(user LANGUAGES {languages})\n{brought}\n"
+    (folder / "CMakeLists.txt").write_text(head + TARGETS.format(end=end))
+    (folder / f"main.{end}").write_text(MAIN)
+    (folder / f"plugin.{end}").write_text(PLUGIN)
+
+
+@pytest.mark.parametrize(("languages", "brought", "end"), [
+    ("C", "find_package(mul REQUIRED)", "c"),
+    ("C", 'add_subdirectory("{files}/mul" mul)', "c"),
+    ("CXX CUDA", 'set(CMAKE_CUDA_SEPARABLE_COMPILATION ON)\nadd_subdirectory("{files}/mul" mul)', "cpp"),
+], ids=["C, installed", "C, its files", "separable compilation"])  # fmt: skip
+def test_a_project_links_the_library(files: Path, tmp_path: Path, languages: str, brought: str, end: str) -> None:
+    project(tmp_path, languages, brought.format(files=files), end)
+    options = (f"-DCMAKE_PREFIX_PATH={files / 'prefix'}", "-DCMAKE_CUDA_ARCHITECTURES=90")
+    ran("cmake", "-S", tmp_path, "-B", tmp_path / "built", *options)
+    ran("cmake", "--build", tmp_path / "built", "-j2")
+    status, bytes_ = ran(tmp_path / "built" / "user").split()
+    assert int(status) >= 0  # without a GPU what the runtime says of that
+    assert int(bytes_) > 0
+    if end == "c":  # such a module is loaded by programs that have no C++ runtime
+        module = tmp_path / "built" / "libplugin.so"
+        needed = [line for line in ran("ldd", module).splitlines() if "stdc++" in line or "libgcc" in line]
+        assert needed == []
+        undefined = ran("nm", "-u", "-D", module)
+        assert not [line for line in undefined.splitlines() if "_Z" in line or "guard" in line or "gxx" in line]
