@@ -26,7 +26,7 @@ from .tables import new_console, plain, say, table
 
 def bench_command(
     device: str,
-    config: Config | None,
+    configs: tuple[Config, ...],
     seconds: float,
     turns: float,
     tune_first: bool,
@@ -40,7 +40,7 @@ def bench_command(
     """Time the shapes and print, save and draw the results; the exit status."""
     if plot_file:
         check_plot(plot_file)
-    if config and tune_first:
+    if configs and tune_first:
         raise click.UsageError("--config and --tune exclude each other; leave out one")
     problems = options.problems_of(**shapes)
     options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
@@ -53,7 +53,7 @@ def bench_command(
     progress = BenchShown(console, json_file)
     with progress.drawn():
         limits = {"seconds": seconds, "turn_seconds": turns}
-        result = bench(problems, progress, device=info.selector, store=store, config=config, **limits)
+        result = bench(problems, progress, device=info.selector, store=store, configs=configs, **limits)
     for file, text in ((json_file, bench_json(result)), (markdown, bench_markdown(result))):
         if file:
             with spared(file):

@@ -137,9 +137,9 @@ device = click.option(
     "--device", default="auto", metavar="DEVICE", shell_complete=completion.of_devices("auto", "cuda", "host"),
     help="Device: auto, cuda, cuda:N or host, which is the processor; auto takes a GPU where there is one.",
 )  # fmt: skip
-config = click.option(
-    "--config", type=variant, metavar="VARIANT", shell_complete=completion.configs,
-    help="Variant to time in place of the one that the store holds.",
+timed_configs = click.option(
+    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
+    help="Variant to time in place of the one that the store holds; may be repeated.",
 )  # fmt: skip
 configs = click.option(
     "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
@@ -303,8 +303,8 @@ def tune() -> None:
 @keys
 @device
 @click.option(
-    "--config", "config_text", metavar="VARIANT", shell_complete=completion.configs,
-    help="Variant to emit in place of the tuned one, as family:tile,name=value.",
+    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
+    help="Variant to emit in place of the tuned one, as family:tile,name=value; may be repeated, one for each shape.",
 )  # fmt: skip
 @click.option("--name", default="gemm", metavar="NAME", help="Name of the functions and of the files.")
 @click.option(
@@ -406,7 +406,7 @@ def devices() -> None:
 @_command
 @problems
 @device
-@config
+@timed_configs
 @click.option(
     "--seconds", type=number(float, 0, 600, above=True), metavar="S", default=BENCH_SECONDS,
     help="Seconds that each shape is timed side by side, for at least 7 rounds.",
@@ -432,9 +432,10 @@ def bench() -> None:
     tilewright bench --dtype double --json double.json --plot double.svg
     tilewright bench --shape 1000 --shape 64x4096x4096 --tune
     tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
+    tilewright bench --shape 1000 --config tiled:16 --config tiled:32
 
     Without shapes it is the suite `public`, on the processor `small`. Ours is the kernel that the store holds for the
-    shape, else that of a near one, else the predicted one; or the variant that --config names. Every result is checked
+    shape, else that of a near one, else the predicted one; or each variant that --config names. Every result is checked
     before it is timed. A ratio above 1 means that ours is faster. Ctrl-C ends with the shapes that are done.
     """
 

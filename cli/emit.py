@@ -8,15 +8,16 @@ from pathlib import Path
 import click
 
 from ..codegen.bundle import Served
+from ..codegen.config import Config
 from ..codegen.emit import Layout, emit
 from ..codegen.errors import check
-from ..codegen.families import parse
 from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
 from ..tuner.choose.shortlist import look_up
 from .commands import GPUS
+from .tables import counted
 from .targets import targets
 
 _PLAIN_SHAPE = "1024x768x512"
@@ -33,7 +34,7 @@ def emit_command(
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
-    config_text: str | None,
+    configs: tuple[Config, ...],
     name: str,
     is_plain: bool,
     main: bool,
@@ -50,22 +51,22 @@ def emit_command(
         others |= {"header-only": header_only, "cmake": cmake}
         for other in (each for each, value in others.items() if value):
             raise click.UsageError(f"--plain excludes --{other}; leave out one")
-        _write_plain(shapes, dtypes, trans, accuracy, config_text, name, output, overwrite)
+        _write_plain(shapes, dtypes, trans, accuracy, configs, name, output, overwrite)
         return
-    if not shapes and suite is None and config_text is None:
+    if not shapes and suite is None and not configs:
         raise click.UsageError("emit needs a shape or a variant; name it by --shape, --suite or --config")
     kept = Store(store)
-    config = parse(config_text) if config_text is not None else None
     # The text serves every shape; where none is named, the smallest that every edge allows.
-    if config and not shapes and suite is None:
-        shapes = ("x".join(map(str, config.multiples)),)
+    if configs and not shapes and suite is None:
+        shapes = tuple("x".join(map(str, config.multiples)) for config in configs)
     problems: dict[Problem, None] = {}
     for dtype, turned in itertools.product(dtypes, trans):
         problems |= dict.fromkeys(Problem.parse(shape, dtype, turned, accuracy) for shape in shapes)
         problems |= dict.fromkeys(suite_problems(suite, dtype, turned, accuracy) if suite is not None else ())
     check(
-        config is None or len(problems) == 1,
-        f"--config is for one product, got {len(problems)}; name one --shape, --dtype and --trans",
+        not configs or len(problems) == len(configs),
+        f"--config names {counted(len(configs), 'variant')} for {counted(len(problems), 'product')}; name a different "
+        "--shape for each, in order, and one --dtype and --trans",
     )
     served: list[Served] = []
     found, notes = targets(arches, keys, device, kept)
@@ -75,17 +76,16 @@ def emit_command(
         "--device-key must name devices of different architectures; leave out all but one of each",
     )
     for info in found:
-        for problem in problems:
-            if config is not None:
-                served.append(Served(problem, config, info))
-            else:
-                served.append(kept.lookup(info, problem, look_up).served(problem, info))
+        if configs:
+            served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
+        else:
+            served += [kept.lookup(info, problem, look_up).served(problem, info) for problem in problems]
     layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
     for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys, store)).write(
         output, overwrite=overwrite
     ):
         click.echo(f"wrote {path}")
-    for note in notes if config is None else ():  # they say whose records choose
+    for note in () if configs else notes:  # they say whose records choose
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.told})")
@@ -96,19 +96,18 @@ def _write_plain(
     dtypes: Sequence[str],
     trans: Sequence[str],
     accuracy: str,
-    config_text: str | None,
+    configs: Sequence[Config],
     name: str,
     output: Path,
     overwrite: bool,
 ) -> None:
     """Write one readable file."""
-    if config_text is None:
-        raise click.UsageError("--plain needs a variant; name it by --config")
-    config = parse(config_text)
+    if len(configs) != 1:
+        raise click.UsageError("--plain needs one variant; name it by --config")
     count = len(shapes or (_PLAIN_SHAPE,)) * len(dtypes) * len(trans)
     check(count == 1, f"--plain is for one product, got {count}; name one --shape, --dtype and --trans")
     problem = Problem.parse(shapes[0] if shapes else _PLAIN_SHAPE, dtypes[0], trans[0], accuracy)
-    for path in plain(problem, config, name).write(output, overwrite=overwrite):
+    for path in plain(problem, configs[0], name).write(output, overwrite=overwrite):
         click.echo(f"wrote {path}")
 
 

@@ -110,3 +110,15 @@ def test_bad_input_is_answered_in_one_line(run: Run, arguments: tuple[str, ...],
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
     assert named in ran.err
+
+
+def test_several_variants_have_a_row_each(run: Run, tmp_path: Path) -> None:
+    configs = "--config", "naive:8x16", "--config", "tiled:8"
+    shapes = "--shape", "32x16x8", "--shape", "24"
+    ran = run("bench", "--device", "host", "--seconds", "0.1", *shapes, *configs, "--json", str(tmp_path / "b.json"))
+    assert ran.status == 0, ran.err
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    names = [f"{row['m']}x{row['n']}x{row['k']} {row['config']}" for row in rows]
+    assert names == [f"{shape} {config}" for shape in ("32x16x8", "24x24x24") for config in ("naive:8x16", "tiled:8")]
+    for name in names:
+        assert name in ran.out

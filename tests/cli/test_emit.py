@@ -172,3 +172,20 @@ def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, mon
     assert "No space left on device" in ran.err
     assert written == ["gemm.cu", "gemm.h"]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_several_variants_are_emitted_together(run: Run, tmp_path: Path) -> None:
+    two = "--config", "tiled:16", "--config", "naive:8x32"
+    ran = run("emit", *two, "--arch", "sm_80", "-o", str(tmp_path / "own"))
+    assert ran.status == 0, ran.err
+    assert "16x16x16 float nn for sm_80: tiled:16 (as given)" in ran.out
+    assert "8x32x1 float nn for sm_80: naive:8x32 (as given)" in ran.out
+    asked = "--shape", "100", "--shape", "200", "--arch", "sm_80", "-o", str(tmp_path / "asked")
+    ran = run("emit", *two, *asked)
+    assert ran.status == 0, ran.err
+    assert "100x100x100 float nn for sm_80: tiled:16 (as given)" in ran.out
+    assert "200x200x200 float nn for sm_80: naive (as given)" in ran.out.replace("naive:8x32", "naive")
+    for more in (("--shape", "100"), ("--shape", "100", "--shape", "200", "--dtype", "float", "--dtype", "double")):
+        ran = run("emit", *two, *more, "--arch", "sm_80", "-o", str(tmp_path / "refused"))
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.startswith("tilewright: --config names 2 variants for ")

@@ -67,7 +67,7 @@ BAD = [
     (("emit", "--suite", "/nowhere.toml"), "/nowhere.toml"),
     (
         ("emit", "--shape", "5", "--shape", "6", "--config", "tiled:8", "--arch", "sm_80"),
-        "--config is for one",
+        "--config names 1 variant for 2 products; name a different --shape for each",
     ),
     (("emit", "--shape", "5", "--arch", "sm_80", "--header-only", "--main"), "header_only is one file: leave out main"),
     (("emit", "--suite", "public", "--arch", "sm_90a", "--header-only"), "got 26 products: name one"),

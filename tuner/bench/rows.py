@@ -211,9 +211,13 @@ class BenchResult:
 
     @property
     def names(self) -> list[str]:
-        """What tells the rows apart: shapes, with dtype, transposes and accuracy where these differ."""
-        kinds = {row.problem.kind for row in self.rows}
-        return [row.problem.shape if len(kinds) == 1 else str(row.problem) for row in self.rows]
+        """What tells the rows apart: shapes, with dtype, transposes and accuracy where these differ, and configs where
+        a product has several."""
+        kinds, problems = {row.problem.kind for row in self.rows}, [row.problem for row in self.rows]
+        names = [problem.shape if len(kinds) == 1 else str(problem) for problem in problems]
+        if len(set(problems)) == len(problems):
+            return names
+        return [f"{name} {row.config}" if row.config else name for name, row in zip(names, self.rows)]
 
     def compared(self, key: str) -> tuple[Rival, ...]:
         """The rival in every row that counts."""

@@ -1,6 +1,7 @@
 """Timing a list of shapes against other libraries: one worker process, and a row for each shape whatever happens."""
 
 import datetime
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,10 +45,10 @@ def bench(
     store: Path | None = None,
     seconds: float = BENCH_SECONDS,
     turn_seconds: float = 0.0,
-    config: Config | None = None,
+    configs: Sequence[Config] = (),
 ) -> BenchResult:
-    """Time what the store holds for each problem, or `config` for all of them, beside the vendor's libraries,
-    interleaved in one process.
+    """Time what the store holds for each problem, or each of `configs`, beside the vendor's libraries, interleaved in
+    one process.
 
     Batches alternate, or with `turn_seconds` each contender runs so long in its turn, at its own clock.
     A shape that fails, or takes its process down, is a row that says so. Ctrl-C ends the run with the rows that are
@@ -62,15 +63,16 @@ def bench(
         )
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    result = BenchResult(info, Setting((), ()), date, len(problems), turn_seconds=turn_seconds)
+    rows = list(itertools.product(problems, configs or (None,)))
+    result = BenchResult(info, Setting((), ()), date, len(rows), turn_seconds=turn_seconds)
     grades = tuple(dict.fromkeys(problem.accuracy for problem in problems))
-    worker = _Worker(info, grades, store, seconds, turn_seconds, config)
+    worker = _Worker(info, grades, store, seconds, turn_seconds)
     try:
         result = replace(result, setting=worker.open())
         progress.opened(result)
-        for problem in problems:
+        for problem, config in rows:
             progress.begun(problem)
-            row = worker.row(problem)
+            row = worker.row(problem, config)
             result = replace(result, rows=(*result.rows, row))
             progress.measured(result)
             if worker.lost:
@@ -92,10 +94,9 @@ class _Worker:
         store: Path | None,
         seconds: float,
         turn_seconds: float,
-        config: Config | None,
     ) -> None:
         self._info, self._grades = info, grades
-        self._seconds, self._turn_seconds, self._config = seconds, turn_seconds, config
+        self._seconds, self._turn_seconds = seconds, turn_seconds
         self._store = absolute("store", store) if store else None
         self._setting = Setting((), ())
         self._child: Child | None = None
@@ -112,15 +113,15 @@ class _Worker:
             raise TuningError(f"the device cannot be opened: {one_line(error)}") from error
         return self._setting
 
-    def row(self, problem: Problem) -> BenchRow:
-        """One shape, whatever becomes of it."""
+    def row(self, problem: Problem, config: Config | None) -> BenchRow:
+        """One shape, whatever becomes of it; `config` is timed in place of what the store holds."""
         limit_s = ROW_LIMIT_S + 10 * self._seconds + 100 * self._turn_seconds
         begun = time.monotonic()
         try:
             if self._child is None:
                 self.open()
             assert self._child is not None
-            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds, self._config
+            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds, config
             row: BenchRow = self._child.ask(("contest", *asked), limit_s)
         except ChildDiedError as error:
             late = time.monotonic() - begun >= limit_s
@@ -129,6 +130,8 @@ class _Worker:
             row = BenchRow(problem, status=Status.LOST_DEVICE, reason=one_line(error))
         except (TilewrightError, MemoryError) as error:
             row = BenchRow(problem, status=status_of(error), reason=one_line(error))
+        if config and not row.config:
+            row = replace(row, config=str(config))
         if row.status in (Status.TIMEOUT, Status.CRASHED, Status.LOST_DEVICE):
             self.close()
             self._ends += 1
