@@ -1,5 +1,6 @@
 """Projects of other languages and settings build emitted files with CMake and nvcc, and link them."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,3 +80,32 @@ def test_a_project_links_the_library(files: Path, tmp_path: Path, languages: str
         assert needed == []
         undefined = ran("nm", "-u", "-D", module)
         assert not [line for line in undefined.splitlines() if "_Z" in line or "guard" in line or "gxx" in line]
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(split=True)], ids=["whole", "split"])
+def test_two_bundles_of_one_name_in_two_shared_objects_keep_apart(tmp_path: Path, layout: Layout) -> None:
+    """A program that links both has the kernels of each, and sees public functions alone."""
+    for trans in ("nn", "nt"):
+        folder = tmp_path / trans
+        emit(served([("tiled:16", "64x48x32", "float", trans)]), "gemm", layout).write(folder)
+        (folder / "who.cu").write_text(
+            '#include "gemm.h"\n'
+            f'extern "C" const char* kernel_of_{trans}()\n'
+            "{\n    static gemm_description found;\n    gemm_describe(64, 48, 32, &found);\n"
+            "    return found.kernel;\n}\n"
+        )
+        sources = sorted(folder.glob("*.cu"))
+        library = tmp_path / f"lib{trans}.so"
+        ran("nvcc", "-O1", "-std=c++17", "-arch=sm_90a", "-shared", "-Xcompiler=-fPIC", "-cudart=shared",
+            *sources, "-o", library)  # fmt: skip
+        seen = {line.split()[-1] for line in ran("nm", "-D", "--defined-only", library).splitlines()}
+        public = set(re.findall(r"^\w[\w* ]*\b(gemm\w*)\(", (folder / "gemm.h").read_text(), re.MULTILINE))
+        assert {name for name in seen if "gemm" in name} == public
+    main = tmp_path / "main.c"
+    main.write_text(
+        "#include <stdio.h>\nconst char* kernel_of_nn(void);\nconst char* kernel_of_nt(void);\n"
+        'int main(void) { printf("%s %s\\n", kernel_of_nn(), kernel_of_nt()); return 0; }\n'
+    )
+    ran("cc", main, "-o", tmp_path / "main", f"-L{tmp_path}", "-lnn", "-lnt", f"-Wl,-rpath,{tmp_path}")
+    nn, nt = ran(tmp_path / "main").split()
+    assert ("_nn_" in nn, "_nt_" in nt) == (True, True)

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest e72533c7e0acbf3f. To write it with kernels that are looked up:
+// Written by tilewright, file digest 3d886635e5809ef1. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -689,6 +689,11 @@ int describe(const Product& product, const Sizes& sizes, Index element, bundle_d
 }  // namespace
 }  // namespace bundle_impl
 
+// A bundle of the same name in another shared object of a program does not take the place of this one.
+#ifdef __ELF__
+#pragma GCC visibility push(protected)
+#endif
+
 extern "C" int bundle_init(void)
 {
     using namespace bundle_impl;
@@ -764,3 +769,7 @@ extern "C" int bundle_describe(int64_t m, int64_t n, int64_t k, bundle_descripti
 {
     return bundle_impl::describe(bundle_impl::F32_NN, {m, n, k}, sizeof(float), description);
 }
+
+#ifdef __ELF__
+#pragma GCC visibility pop
+#endif

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest e187615ebdd202e8. To write it again:
+// Written by tilewright, file digest b05a5ec820777e6a. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -384,6 +384,11 @@ int describe(const Product& product, const Sizes& sizes, gemm_description* descr
 }  // namespace
 }  // namespace gemm_impl
 
+// A bundle of the same name in another shared object of a program does not take the place of this one.
+#ifdef __ELF__
+#pragma GCC visibility push(protected)
+#endif
+
 extern "C" int gemm_init(void)
 {
     using namespace gemm_impl;
@@ -453,3 +458,7 @@ extern "C" int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* 
 {
     return gemm_impl::describe(gemm_impl::F32_NN, {m, n, k}, description);
 }
+
+#ifdef __ELF__
+#pragma GCC visibility pop
+#endif

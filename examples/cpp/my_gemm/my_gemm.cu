@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 789f4ede9569d25f. To write it with kernels that are looked up:
+// Written by tilewright, file digest 9d6d027431d550b4. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -808,6 +808,11 @@ int describe(const Product& product, const Sizes& sizes, my_gemm_description* de
 }  // namespace
 }  // namespace my_gemm_impl
 
+// A bundle of the same name in another shared object of a program does not take the place of this one.
+#ifdef __ELF__
+#pragma GCC visibility push(protected)
+#endif
+
 extern "C" int my_gemm_init(void)
 {
     using namespace my_gemm_impl;
@@ -877,3 +882,7 @@ extern "C" int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_descrip
 {
     return my_gemm_impl::describe(my_gemm_impl::F32_NN, {m, n, k}, description);
 }
+
+#ifdef __ELF__
+#pragma GCC visibility pop
+#endif
