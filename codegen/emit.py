@@ -187,8 +187,8 @@ def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
 
 
 def _includes(bundle: Bundle) -> list[str]:
-    wanted = {"cmath": bundle.uses.several, "cstdlib": bundle.uses.memory}
-    always = ("atomic", "climits", "cstddef", "cstdint")
+    wanted = {"cstdlib": bundle.uses.memory}
+    always = ("atomic", "climits", "cmath", "cstddef", "cstdint")
     return [*sorted((*always, *(file for file, used in wanted.items() if used))), "cuda_runtime.h"]
 
 

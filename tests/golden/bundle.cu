@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 3d886635e5809ef1. To write it with kernels that are looked up:
+// Written by tilewright, file digest 1081dce47dfb17a9. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -42,7 +42,10 @@ constexpr int MAX_DEVICES = 64;
 constexpr std::size_t COUNTER_BYTES = 16384;  // at the begin of a workspace: 0 between two calls
 
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
-constexpr std::size_t whole_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr std::size_t whole_lines(Index bytes) { return std::size_t(ceil_div(bytes, 256) * 256); }
+
+template <typename T>
+bool is_zero(T x) { return std::fpclassify(x) == FP_ZERO; }
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(error); }
 
@@ -175,14 +178,15 @@ Need need_of(const Kernel& kernel, Index element, const Sizes& sizes)
     Need need;
     if (kernel.sums) {
         const Index tiles = tiles_of(kernel, sizes);
-        const std::size_t tile_bytes = std::size_t(kernel.tile_m) * kernel.tile_n * element;
-        const std::size_t written = kernel.stream_ctas ? 2 * kernel.stream_ctas : tiles * kernel.split_ctas;
-        const std::size_t counted = 4 * std::size_t(kernel.stream_ctas ? kernel.stream_ctas : tiles);
+        const Index tile_bytes = Index(kernel.tile_m) * kernel.tile_n * element;
+        const Index stream = kernel.stream_ctas;
+        const Index written = stream ? 2 * stream : tiles * kernel.split_ctas;
+        const Index counted = 4 * (stream ? stream : tiles);
         need.sums = whole_lines(written * tile_bytes);
-        need.counters = counted > COUNTER_BYTES ? whole_lines(counted) : 0;
+        need.counters = counted > Index(COUNTER_BYTES) ? whole_lines(counted) : 0;
     }
-    if (kernel.pack_a) need.copies += packed_ld(sizes.m, element) * sizes.k * element;
-    if (kernel.pack_b) need.copies += packed_ld(sizes.n, element) * sizes.k * element;
+    if (kernel.pack_a) need.copies += std::size_t(packed_ld(sizes.m, element) * sizes.k * element);
+    if (kernel.pack_b) need.copies += std::size_t(packed_ld(sizes.n, element) * sizes.k * element);
     if (kernel.pads) {
         const Sizes padded = padded_sizes(kernel, sizes);
         need.copies = whole_lines(padded.m * padded.k * element) + whole_lines(padded.k * padded.n * element)
@@ -258,13 +262,13 @@ const Shape* chosen(const Product& product, const Sizes& sizes)
 // ---- Launches ------------------------------------------------------------------------------------------------------
 
 int start(
-    const void* function, Index ctas, int block_x, int block_y, std::size_t smem_bytes, const void** arguments,
+    const void* function, Index ctas, int block_x, int block_y, int smem_bytes, const void** arguments,
     cudaStream_t stream, const Device& device)
 {
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(unsigned(ctas));
     launch.blockDim = dim3(unsigned(block_x), unsigned(block_y));
-    launch.dynamicSmemBytes = smem_bytes;
+    launch.dynamicSmemBytes = std::size_t(smem_bytes);
     launch.stream = stream;
 
     // It comes up while the kernel before it ends, and waits by itself before it touches memory.
@@ -360,7 +364,7 @@ int launch_main(
     if (kernel.stream_ctas) arguments[count++] = &kernel.stream_ctas;
     TensorMap map_a = {}, map_b = {};  // of nothing where neither is read
     if (kernel.tma) {
-        if (call.k > 0 && call.alpha != T(0)) {
+        if (call.k > 0 && !is_zero(call.alpha)) {
             const bool k_rows_a = product.trans_a || kernel.pack_a, k_rows_b = !product.trans_b || kernel.pack_b;
             const int known_a = tensor_map(
                 &map_a, call.A, call.lda, k_rows_a ? call.k : call.m, k_rows_a ? call.m : call.k, kernel.box_a);
@@ -384,7 +388,7 @@ int pack(const Kernel& kernel, const Device& device, Call<T>* call, char* copies
     constexpr int TILE = 64;  // rows and columns that a CTA copies
     const int ld_a = int(packed_ld(call->m, sizeof(T))), ld_b = int(packed_ld(call->n, sizeof(T)));
     T *copy_a = reinterpret_cast<T*>(copies), *copy_b = copy_a;
-    if (kernel.pack_a) copy_b += std::size_t(ld_a) * call->k;
+    if (kernel.pack_a) copy_b += Index(ld_a) * call->k;
     const void* arguments[11] = {};
     int count = 0;
     Index ctas = 0;
@@ -445,14 +449,14 @@ int padded_product(
     const Kernel& kernel, const Product& product, const Device& device, const Call<T>& call, char* copies, void* sums,
     unsigned* counters)
 {
-    const bool reads_ab = call.k > 0 && call.alpha != T(0);
+    const bool reads_ab = call.k > 0 && !is_zero(call.alpha);
     const Sizes padded = padded_sizes(kernel, {call.m, call.n, reads_ab ? call.k : 0});
     const Sizes room = padded_sizes(kernel, {call.m, call.n, call.k});
     const int m = int(padded.m), n = int(padded.n), k = int(padded.k);
     Call<T> inner = call;
     T* const a = reinterpret_cast<T*>(copies);
-    T* const b = reinterpret_cast<T*>(copies + whole_lines(room.m * room.k * sizeof(T)));
-    T* const c = reinterpret_cast<T*>(reinterpret_cast<char*>(b) + whole_lines(room.k * room.n * sizeof(T)));
+    T* const b = reinterpret_cast<T*>(copies + whole_lines(room.m * room.k * Index(sizeof(T))));
+    T* const c = reinterpret_cast<T*>(reinterpret_cast<char*>(b) + whole_lines(room.k * room.n * Index(sizeof(T))));
     inner.A = a, inner.B = b, inner.C = c;
     inner.m = m, inner.n = n, inner.k = k;
     inner.lda = product.trans_a ? m : k, inner.ldb = product.trans_b ? k : n, inner.ldc = n;
@@ -467,7 +471,7 @@ int padded_product(
         if (product.trans_b) y = {call.B, call.ldb, call.n, call.k, b, inner.ldb, n, k};
         copy(x, y);
     }
-    if (call.beta != T(0)) copy({call.C, call.ldc, call.m, call.n, c, n, m, n}, {});
+    if (!is_zero(call.beta)) copy({call.C, call.ldc, call.m, call.n, c, n, m, n}, {});
     if (status == BUNDLE_SUCCESS) status = launch_main(kernel, device, inner, sums, counters, product);
     copy({c, n, call.m, call.n, call.C, call.ldc, call.m, call.n}, {});
     return status;
@@ -490,7 +494,7 @@ int multiply(
     void* const sums = need.sums ? at : nullptr;
     char* const copies = at + need.sums;
     if (kernel.pads) return padded_product(kernel, product, device, call, copies, sums, counters);
-    if ((kernel.pack_a || kernel.pack_b) && call.k > 0 && call.alpha != T(0)) {
+    if ((kernel.pack_a || kernel.pack_b) && call.k > 0 && !is_zero(call.alpha)) {
         const int status = pack(kernel, device, &call, copies);
         if (status != BUNDLE_SUCCESS) return status;
     }
@@ -535,7 +539,7 @@ bool odd(const T* X) { return reinterpret_cast<std::uintptr_t>(X) % sizeof(T) !=
 template <typename T>
 bool suits(int count, const T* X, Index ld, Index width)
 {
-    return reinterpret_cast<std::uintptr_t>(X) % (count * sizeof(T)) == 0 && rows_suit(count, ld, width);
+    return reinterpret_cast<std::uintptr_t>(X) % (std::size_t(count) * sizeof(T)) == 0 && rows_suit(count, ld, width);
 }
 
 template <typename T>
@@ -547,7 +551,7 @@ int run(
     const Sizes sizes = {m, n, k};
     const int status = sizes_status(product, sizes, lda, ldb, ldc);
     if (status != BUNDLE_SUCCESS || m == 0 || n == 0) return status;
-    const bool reads_ab = k > 0 && alpha != T(0);
+    const bool reads_ab = k > 0 && !is_zero(alpha);
     if (!C || (reads_ab && (!A || !B))) return BUNDLE_NULL_POINTER;
     if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return BUNDLE_MISALIGNED;
 

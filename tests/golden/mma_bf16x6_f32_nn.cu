@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 9edeaa4731d870ec. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest d55b7e6e5e687e1b. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -130,12 +130,6 @@ struct Terms {
         : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
           depth((Index(k) + 31) / 32 * 32), memory(memory)
     {
-    }
-
-    // Where step p of row i lies, of `rows` rows of `depth` steps.
-    static __device__ __forceinline__ Index place(Index i, int p, Index rows, Index depth)
-    {
-        return i * depth + p;
     }
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
