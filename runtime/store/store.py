@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,7 +20,7 @@ from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
-from ...codegen.problem import Problem, Shape
+from ...codegen.problem import Grade, Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
 from .. import settings
 from ..device.protocol import DeviceInfo
@@ -143,13 +144,18 @@ class Store:
         return found
 
     def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
-        """How to run a problem: as tuned for it, else what the ranking makes of the other records, else the default.
+        """How to run a problem: as tuned for it, or for the same product in a finer accuracy where that is faster, else
+        what the ranking makes of the other records, else the default.
 
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
         exact = self.best(info.key, problem)
         if exact is not None and serves(exact.config, problem, info):
-            return Found(exact.config, "exact", exact)
+            finer = [grade for grade in Grade if grade.keeps(problem.accuracy) and grade is not problem.accuracy]
+            records = [self.best(info.key, replace(problem, accuracy=grade)) for grade in finer]
+            usable = [record for record in records if record and serves(record.config, problem, info)]
+            fastest = min((exact, *usable), key=lambda record: record.median_us)
+            return Found(fastest.config, "exact", fastest)
         ranked = ranking(problem, info, self._all())
         return ranked or Found(default_config(problem, info), "default")
 

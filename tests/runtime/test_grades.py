@@ -79,6 +79,14 @@ class TestStore:
         finer = [store.lookup(info, graded(grade), look_up).record for grade in ("ieee", "elementwise")]
         assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
 
+    def test_asking_for_less_accuracy_makes_no_product_slower(self, tmp_path: Path) -> None:
+        info, store = choose("host").info, Store(tmp_path)
+        for grade, us in (("ieee", 5.0), ("elementwise", 4.0), ("normwise", 4.5)):
+            store.keep(replace(make(us, graded(grade)), device=info.key))
+        found = {grade: store.lookup(info, graded(grade), look_up) for grade in ("ieee", "elementwise", "normwise")}
+        assert [each.origin for each in found.values()] == ["exact"] * 3
+        assert [each.record and each.record.median_us for each in found.values()] == [5.0, 4.0, 4.0]
+
 
 def launch_of(grade: str, error: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> tuple[Verifier, Launch]:
     """A verifier and what computes the product with an error beside the exact one."""
