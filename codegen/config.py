@@ -18,6 +18,7 @@ from .legality import Rule
 from .mechanisms.split import Reduce, Split
 from .problem import DType, Grade, Problem
 from .source import LaunchConfig, TensorBox
+from .target import Target
 from .text import text_of
 
 MAX_STATIC_SMEM_BYTES = 49152
@@ -229,6 +230,10 @@ class Config:
     def reuse(self) -> tuple[int, int]:
         """How often a CTA uses an element of A and of B that it loads from global memory."""
         return self.cta_tile[1], self.cta_tile[0]
+
+    def for_target(self, target: Target) -> Self:
+        """The config without what helps on other devices alone."""
+        return self
 
     def smem_bytes(self, dtype: DType) -> int:
         """Shared memory of a CTA in bytes."""

@@ -1,7 +1,7 @@
 """What families of block tiles share: epilogue, and rules on tiles, copies and registers."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from ..config import Config
 from ..fit import WIDTHS, Fit, FitRule
@@ -116,6 +116,15 @@ BLOCKED_RULES: tuple[Rule[Any], ...] = (
 """The rules on epilogue and launch."""
 
 
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def prefetching_for(config: ConfigT, target: Target) -> ConfigT:
+    """The config without a prefetch to L2 where no kernel comes up while the one before it ends: there it would wait
+    for what it fetches anyway."""
+    return config if "griddepcontrol" in target.arch.instructions else config.changed(l2_prefetch=False)
+
+
 class BlockedConfig(Config):
     """A config of a family of block tiles, each shared out among warps."""
 
@@ -127,6 +136,9 @@ class BlockedConfig(Config):
     pipeline: Any
     epilogue: Epilogue
     launch: Any
+
+    def for_target(self, target: Target) -> Self:
+        return prefetching_for(self, target)
 
     @property
     def multiplying_threads(self) -> int:

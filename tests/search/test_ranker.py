@@ -365,6 +365,15 @@ def test_what_is_next_to_a_config_is_a_step_or_two_away(shape: str, dtype: str, 
     assert any(stages in (each.get("stages") for each in found) for stages in (2, 3, 5, 6))
 
 
+@pytest.mark.parametrize("key", KNOWN)
+def test_a_prefetch_to_l2_is_for_devices_where_kernels_overlap(key: str) -> None:
+    info = KNOWN[key]
+    shapes = ("1000", "256x768x1024", "1x4096x4096")
+    chosen = [each.config for shape in shapes for each in Forecast(Problem.parse(shape), info).choices(8)]
+    assert len(chosen) == 24
+    assert any(config.get("l2_prefetch") for config in chosen) == ("griddepcontrol" in info.arch.instructions)
+
+
 def test_a_mechanism_that_rules_keep_two_steps_away_is_reached_with_a_third() -> None:
     parse = tilewright.codegen.families.parse
     barriers = parse("simt:32x48x64,thread=4,slices=4,slice_barriers,l2_prefetch")

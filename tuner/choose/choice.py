@@ -53,5 +53,5 @@ class Choice:
 
 def carried(config: Config, problem: Problem, target: Target) -> Config | None:
     """The config of another problem as it serves this one; None where it cannot."""
-    config = config.suited(problem)
+    config = config.suited(problem).for_target(target)
     return config if serves(config, problem, target) else None
