@@ -103,11 +103,11 @@ FAULTS = {
     "counters where partial tiles are": ("split-K", r"workspace \+ \(need.total[^;]*;", "workspace;"),
     "too few CTAs": ("cluster", r"= tiles \* kernel.split_ctas", "= tiles * (kernel.split_ctas - 1)"),
     "copies over partial tiles": ("packed with split-K", r"at \+ need.sums;", "at;"),
-    "one copy over the other": ("packed", r"copy_b \+= std::size_t\(ld_a\) \* call->k;", "(void)copy_b;"),
+    "one copy over the other": ("packed", r"copy_b \+= Index\(ld_a\) \* call->k;", "(void)copy_b;"),
     "rows of a box for its columns": ("TMA", r"\{box.cols, box.rows\}", "{box.rows, box.cols}"),
     "padding not zeroed": ("pad", r": T\(0\);(\n        \}\n    \}\n\})", r": to[row * ld_to + col];\1"),
     "C left in its buffer": ("pad", r"    copy\(\{c, n, call.m, call.n, call.C[^;]*;\n", ""),
-    "no room for partial tiles": ("stream-K", r"2 \* kernel.stream_ctas", "kernel.stream_ctas"),
+    "no room for partial tiles": ("stream-K", r"stream \? 2 \* stream :", "stream ? stream :"),
 }  # fmt: skip
 
 
