@@ -218,7 +218,7 @@ def with_kills(gpus: int, kills: int, before: dict[str, Any]) -> list[dict[str, 
     for _ in range(kills):
         row, found = tuned(list(range(gpus)), cores, chance.uniform(0.1, 0.8) * plain_s)
         slower = max(found[shape] / us for shape, us in winners.items()) - 1
-        rows.append({**row, "slowest_winner_over_the_undisturbed": round(slower, 4)})
+        rows.append({**row, "slowest_winner_over_the_undisturbed": round(slower, 4), "winners_us": found})
     return rows
 
 

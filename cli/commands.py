@@ -254,7 +254,7 @@ def json_output(text: str) -> Decorator:
 @spaces
 @click.option(
     "--keep", type=number(int, 1, 64), metavar="N", default=5,
-    help="Number of contenders in the final duel; others within 2% of the fastest join, up to twice as many.",
+    help="Number of contenders in the final duel; as many less one join that are within 2% of the fastest.",
 )
 @click.option("--replace", is_flag=True, help="Keep the winner even where the stored record is faster.")
 @click.option(

@@ -28,6 +28,8 @@ _BLAS = re.compile(
     r"(?:sv|svx|sv_rook|trf|trf2|tri|tri2|trs|con|rfs|equ|ev|evd|evr|evx|vd?|vx|svd|sdd|svj|ls|lsd|lss|lsx|lsy|qrf"
     r"|qrt|qp3|lqf|qlf|rqf|hrd|hr|hd|trd|brd|gst|gv|gvd|gvx|sqr|eqr|edc|ein|exc|sen|sna|syl|bal|bak|bs|gqr|glq|gbr"
     r"|ghr|gtr|mqr|mlq|mbr|mhr|mtr)_?|[sdcz]g[eg]esx?_?"
+    r"|[sdcz]la(?:mch|ng[ebt]|nsy|nst|nhe|ntr|cpy|set|scl|swp|rf[bgt]?|rtg|rnv|pmt|uum|ssq)_?|lsame_?|ilaenv_?|ilaver_?"
+    r"|[sdcz][io]mat(?:copy|add)_?|[sdcz]gemmtr_?|[sd]cabs1_?"
 )
 """Routines of BLAS, CBLAS and LAPACK, also as Fortran names them: a program that links such a library would call either
 by the order of linking."""
@@ -101,7 +103,7 @@ _HEADERS = (
     "vector_functions vector_types wchar wctype"
 )
 _TARGETS = "Threads clean edit_cache help install package preinstall rebuild_cache test"
-"""What CMake, CTest and CPack build or import under these names."""
+"""Targets that CMake, CTest and CPack build or import."""
 
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
 """Of Windows, which has no files of these names, in any letters."""

@@ -106,6 +106,9 @@ def _why(
 ) -> str:
     exact = next((record for record, _ in near if record.problem == problem), None)
     if exact is not None and found.origin == "exact":
+        if found.record is not None and found.record.problem != problem:
+            faster = f"the record of this product in {found.record.problem.accuracy} is faster than its own"
+            return f"{faster} on {info.key}"
         return f"there is a record of exactly this product on {info.key}"
     reason = "" if exact is None else next(rejections(problem, exact.config, info), "")
     begin = f"there is no record of this product on {info.key}"

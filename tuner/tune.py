@@ -81,7 +81,7 @@ def tune(
             to be gained.
         isolation: whether variants run in a process of their own, so that a crash costs only that.
         spaces: folder of *.toml files with the values to combine; None for those of the package.
-        keep: how many contenders meet in the final duel; others within 2% of the fastest join, up to twice as many.
+        keep: how many contenders meet in the final duel; as many less one join that are within 2% of the fastest.
         seed: of the sampler: the same one gives it the same random numbers; what it suggests depends on times too.
         configs: just these are tried, and meet what the library would run now; the winner is kept if it is one of them.
         record: file for every trial, those of earlier runs that this one resumes among them, as a Kernel Tuner cache

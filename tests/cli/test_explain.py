@@ -205,6 +205,12 @@ class TestLookUp:
             assert (lookup["origin"], lookup["from"]) == ("predicted", "1024x768x512 on nvidia-h200")
             assert lookup["why"].endswith(f"{same} nvidia-h200, which has the same SMs")
 
+    def test_of_a_finer_accuracy(self, run: Run) -> None:
+        asked = "--shape", "128x12288x4096", "--accuracy", "normwise", "--device-key", "nvidia-h100-80gb-hbm3"
+        lookup = self.told(run, *asked)
+        faster = "the record of this product in elementwise is faster than its own on nvidia-h100-80gb-hbm3"
+        assert (lookup["origin"], lookup["why"]) == ("exact", faster)
+
     def test_where_nothing_helps(self, run: Run) -> None:
         lookup = self.told(run, "--shape", "7", "--device", "host")
         assert lookup["origin"] == "default"

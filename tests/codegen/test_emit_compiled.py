@@ -29,7 +29,7 @@ needs_sanitizer = pytest.mark.skipif(
 )
 STRICT = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 STRICTER = (*STRICT[:3], "-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion,-Wfloat-equal,-Werror")
-"""What a project may ask of the files that it builds: of kernels and launches, not of the self-test."""
+"""Warnings that emitted kernels and launches pass as errors; the self-test is held to STRICT alone."""
 UNTUNED = ("-O0", "-Xcicc", "-O0", "-Xptxas", "-O0")
 """Code for the GPU that is not optimized either: warnings are the same, in half the time."""
 CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"

@@ -72,7 +72,7 @@ def test_every_header_that_headers_read_is_refused() -> None:
     "PRId64 atomicCAS clock64 float4 make_float2 tex2D cublasSgemm cuMemAlloc cuda_gemm nv_gemm sinpi rsqrtf GEMM A1 "
     "exit _gemm tilewright_gemm stdio and_eq clean help install test Threads "
     "sgemm Sgemm dgemm_ saxpy ddot cblas_sgemm xerbla xerbla_ sgesv dgesv_ cgemm3m strsm dsyrk idamax dznrm2 dpotrf "
-    "dgetrs dgeqrf dsyevd dgees lapacke_dgesv dgemmt".split(),
+    "dgetrs dgeqrf dsyevd dgees lapacke_dgesv dgemmt dgemmtr dlamch dlange_ slacpy lsame ilaenv domatcopy".split(),
 )
 def test_names_that_others_have(name: str) -> None:
     assert taken(name)

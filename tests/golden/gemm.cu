@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 8e8f9f0a00c256ec. To write it again:
+// Written by tilewright, file digest e30489fc44a37f1b. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -46,7 +46,7 @@ struct Product {
 
 }  // namespace gemm_impl
 
-// Kernels follow, which the compiler of the host reads too: what it says of them is of no use.
+// Device code follows: warnings of the host's compiler, which reads it too, do not apply.
 #ifdef __GNUC__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"

@@ -211,8 +211,8 @@ class BenchResult:
 
     @property
     def names(self) -> list[str]:
-        """What tells the rows apart: shapes, with dtype, transposes and accuracy where these differ, and configs where
-        a product has several."""
+        """Names of the rows: shapes, with dtype, transposes and accuracy where these differ, and configs where several
+        rows have one product."""
         kinds, problems = {row.problem.kind for row in self.rows}, [row.problem for row in self.rows]
         names = [problem.shape if len(kinds) == 1 else str(problem) for problem in problems]
         if len(set(problems)) == len(problems):

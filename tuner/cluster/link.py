@@ -182,7 +182,7 @@ def shares(infos: Sequence[DeviceInfo]) -> list[list[int]]:
 
 
 def workers(infos: Sequence[DeviceInfo]) -> list[dict[str, object]]:
-    """What the nanny of each worker is given, a device each: a GPU by its UUID, and its share of the processors."""
+    """Arguments of each worker's nanny: its device, a GPU by its UUID, and its share of the processors."""
     found = []
     for info, share in zip(infos, shares(infos)):
         selector = "host" if info.arch.is_host else "cuda:0"

@@ -45,14 +45,17 @@ from .link import WORKER_ROUTES, quiet
 from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
 
 _IDLE_S = 20.0
-"""Processes that compile and measure wait so long for the worker's next problem, then they end."""
+"""Seconds that processes which compile and measure wait for the worker's next problem before they end."""
 _SEAT = "tilewright "
 _SMALL = Problem(32, 32, 32)
 _LOOK_S, _ASK_AGAIN = 0.2, 150
 _here: list[DeviceInfo] = []
 _processes = contextlib.ExitStack()
-_turn = Lock()
-_ends: list[threading.Timer] = []
+"""Ends the processes that wait for the next problem."""
+_timers: list[threading.Timer] = []
+"""The timer that ends them; none while a problem is in hand."""
+_lock = Lock()
+"""Held while either changes."""
 _answers: dict[str, "queue.Queue[str]"] = {}
 _ending: set[str] = set()
 
@@ -90,8 +93,8 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
 
 def dask_teardown(worker: Worker) -> None:
     """Dask calls this when the worker ends."""
-    with _turn.alone():
-        for timer in _ends:
+    with _lock.alone():
+        for timer in _timers:
             timer.cancel()
         _processes.close()
 
@@ -201,11 +204,11 @@ def work(text: str) -> None:
 
 @contextlib.contextmanager
 def _serving() -> Iterator[None]:
-    """Within, a problem is in hand. Its processes serve the next one too, unless none comes in _IDLE_S seconds:
-    starting them, and the device, takes seconds."""
-    with _turn.alone():
-        if _ends:  # they wait
-            _ends.pop().cancel()
+    """Context of a problem in hand. Processes serve the next problem too, unless none comes in _IDLE_S seconds: to
+    start them and to open the device takes seconds."""
+    with _lock.alone():
+        if _timers:  # they wait
+            _timers.pop().cancel()
         else:
             _processes.enter_context(kept_between_runs())
     try:
@@ -213,14 +216,14 @@ def _serving() -> Iterator[None]:
     finally:
         timer = threading.Timer(_IDLE_S, _end_processes)
         timer.daemon = True
-        _ends.append(timer)
+        _timers.append(timer)
         timer.start()
 
 
 def _end_processes() -> None:
-    with _turn.alone():
-        if threading.current_thread() in _ends:  # else a problem has come meanwhile
-            _ends.clear()
+    with _lock.alone():
+        if threading.current_thread() in _timers:  # else a problem has come meanwhile
+            _timers.clear()
             _processes.close()
 
 

@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest f7acc75970ecb611. To write it with kernels that are looked up:
+// Written by tilewright, file digest bae8eae6c51f12b9. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -52,7 +52,7 @@ struct Product {
 
 }  // namespace my_gemm_impl
 
-// Kernels follow, which the compiler of the host reads too: what it says of them is of no use.
+// Device code follows: warnings of the host's compiler, which reads it too, do not apply.
 #ifdef __GNUC__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"
