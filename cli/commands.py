@@ -306,7 +306,10 @@ def tune() -> None:
     "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
     help="Variant to emit in place of the tuned one, as family:tile,name=value; may be repeated, one for each shape.",
 )  # fmt: skip
-@click.option("--name", default="gemm", metavar="NAME", help="Name of the functions and of the files.")
+@click.option(
+    "--name", metavar="NAME",
+    help="Name of the functions and of the files; by default it tells the product: gemm_f32_nn_1024x768x512.",
+)  # fmt: skip
 @click.option(
     "--plain", "is_plain", is_flag=True,
     help="Write one readable file instead: a kernel of naive or tiled, with a program that times and checks it.",

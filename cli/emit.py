@@ -35,7 +35,7 @@ def emit_command(
     keys: tuple[str, ...],
     device: str,
     configs: tuple[Config, ...],
-    name: str,
+    name: str | None,
     is_plain: bool,
     main: bool,
     split: bool,
@@ -97,7 +97,7 @@ def _write_plain(
     trans: Sequence[str],
     accuracy: str,
     configs: Sequence[Config],
-    name: str,
+    name: str | None,
     output: Path,
     overwrite: bool,
 ) -> None:
@@ -107,7 +107,7 @@ def _write_plain(
     count = len(shapes or (_PLAIN_SHAPE,)) * len(dtypes) * len(trans)
     check(count == 1, f"--plain is for one product, got {count}; name one --shape, --dtype and --trans")
     problem = Problem.parse(shapes[0] if shapes else _PLAIN_SHAPE, dtypes[0], trans[0], accuracy)
-    for path in plain(problem, configs[0], name).write(output, overwrite=overwrite):
+    for path in plain(problem, configs[0], "matmul" if name is None else name).write(output, overwrite=overwrite):
         click.echo(f"wrote {path}")
 
 

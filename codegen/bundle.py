@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from .fit import Fit
 from .leaf import Edge
 from .legality import fitted, serves
 from .problem import DType, Problem
-from .render import instances
+from .render import instances, kernel_name
 from .source import KernelSource, LaunchConfig, TensorBox
 from .target import Target
 
@@ -24,6 +24,10 @@ AS_GIVEN = "as given"
 """The origin of a config that nothing chose."""
 _Kind = tuple[Arch, DType, str, Config, bool]
 """Key of kernels that share one text: the architecture, dtype, transposes, config, and whether they pad."""
+_Group = tuple[tuple[DType, str], Arch]
+"""Key of shapes that one function serves on one architecture: their dtype and transposes, and the architecture."""
+NEAR = 8
+"""Factor of m, n and k within which a shape's kernel serves another where a general kernel serves the rest."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
 
@@ -53,12 +57,6 @@ class Served:
         check_type("target", self.target, Target, "a Target, such as load(...).device")
         check_type("origin", self.origin, str, "text")
         check_comment("origin", self.origin)
-
-    @property
-    def logs(self) -> str:
-        """Logarithms of m, n and k to base 2 as C has them, -1 for 0."""
-        sizes = self.problem.m, self.problem.n, self.problem.k
-        return "".join(f"{math.log2(size) if size else -1:.4f}f, " for size in sizes)
 
     @property
     def told(self) -> str:
@@ -97,9 +95,25 @@ class Part:
         return self.config.boxes(self.problem)
 
     @property
-    def along(self) -> tuple[bool, bool]:
-        """Whether A and B are stored along k."""
-        return not self.problem.trans_a, self.problem.trans_b
+    def numbers(self) -> tuple[tuple[str, str], ...]:
+        """Values of its row from the tile on, as C has them, line by line, and a word on each line."""
+        config, launch = self.config, self.launch
+        multiples = config.multiples if self.pads else self.fit.multiples
+        pdl = "griddepcontrol" in self.arch.instructions
+        split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.has_workspace
+        return (
+            (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
+            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, self.limited), "shared memory and PDL"),
+            (_values(self.fit.alignment, multiples), "alignment and multiples"),
+            (_values(*split), "split-K, tiles of a CTA, stream-K, sums"),
+        )
+
+    @property
+    def operands(self) -> str:
+        """Values of its row behind the kernel that comes first: what that does, and the boxes of A and B."""
+        config = self.config
+        boxes = tuple((box.rows, box.cols, box.swizzled) for box in self.boxes or 2 * (TensorBox(0, 0, False),))
+        return _values(self.pads, config.packs, config.terms, config.term_k, config.term_ctas, boxes)
 
     @property
     def config(self) -> Config:
@@ -124,19 +138,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A kernel that comes before others, in a namespace of its own."""
+    """A kernel that comes before others, in a namespace of the same name."""
 
-    label: str
-    """Name of the namespace."""
     name: str
-    """Name of the kernel."""
     code: str
     """As it stands in the file."""
-
-    @property
-    def function(self) -> str:
-        """The kernel's name from outside the namespace."""
-        return f"{self.label}::{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ class Text:
     """Kernels of one config, in a namespace of its own."""
 
     label: str
+    """Name of the namespace."""
     code: str
     """As it stands in the file."""
     arch: Arch
@@ -151,6 +158,17 @@ class Text:
     """Some launches may differ though the kernel is the same."""
     preparation: Preparation | None
     """The kernel that comes before each of them."""
+
+    @property
+    def name(self) -> str:
+        """Name among the texts of its architecture."""
+        return self.label.removesuffix(f"_{self.arch.name}")
+
+    @property
+    def first(self) -> str:
+        """Pointer to the kernel that comes before each of them, as C has it."""
+        first = self.preparation
+        return f"reinterpret_cast<const void*>({first.name}::{first.name})" if first else "nullptr"
 
     @property
     def needs(self) -> "re.Match[str] | None":
@@ -171,34 +189,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What any kernel of a bundle needs of the code that launches them; what none does is left out of the text."""
+    """What the kernels of a bundle need, as its header and its self-test say."""
 
     vectors: bool
-    exact: bool
-    fallback: bool
-    fallback_memory: bool
+    """Some kernel wants its operands aligned."""
+    general: bool
+    """Some kernel leaves shapes or alignments to a general one."""
     several: bool
-    smem: bool
-    limits: bool
-    pdl: bool
-    workspace: bool
-    split: bool
-    stream_k: bool
-    persistent: bool
-    pack: bool
-    pad: bool
-    terms: bool
-    tma: bool
-
-    @property
-    def copies(self) -> bool:
-        """Copies of operands."""
-        return self.pack or self.pad or self.terms
-
-    @property
-    def memory(self) -> bool:
-        """Anything in a workspace."""
-        return self.workspace or self.copies
+    """Some product has several shapes."""
+    sums: bool
+    """Some kernel's CTAs add up in the workspace."""
+    memory: bool
+    """Some kernel needs a workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +218,23 @@ class OnArch:
     label: str
     arch: Arch
     shapes: tuple[Row, ...]
-    fallback: str
-    """Where the facts of the kernel are that serves whatever the others do not."""
+    general: str
+    """Where the row is of the kernel that serves what those of the shapes do not; empty where they serve all."""
+    older: str
+    """Name of the products of an older architecture, empty where there is none."""
+    devices: str
+    """Lowest and highest compute capability of devices that it serves, as C has them."""
 
     @property
-    def capability(self) -> int:
-        """Such as 90."""
-        return 10 * self.arch.capability[0] + self.arch.capability[1]
+    def kind(self) -> str:
+        """Transposes and bytes of an element, as C has them."""
+        problem = self.shapes[0].served.problem
+        return _values(problem.trans_a, problem.trans_b, problem.dtype.size_bytes)
+
+    @property
+    def reach(self) -> int:
+        """Factor of m, n and k up to which a shape's kernel serves another; 0 for any."""
+        return NEAR if self.general and len(self.shapes) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,87 +309,123 @@ class Bundle:
 
     @cached_property
     def uses(self) -> Uses:
-        """What launches of its kernels need."""
-        every, modes = self.kernels, [each.config for each in self.kernels]
+        """What its kernels need."""
         rows = [arch for product in self.products for arch in product.arches]
-        general = {arch.fallback for arch in rows}
-        limits, fallback = any(each.limited for each in every), not all(each.universal for each in every)
         return Uses(
-            vectors=any(each.fit.alignment != (1, 1, 1) for each in every),
-            exact=any(each.fit.multiples != (1, 1, 1) for each in every),
-            fallback=fallback,
-            fallback_memory=fallback and any(each.label in general and each.fit.has_memory for each in every),
+            vectors=any(each.fit.alignment != (1, 1, 1) for each in self.kernels),
+            general=any(arch.general for arch in rows),
             several=any(len(arch.shapes) > 1 for arch in rows),
-            smem=limits or any(each.launch.dynamic_smem_bytes for each in every),
-            limits=limits,
-            pdl=any("griddepcontrol" in each.arch.instructions for each in every),
-            workspace=any(config.has_workspace for config in modes),
-            split=any(config.split_ctas > 1 for config in modes),
-            stream_k=any(each.stream_ctas for each in every),
-            persistent=any(config.persistent_tiles > 1 for config in modes),
-            pack=any(any(config.packs) for config in modes),
-            pad=any(each.pads for each in every),
-            terms=any(config.terms for config in modes),
-            tma=any(each.boxes for each in every),
+            sums=any(each.config.has_workspace for each in self.kernels),
+            memory=any(each.fit.has_memory for each in self.kernels),
         )
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Sections of the launcher that some kernel needs beside its own launch, in the order of a call."""
+        needs = {
+            "sum": lambda each: each.config.has_workspace,
+            "pad": lambda each: each.pads,
+            "pack": lambda each: any(each.config.packs),
+            "tma": lambda each: bool(each.boxes),
+            "term": lambda each: each.config.terms > 0,
+        }
+        return tuple(step for step, needed in needs.items() if any(map(needed, self.kernels)))
+
+
+class _Parts:
+    """The kernels of a bundle that is being made, by the text that they share."""
+
+    def __init__(self, several: bool) -> None:
+        self._several = several
+        self._texts: dict[_Kind, dict[tuple[Fit, int], Part]] = {}
+
+    def of(self, problem: Problem, fit: Fit, target: Target) -> Part:
+        """The kernel for an instance, the same object for the same one."""
+        pads, config = fit.edge is Edge.PAD, fit.config
+        parts = self._texts.setdefault((target.arch, problem.dtype, problem.trans, config, pads), {})
+        space = kernel_name(config, problem.dtype, problem.trans).partition("_")[2]
+        space += ("_pad" if pads else "") + (f"_{target.arch.name}" if self._several else "")
+        stream_ctas = config.stream_ctas_per_sm * target.sm_count
+        row = f"row_{len(parts)}" if parts else "row"
+        return parts.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
+
+    def texts(self, labels: Collection[str]) -> tuple[Text, ...]:
+        """The texts of the kernels whose facts have these labels."""
+        of_texts = (tuple(part for part in each.values() if part.label in labels) for each in self._texts.values())
+        texts = [_text(parts) for parts in of_texts if parts]
+        # One figure is help, a figure for each of many kernels is not.
+        figures = 0 if len(texts) > 2 else 1
+        return tuple(text if number < figures else _without_figure(text) for number, text in enumerate(texts))
 
 
 def bundled(served: Sequence[Served], split: bool) -> Bundle:
     """A bundle of these shapes, with a file for each text if `split`. Raises ConfigError."""
+    groups, arches = _grouped(served)
+    several = len(arches) > 1
+    parts = _Parts(several)
+    rows = {
+        key: [(row, parts.of(row.problem, fitted(row.problem, row.config, row.target), row.target)) for row in group]
+        for key, group in groups.items()
+    }
+    kernels = {part for group in rows.values() for _, part in group}
+    generals: dict[_Group, str] = {}
+    if not all(part.universal for part in kernels):
+        for key, group in groups.items():
+            first = group[0]
+            fit = general_fit([row.config for row in group], first.problem, first.target)
+            part = parts.of(_odd(first.problem), fit, first.target)
+            generals[key] = part.label
+            kernels.add(part)
+    texts = parts.texts({part.label for part in kernels})
+    oldest = max(text.capability for text in texts)
+    kinds = list(dict.fromkeys(kind for kind, _ in groups))
+    suffixes = [len({kind[place] for kind in kinds}) > 1 for place in (0, 1)]
+    products = []
+    for dtype, trans in kinds:
+        label, on = f"{dtype.code}_{trans}", list[OnArch]()
+        for arch in arches:
+            key = (dtype, trans), arch
+            devices = _devices(arch) if several else f"{oldest}, INT_MAX"
+            older = on[-1].label if on else ""
+            shapes = tuple(Row(row, part.label) for row, part in rows[key])
+            name = f"{label}_{arch.name}" if several else label
+            on.append(OnArch(name, arch, shapes, generals.get(key, ""), older, devices))
+        suffix = "".join(f"_{word}" for word, used in zip((dtype.code, trans), suffixes) if used)
+        products.append(Product(f"@{suffix}", on[-1].label, dtype, trans, tuple(on)))
+    units: tuple[Unit, ...] = ()
+    if split:
+        prefixes = {arch: arch.name if several else "kernel" for arch in arches}
+        units = tuple(Unit(f"{prefixes[each.arch]}_{each.name}", each.arch, (each,)) for each in texts)
+    elif several:
+        units = tuple(Unit(arch.name, arch, tuple(each for each in texts if each.arch == arch)) for arch in arches)
+    return Bundle(tuple(products), texts, units)
+
+
+def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list[Arch]]:
+    """The shapes of each type, transposes and architecture, and the architectures, the oldest first."""
     check(bool(served), "a bundle wants at least one shape")
     grades = dict.fromkeys(each.problem.accuracy for each in served)
     check(len(grades) == 1, f"a bundle has one accuracy for all shapes, got {' and '.join(grades)}")
-    groups: dict[tuple[DType, str], dict[Arch, list[Served]]] = {}
+    groups: dict[_Group, list[Served]] = {}
     for each in served:
         host = "was chosen for the processor: load it for a GPU, or emit a config for one (tilewright.emit)"
         arch = each.target.arch
         check(not arch.is_host, f"{each.config} {host}")
-        rows = groups.setdefault((each.problem.dtype, each.problem.trans), {}).setdefault(arch, [])
+        rows = groups.setdefault(((each.problem.dtype, each.problem.trans), arch), [])
         check(all(row.problem != each.problem for row in rows), f"{each.problem} is given twice for {arch.name}")
         rows.append(each)
-    arches = sorted({each.target.arch for each in served}, key=lambda arch: arch.capability)
-    several = len(arches) > 1
-    for (dtype, trans), by_arch in groups.items():
-        missing = [arch.name for arch in arches if arch not in by_arch]
+    arches = sorted({arch for _, arch in groups}, key=lambda arch: arch.capability)
+    kinds = dict.fromkeys(kind for kind, _ in groups)
+    for dtype, trans in kinds:
+        missing = [arch.name for arch in arches if ((dtype, trans), arch) not in groups]
         check(not missing, f"{dtype.value} {trans} has no shape for {', '.join(missing)}")
-    parts: dict[_Kind, dict[tuple[Fit, int], Part]] = {}
+    return {(kind, arch): groups[kind, arch] for kind in kinds for arch in arches}, arches
 
-    def part_of(problem: Problem, fit: Fit, target: Target) -> Part:
-        kind = target.arch, problem.dtype, problem.trans, fit.config, fit.edge is Edge.PAD
-        of_text = parts.setdefault(kind, {})
-        space, stream_ctas = f"k{list(parts).index(kind)}", fit.config.stream_ctas_per_sm * target.sm_count
-        row = f"KERNEL_{len(of_text)}" if of_text else "KERNEL"
-        return of_text.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
 
-    def part_for(row: Served) -> Part:
-        return part_of(row.problem, fitted(row.problem, row.config, row.target), row.target)
-
-    products = []
-    for (dtype, trans), by_arch in groups.items():
-        label = f"{dtype.code}_{trans}".upper()
-        on = []
-        for arch in arches:
-            rows = by_arch[arch]
-            shapes = tuple(Row(row, part_for(row).label) for row in rows)
-            general = general_fit([row.config for row in rows], rows[0].problem, rows[0].target)
-            fallback = part_of(_odd(rows[0].problem), general, rows[0].target)
-            on.append(OnArch(f"{label}_{arch.name}".upper() if several else label, arch, shapes, fallback.label))
-        types, kinds = {dtype for dtype, _ in groups}, {trans for _, trans in groups}
-        suffix = (f"_{dtype.code}" if len(types) > 1 else "") + (f"_{trans}" if len(kinds) > 1 else "")
-        products.append(Product(f"@{suffix}", label, dtype, trans, tuple(on)))
-    labels: dict[str, str] = {}
-    texts = tuple(_text(each, labels) for each in _used([tuple(each.values()) for each in parts.values()], products))
-    # One figure is help, a figure for each of many kernels is not.
-    plain = texts[1:] if len(texts) == 2 else texts if len(texts) > 2 else ()
-    texts = tuple(replace(each, code=_without_figure(each.code)) if each in plain else each for each in texts)
-    units: tuple[Unit, ...] = ()
-    if split:
-        units = tuple(
-            Unit(f"{each.arch.name}_{each.label}" if several else each.label, each.arch, (each,)) for each in texts
-        )
-    elif several:
-        units = tuple(Unit(arch.name, arch, tuple(each for each in texts if each.arch == arch)) for arch in arches)
-    return Bundle(tuple(products), texts, units)
+def _devices(arch: Arch) -> str:
+    """Lowest and highest compute capability of devices that kernels for an architecture serve, as C has them."""
+    capability = 10 * arch.capability[0] + arch.capability[1]
+    return f"{capability}, {capability if arch.name.endswith('a') else 'INT_MAX'}"  # sm_90a: later devices lack some
 
 
 def general_fit(configs: Iterable[Config], problem: Problem, target: Target) -> Fit:
@@ -406,22 +454,26 @@ def preparations_of(texts: Sequence[Text]) -> tuple[Preparation, ...]:
     return tuple(dict.fromkeys(text.preparation for text in texts if text.preparation))
 
 
+def _values(*values: object) -> str:
+    """Numbers, truth values and tuples of them, as C initialises a struct with them."""
+    return ", ".join(f"{{{_values(*each)}}}" if isinstance(each, tuple) else str(each).lower() for each in values)
+
+
 def _odd(problem: Problem) -> Problem:
     m, n, k = _ODD
     return dataclasses.replace(problem, m=m, n=n, k=k)
 
 
-def _text(parts: Sequence[Part], labels: dict[str, str]) -> Text:
-    """The text of kernels of one config. `labels` are the namespaces of preparations by name, and gain those that are
-    new."""
+def _text(parts: Sequence[Part]) -> Text:
+    """The text of kernels of one config."""
     fits = list(dict.fromkeys(part.fit for part in parts))
     sources = dict(zip(fits, instances(parts[0].problem, fits)))
     kernels = tuple((part, sources[part.fit]) for part in parts)
     preparation, first = None, sources[fits[0]].preparation
     if first is not None:
-        label = labels.setdefault(first.name, f"p{len(labels)}")
-        preparation = Preparation(label, first.name, _within_file(first))
-    return Text(parts[0].space, _NEEDS.sub("", _within_file(sources[fits[0]])), parts[0].arch, kernels, preparation)
+        preparation = Preparation(first.name, _within_file(first))
+    code = _NEEDS.sub("", _within_file(sources[fits[0]]))
+    return Text(parts[0].space, code, parts[0].arch, kernels, preparation)
 
 
 def _within_file(source: KernelSource) -> str:
@@ -429,14 +481,5 @@ def _within_file(source: KernelSource) -> str:
     return source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
 
 
-def _without_figure(code: str) -> str:
-    return code[code.index("namespace {") :]
-
-
-def _used(texts: Sequence[tuple[Part, ...]], products: Sequence[Product]) -> Sequence[tuple[Part, ...]]:
-    """The kernels of each text that some shape goes to; the general ones where any kernel leaves something to them."""
-    rows = {row.label for product in products for arch in product.arches for row in arch.shapes}
-    if not all(part.universal for parts in texts for part in parts if part.label in rows):
-        return texts
-    used = [tuple(part for part in parts if part.label in rows) for parts in texts]
-    return [parts for parts in used if parts]
+def _without_figure(text: Text) -> Text:
+    return replace(text, code=text.code[text.code.index("namespace {") :])

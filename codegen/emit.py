@@ -1,5 +1,6 @@
 """From shapes and the kernels that serve them to the files that another project checks in."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import environment, tidy
 from .errors import check, check_comment, check_type
-from .problem import NORMWISE_ROUNDINGS, Grade
+from .problem import NORMWISE_ROUNDINGS, Grade, Problem
 from .reserved import refuse
 from .source import (
     MOST_LIMITED,
@@ -27,6 +28,13 @@ from .source import (
 COUNTER_BYTES = 16384
 """At the begin of an emitted bundle's workspace: counters of as many tiles of C as CTAs usefully share."""
 
+_INTERFACE_VERSION = 1
+"""Number that grows where what an emitted header declares changes."""
+_STORED = {
+    "n": {"a": "m x k", "b": "k x n", "lda": "k", "ldb": "n", "word": "as it is"},
+    "t": {"a": "k x m, read transposed", "b": "n x k, read transposed", "lda": "m", "ldb": "k", "word": "transposed"},
+}
+"""Words of a header on operands that are read as they are stored, or transposed."""
 _STATUSES = (
     ("SUCCESS", "done, or queued"),
     ("INVALID_SIZE", "m, n or k is negative"),
@@ -58,7 +66,7 @@ class Layout:
 
 
 def emit(
-    served: Served | Sequence[Served], name: str = "gemm", layout: Layout = Layout(), options: str = ""
+    served: Served | Sequence[Served], name: str | None = None, layout: Layout = Layout(), options: str = ""
 ) -> Emitted:
     """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for.
 
@@ -67,7 +75,7 @@ def emit(
 
     Args:
         served: a shape and its kernel, or several.
-        name: of the functions and files.
+        name: of the functions and files; None for one that tells the product (`default_name`).
         layout: which files to make.
         options: more of the command that writes the files again, for their banner.
 
@@ -83,11 +91,13 @@ def emit(
     served = (served,) if isinstance(served, Served) else tuple(served)
     for each in served:
         check_type("served", each, Served, "a Served or several")
-    check_type("name", name, str, "text")
+    check_type("name", name, (str, type(None)), "text")
     check_type("layout", layout, Layout, "a Layout")
     check_comment("options", options)
     beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
     check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
+    if name is None:
+        name = default_name([each.problem for each in served])
     refuse(name)
     bundle = bundled(served, layout.split)
     if layout.header_only:
@@ -103,6 +113,16 @@ def emit(
     words = {word for text in texts for word in _words(text)}
     check(name not in words, f"name must not be a word within the emitted files, got {name!r}")
     return Emitted(tuple((each.filename(name), sealed(_rendered(each, name, values))) for each in templates))
+
+
+def default_name(problems: Sequence[Problem]) -> str:
+    """The name of a bundle without one, so that bundles for different products can be part of one program: for one
+    product `gemm_f32_nn_1024x768x512`, with the accuracy where it is not `ieee`; for several 8 digits of a hash."""
+    first, several = problems[0] if problems else None, len(set(problems)) > 1
+    if first is None or several:
+        return f"gemm_{hashlib.sha256(' '.join(map(str, problems)).encode()).hexdigest()[:8]}"
+    grade = "" if first.accuracy is Grade.IEEE else f"_{first.accuracy}"
+    return f"gemm_{first.dtype.code}_{first.trans}_{first.shape}{grade}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,8 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "header_only": layout.header_only,
         "main": layout.main,
         "linked": bool(bundle.units),
+        "version": _INTERFACE_VERSION,
+        "stored": _STORED,
         "statuses": _STATUSES,
         "codes": {word: code for code, (word, _) in enumerate(_STATUSES)},
         "width": max(len(word) for word, _ in _STATUSES) + 6,
@@ -156,7 +178,9 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "cuda": max(_CUDA_SINCE.get(arch.name, "11.8") for arch in bundle.arches),
         "command": command,
         "again": _is_given(served) or all(each.origin != AS_GIVEN for each in served),
-        "counter_bytes": COUNTER_BYTES,
+        "counter_bytes": COUNTER_BYTES if bundle.uses.sums else 0,
+        "sections": _sections(bundle),
+        "steps": ", ".join(f"&{step}_step" for step in bundle.steps),
         "most_limited": MOST_LIMITED,
         "smem_step": SMEM_STEP,
         "packed_bytes": PACKED_BYTES,
@@ -179,17 +203,23 @@ def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
     found = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
-        every = f"@_{arch.name}_k*.cu" if len(bundle.arches) > 1 else "@_k*.cu"
+        every = f"@_{arch.name if len(bundle.arches) > 1 else 'kernel'}_*.cu"
         number = arch.name.removeprefix("sm_")
         built = f"{number}-real" if number.endswith("a") else number  # else PTX as well, which serves later devices
         found.append({"name": arch.name, "built": built, "files": files, "every": every})
     return found
 
 
+def _sections(bundle: Bundle) -> list[str]:
+    """The sections of the launcher, files in templates/emit/launcher, as they follow each other."""
+    steps = ["step", *bundle.steps, "steps"] if bundle.steps else ["no_steps"]
+    choice = "nearest" if bundle.uses.several else "one_shape"
+    return ["device", *steps, "launch", choice, "memory" if bundle.uses.memory else "no_memory", "functions"]
+
+
 def _includes(bundle: Bundle) -> list[str]:
-    wanted = {"cstdlib": bundle.uses.memory}
-    always = ("atomic", "climits", "cmath", "cstddef", "cstdint")
-    return [*sorted((*always, *(file for file, used in wanted.items() if used))), "cuda_runtime.h"]
+    kept = ("cstdlib", "thread") if bundle.uses.memory else ()
+    return [*sorted(("atomic", "climits", "cmath", "cstddef", "cstdint", *kept)), "cuda_runtime.h"]
 
 
 def _is_given(served: Sequence[Served]) -> bool:

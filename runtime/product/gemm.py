@@ -105,12 +105,12 @@ class Gemm:
         with self._kept.kernel.device.entered():
             self._kept.kernel.prepare_graphs(graphs)
 
-    def emit(self, name: str = "gemm", main: bool = False) -> Emitted:
+    def emit(self, name: str | None = None, main: bool = False) -> Emitted:
         """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them. It is always one of
         ours.
 
         Args:
-            name: of the functions and files, `<name>.cu` and `<name>.h`.
+            name: of the functions and files, `<name>.cu` and `<name>.h`; None for one that tells the product.
             main: whether to add `<name>_main.cu`, a program that tests and times the kernel.
 
         Raises:

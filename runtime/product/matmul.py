@@ -301,7 +301,7 @@ class Library:
     def emit(
         self,
         served: Served | str | Sizes | Problem | Sequence[Served | Shape],
-        name: str = "gemm",
+        name: str | None = None,
         layout: Layout | None = None,
         options: str = "",
         *more: Never,
@@ -325,7 +325,7 @@ class Library:
         Args:
             served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
                 Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
-            name: of the functions and files.
+            name: of the functions and files; None for one that tells the product: `gemm_f32_nn_1024x768x512`.
             layout: which files to make; None for these two.
             options: more of the command that writes the files again, for their banner.
             dtype: as for `load`.

@@ -89,14 +89,16 @@ def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch
         dict(emitted(text).files)["gemm.cu"],
     )
     assert [(below, named) for below, _, named in errors] == [(str(arch), str(arch))] * bool(arch)
-    check = f"device->capability < {arch}) return GEMM_UNSUPPORTED_DEVICE"
-    assert (check in dict(emitted(text).files)["gemm.cu"]) == bool(arch)
+    code = dict(emitted(text).files)["gemm.cu"]
+    (devices,) = re.findall(r"^    false, false, [48], (\d+, \w+), f\d\d_nn_shapes", code, re.MULTILINE)
+    assert devices == f"{arch}, INT_MAX"
 
 
 @pytest.mark.parametrize(("text", "shape"), [*KERNELS, (TMA["nn"], WHOLE)])
 def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape: str) -> None:
     config, files = parse(text), emitted(text, shape=shape).files
-    fit = config.fit(Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy))
+    problem = Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy)
+    fit = config.fit(problem)
     assert fit is not None
     for name, code in files:
         assert code.count("SPDX-License-Identifier: MIT") == 1
@@ -104,28 +106,29 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         (written,) = re.findall(r'--config\s+(?://\s+)?"([^"]*)"', code)
         assert parse(written) == config
         # What the preprocessor defines, other files would see.
-        assert re.findall(r"#define (\w+)", code) == (["TILEWRIGHT_GEMM_H"] if name.endswith(".h") else [])
+        defined = ["TILEWRIGHT_GEMM_H", "GEMM_VERSION"] if name.endswith(".h") else []
+        assert re.findall(r"#define (\w+)", code) == defined
     kernel = re.sub(r"//.*", "", dict(files)["gemm.cu"])
-    features = {
+    asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
+    for word, present in {
         "slice": config.family == "simt" and config.get("slices") > 1,
         "SPLIT_K": config.split_ctas > 1,
-        "split_ctas": config.split_ctas > 1,
         "stream": config.stream_ctas_per_sm > 0,
-        "stream_ctas": config.stream_ctas_per_sm > 0,
         "cluster": config.clustered,
-        "tensor_map": bool(config.producer_threads),
-        "need.sums": config.has_workspace,
-        "pack_a": any(config.packs),
-        "Owned": fit.has_memory,
-        "term_rows": config.terms > 0,
-        "multiple_m": fit.edge is Edge.EXACT,
-        "is_near": False,
-    }
-    asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
-    everywhere = "SPLIT_K split_ctas stream_ctas tensor_map need.sums pack_a term_rows Owned multiple_m is_near".split()
-    for word, present in features.items():
+    }.items():
         assert present or word not in asserts, word
-        assert present or word not in everywhere or word not in kernel, word
+    sections = {
+        "tma_step": bool(config.boxes(problem)),
+        "sum_step": config.has_workspace,
+        "pad_step": fit.edge is Edge.PAD,
+        "pack_step": any(config.packs),
+        "term_step": config.terms > 0,
+        "struct Step": fit.has_memory or bool(config.boxes(problem)),
+        "struct Kept": fit.has_memory,
+        "ratios": False,
+        "SPLIT_K": config.split_ctas > 1,
+    }
+    assert {word: word in kernel for word in sections} == sections
     constants = set(re.findall(r"\b([A-Z][A-Z0-9]*_?[A-Z0-9_]*)\b *=", kernel))
     for name in constants:
         assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
@@ -134,7 +137,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_header_declares_the_functions(dtype: str) -> None:
     header = re.sub(r"\s+", " ", dict(emitted(dtype=dtype).files)["gemm.h"])
-    matrices = f"const {dtype}* A, int64_t lda, const {dtype}* B, int64_t ldb, {dtype}* C, int64_t ldc, "
+    matrices = f"const {dtype}* a, int64_t lda, const {dtype}* b, int64_t ldb, {dtype}* c, int64_t ldc, "
     given = f"{matrices}int64_t m, int64_t n, int64_t k, {dtype} alpha, {dtype} beta, "
     assert f"int gemm_run( {given}void* workspace, size_t workspace_bytes, cudaStream_t stream);" in header
     assert f"int gemm( {given}cudaStream_t stream);" in header
@@ -145,7 +148,7 @@ def test_header_declares_the_functions(dtype: str) -> None:
 
 @pytest.mark.parametrize(("trans", "stored"), [("nn", "m x k, k x n"), ("tt", "k x m, n x k")])
 def test_header_tells_how_the_operands_of_its_example_are_stored(trans: str, stored: str) -> None:
-    assert f"*A, *B, *C;  // on the device; {stored} and m x n" in dict(emitted(trans=trans).files)["gemm.h"]
+    assert f"*a, *b, *c;  // on the device; {stored} and m x n" in dict(emitted(trans=trans).files)["gemm.h"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_header_tells_how_the_operands_of_its_example_are_stored(trans: str, sto
 def test_header_tells_which_nodes_a_graph_gets(text: str, nodes: str) -> None:
     files = dict(emitted(text).files)
     assert f"adds {nodes} alone" in files["gemm.h"]
-    assert ("cudaMemsetAsync(counters" in files["gemm.cu"], "cudaMemcpy" in files["gemm.cu"]) == (
+    assert ("cudaMemsetAsync(call.counters" in files["gemm.cu"], "cudaMemcpy" in files["gemm.cu"]) == (
         "clear" in nodes,
         False,
     )
@@ -168,8 +171,8 @@ def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
 
 def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
-    ((_, text),) = emit(row, layout=Layout(header_only=True)).files
-    assert "each that includes this has kernels of its own" in text
+    ((_, text),) = emit(row, "gemm", Layout(header_only=True)).files
+    assert "each that includes this has kernels and kept workspaces of its own" in text
     assert "each that includes this" not in dict(emitted().files)["gemm.h"]
 
 
@@ -184,7 +187,7 @@ def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: 
 )
 def test_header_names_a_cuda_whose_compiler_knows_the_architectures(arches: tuple[str, ...], since: str) -> None:
     rows = [Served(Problem.parse("64"), parse("tiled:16"), TYPICAL[arch]) for arch in arches]
-    assert f"Compile, with CUDA {since} or newer" in dict(emit(rows).files)["gemm.h"]
+    assert f"Compile, with CUDA {since} or newer" in dict(emit(rows, "gemm").files)["gemm.h"]
 
 
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
@@ -198,6 +201,19 @@ def test_types_and_transposes_name_functions_where_there_are_several() -> None:
     header = dict(emit(rows[:2], "mul").files)["mul.h"]
     assert re.findall(r"int (\w+)_run\(", header) == ["mul_nn", "mul_nt"]
     assert len(re.findall(r"mul_init\(void\)", header)) == 1
+
+
+def test_bundles_of_different_products_have_different_names() -> None:
+    def names(*problems: Problem) -> list[str]:
+        rows = [Served(each, parse("tiled:16"), TYPICAL["sm_80"]) for each in problems]
+        return [name for name, _ in emit(rows).files]
+
+    assert names(Problem.parse("64x48x32", "double", "nt")) == ["gemm_f64_nt_64x48x32.cu", "gemm_f64_nt_64x48x32.h"]
+    graded = Served(Problem.parse("64", accuracy="normwise"), parse("tiled:16"), TYPICAL["sm_80"])
+    assert emit(graded).files[0][0] == "gemm_f32_nn_64x64x64_normwise.cu"
+    several = [Problem.parse("64"), Problem.parse("65")]
+    assert re.fullmatch(r"gemm_[0-9a-f]{8}\.cu", names(*several)[0])
+    assert names(*several) != names(*several[:1], Problem.parse("66"))
 
 
 def test_what_cannot_be_one_bundle_is_told() -> None:
@@ -221,10 +237,10 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
 def test_each_kernel_is_in_a_bundle_once() -> None:
     arch = TYPICAL["sm_90a"]
     rows = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("65", "129", "65x3x7")]
-    code = dict(emit(rows).files)["gemm.cu"]
+    code = dict(emit(rows, "gemm").files)["gemm.cu"]
     assert len(re.findall("__global__ void", code)) == 1
     wide = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("68", "132")]
-    code = dict(emit([*wide, *rows]).files)["gemm.cu"]
+    code = dict(emit([*wide, *rows], "gemm").files)["gemm.cu"]
     assert len(re.findall("__global__ void", code)) == 1
     instances = re.findall(r"const void\*>\((gemm_\w+<.*>)\)", code)
     assert len(instances) == len(set(instances)) == 2  # the one without vectors is the general one
@@ -232,7 +248,7 @@ def test_each_kernel_is_in_a_bundle_once() -> None:
 
 def test_an_architecture_has_a_file_of_its_own() -> None:
     rows = [Served(Problem.parse("65"), parse("simt:64x64x16"), TYPICAL[arch]) for arch in ("sm_90a", "sm_80")]
-    emitted = emit(rows, layout=Layout(cmake=True))
+    emitted = emit(rows, "gemm", Layout(cmake=True))
     names = ["gemm.cu", "gemm.h", "gemm_impl.h", "gemm_sm_80.cu", "gemm_sm_90a.cu", "CMakeLists.txt", "gemm.pc.in"]
     assert [name for name, _ in emitted.files] == names
     assert "__global__" not in emitted.files[0][1]
@@ -244,10 +260,12 @@ def test_an_architecture_has_a_file_of_its_own() -> None:
             Served(Problem.parse("63"), parse("tiled:16"), TYPICAL["sm_80"]),
             Served(Problem.parse("63"), parse("tiled:16"), TYPICAL["sm_90a"]),
         ],
-        layout=Layout(split=True),
+        "gemm",
+        Layout(split=True),
     )
-    units = [name for name, _ in split.files if name.startswith("gemm_sm")]
-    assert units == ["gemm_sm_80_k0.cu", "gemm_sm_80_k1.cu", "gemm_sm_90a_k2.cu", "gemm_sm_90a_k3.cu"]
+    units = [re.sub(r"_[0-9a-f]{8}\.cu", "", name) for name, _ in split.files if name.startswith("gemm_sm")]
+    kernels = "simt_f32_nn_64x64x16", "tiled_f32_nn_16x16x16"
+    assert units == [f"gemm_{arch}_{kernel}" for arch in ("sm_80", "sm_90a") for kernel in kernels]
 
 
 @pytest.mark.parametrize("arches", [("sm_90a",), ("sm_80", "sm_90a")])
@@ -262,7 +280,7 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
         for arch in arches
         for i, text in enumerate(texts)
     ]
-    files = dict(emit(rows, layout=Layout(main=True, split=split)).files)
+    files = dict(emit(rows, "gemm", Layout(main=True, split=split)).files)
     compiled = {
         name: arch
         for arch, patterns in re.findall(r"nvcc .*?(?:-arch=(\w+) )?-c (.*)", files["gemm.h"])
@@ -281,7 +299,7 @@ def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_a
     rows = [Served(Problem.parse(shape), parse("tiled:16"), TYPICAL["sm_90a"]) for shape in ("64", "65")]
     tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
     for served, again in ((rows, False), (rows[:1], True), (tuned, True), ([rows[0], tuned[1]], False)):
-        header = dict(emit(served).files)["gemm.h"]
+        header = dict(emit(served, "gemm").files)["gemm.h"]
         assert ("To write it again:" in header, "with kernels that are looked up:" in header) == (again, not again)
 
 
@@ -290,7 +308,8 @@ def test_same_input_gives_the_same_bytes() -> None:
 
 
 def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
-    files = dict(emit(Served(Problem(0, 5, 0), parse("tiled:16"), TYPICAL["sm_80"]), layout=Layout(main=True)).files)
+    row = Served(Problem(0, 5, 0), parse("tiled:16"), TYPICAL["sm_80"])
+    files = dict(emit(row, "gemm", Layout(main=True)).files)
     assert "{16, 5, 16}," in files["gemm_main.cu"]
 
 

@@ -71,7 +71,7 @@ def build(folder: Path, files: Emitted, *flags: str, arch: str = "sm_90a") -> Pa
 def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], text: str) -> None:
     if shutil.which(compiler[0]) is None:
         pytest.skip(f"{compiler[0]} is not installed")
-    emit(Served(Problem.parse("1024x768x512"), parse(text), TYPICAL["sm_90a"])).write(tmp_path)
+    emit(Served(Problem.parse("1024x768x512"), parse(text), TYPICAL["sm_90a"]), "gemm").write(tmp_path)
     (tmp_path / "user.c").write_text(
         '#include "gemm.h"\n#include "gemm.h"\n'
         "int use(float* x, cudaStream_t stream)\n{\n    gemm_description d;\n"

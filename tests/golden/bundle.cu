@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 1081dce47dfb17a9. To write it with kernels that are looked up:
+// Written by tilewright, file digest 54907187ee939019. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -13,298 +13,305 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 #include <cuda_runtime.h>
-#ifdef _WIN32
-#include <mutex>
-#else
-#include <pthread.h>
-#endif
 
 namespace bundle_impl {
 namespace {
 
-using Index = long long;  // sizes: a matrix may hold more than 2^31 elements
-
-const Shape F32_NN_SHAPES[] = {
-    // m, n, k, their logarithms to base 2, kernel, origin, recorded microseconds and error over its bound
-    {65, 65, 65, 6.0224f, 6.0224f, 6.0224f, &k0::KERNEL, "as given", 0, 0},
-    {128, 128, 128, 7.0000f, 7.0000f, 7.0000f, &k1::KERNEL, "as given", 0, 0},
-    {257, 257, 257, 8.0056f, 8.0056f, 8.0056f, &k2::KERNEL, "as given", 0, 0},
-    {513, 513, 513, 9.0028f, 9.0028f, 9.0028f, &k3::KERNEL, "as given", 0, 0},
-    {1028, 1028, 1028, 10.0056f, 10.0056f, 10.0056f, &k4::KERNEL, "as given", 0, 0},
-    {2049, 2049, 2049, 11.0007f, 11.0007f, 11.0007f, &k5::KERNEL, "as given", 0, 0},
+const Shape f32_nn_shapes[] = {
+    // m, n and k, kernel, origin, recorded microseconds and error over its bound
+    {{65, 65, 65}, &naive_f32_nn_8x32x1_f553edf1_pad::row, "as given", 0, 0},
+    {{128, 128, 128}, &simt_f32_nn_64x64x8_f08a66eb::row, "as given", 0, 0},
+    {{257, 257, 257}, &simt_f32_nn_64x64x8_02d09e63::row, "as given", 0, 0},
+    {{513, 513, 513}, &simt_f32_nn_64x64x8_79e77549::row, "as given", 0, 0},
+    {{1028, 1028, 1028}, &simt_f32_nn_32x32x64_62a9c598::row, "as given", 0, 0},
+    {{2049, 2049, 2049}, &simt_f32_nn_64x64x16_ffdbdea6::row, "as given", 0, 0},
 };
-const Shape F32_NN_GENERAL = {0, 0, 0, 0, 0, 0, &k1::KERNEL_1, "general", 0, 0};
-const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 6, &F32_NN_GENERAL};
+const Shape f32_nn_general = {{}, &simt_f32_nn_64x64x8_f08a66eb::row_1, "general", 0, 0};
+const Product f32_nn = {  // transposes, bytes of an element, capabilities, shapes, general kernel
+    false, false, 4, 90, INT_MAX, f32_nn_shapes, 6, 8, &f32_nn_general, nullptr};
 
-constexpr int MAX_DEVICES = 64;
-constexpr std::size_t COUNTER_BYTES = 16384;  // at the begin of a workspace: 0 between two calls
+// ---- Devices and launches ------------------------------------------------------------------------------------------
+
+constexpr int max_devices = 64;
 
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
-constexpr std::size_t whole_lines(Index bytes) { return std::size_t(ceil_div(bytes, 256) * 256); }
-
-template <typename T>
-bool is_zero(T x) { return std::fpclassify(x) == FP_ZERO; }
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(error); }
 
-// What is asked of a device once.
+// What is asked of a device once. Threads that ask at the same time store the same values.
 struct Device {
-    std::atomic<bool> known{false};
-    int number = 0, capability = 0;
-    int sm_count = 0, smem_per_sm = 0, smem_reserved = 0;
-    int smem_per_cta = 0;
+    std::atomic<int> sm_count{0}, smem_per_sm{0}, smem_per_cta{0}, smem_reserved{0}, capability{0};
 };
+Device devices[max_devices];
 
-Device devices[MAX_DEVICES];
-
-// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
-#ifdef _WIN32
-struct Mutex {
-    std::mutex held;
-    void lock() { held.lock(); }
-    void unlock() { held.unlock(); }
-};
-#else
-struct Mutex {
-    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
-    void lock() { pthread_mutex_lock(&held); }
-    void unlock() { pthread_mutex_unlock(&held); }
-};
-#endif
-struct Locked {
-    Mutex& mutex;
-    explicit Locked(Mutex& given) : mutex(given) { mutex.lock(); }
-    ~Locked() { mutex.unlock(); }
-};
-Mutex asking;
-
-// The current device.
-int current_device(const Device** found)
+int current_device(const Device** current)
 {
-    int number = 0, major = 0, minor = 0;
+    int number = 0;
     cudaError_t error = cudaGetDevice(&number);
     if (error != cudaSuccess) return status_of(error);
-    if (number >= MAX_DEVICES) return BUNDLE_UNSUPPORTED_DEVICE;
+    if (number >= max_devices) return BUNDLE_UNSUPPORTED_DEVICE;
     Device& device = devices[number];
-    *found = &device;
-    if (device.known.load(std::memory_order_acquire)) return BUNDLE_SUCCESS;
-
-    const Locked locked(asking);
-    if (device.known.load(std::memory_order_relaxed)) return BUNDLE_SUCCESS;  // another thread asked meanwhile
-    const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
-        if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
+    *current = &device;
+    if (device.capability.load(std::memory_order_acquire)) return BUNDLE_SUCCESS;
+    const auto ask = [&](cudaDeviceAttr attribute) {
+        int value = 0;
+        if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, number);
+        return value;
     };
-    ask(&major, cudaDevAttrComputeCapabilityMajor);
-    ask(&minor, cudaDevAttrComputeCapabilityMinor);
-    ask(&device.sm_count, cudaDevAttrMultiProcessorCount);
-    ask(&device.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    ask(&device.smem_reserved, cudaDevAttrReservedSharedMemoryPerBlock);
-    ask(&device.smem_per_cta, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    device.number = number;
-    device.capability = 10 * major + minor;
-    device.known.store(error == cudaSuccess, std::memory_order_release);
+    device.sm_count = ask(cudaDevAttrMultiProcessorCount);
+    device.smem_per_sm = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    device.smem_per_cta = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    device.smem_reserved = ask(cudaDevAttrReservedSharedMemoryPerBlock);
+    const int capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor);
+    if (error == cudaSuccess) device.capability.store(capability, std::memory_order_release);
     return status_of(error);
 }
 
-// Lets a kernel have as much shared memory as any launch of it may ask for. Once for each device: a limit that calls
-// set as they need it could be lowered by one between another's setting and its launch.
-int allow_smem(const Kernel& kernel, const Device& device)
+// Loads a kernel, and lets it have as much shared memory as any launch may pass, once for each device: a limit that
+// calls set as they need it could be lowered by one between another's setting and its launch.
+int make_ready(const Kernel& kernel, const Device& device)
 {
-    const std::uint64_t bit = std::uint64_t(1) << device.number;
+    const std::uint64_t bit = std::uint64_t(1) << (&device - devices);
     if (kernel.ready.load(std::memory_order_acquire) & bit) return BUNDLE_SUCCESS;
-    cudaFuncAttributes found;  // nvcc may give a kernel more than it declares, so that what a launch gives is aligned
-    cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
-    if (error == cudaSuccess) {
-        error = cudaFuncSetAttribute(
-            kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-            device.smem_per_cta - int(found.sharedSizeBytes));
+    cudaFuncAttributes facts;  // nvcc may declare more shared memory than the text, to align what a launch passes
+    cudaError_t error = kernel.preparation ? cudaFuncGetAttributes(&facts, kernel.preparation) : cudaSuccess;
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&facts, kernel.function);
+    if (error == cudaSuccess && (kernel.dynamic_smem || kernel.spread)) {
+        const int most = device.smem_per_cta - int(facts.sharedSizeBytes);
+        error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     }
     if (error == cudaSuccess) kernel.ready.fetch_or(bit, std::memory_order_release);
     return status_of(error);
 }
 
-// ---- Which kernel --------------------------------------------------------------------------------------------------
-
-struct Sizes {
-    Index m, n, k;
-};
-
-Index tiles_of(const Kernel& kernel, const Sizes& sizes)  // of C
-{
-    return ceil_div(sizes.m, kernel.tile_m) * ceil_div(sizes.n, kernel.tile_n);
-}
-
-// CTAs of the main kernel; 0 where there would be too many.
-Index ctas_of(const Kernel& kernel, const Sizes& sizes)
-{
-    const Index tiles = tiles_of(kernel, sizes);
-    if (kernel.stream_ctas) {
-        const Index stream = kernel.stream_ctas;
-        const bool counted = tiles <= INT_MAX - stream && tiles * ceil_div(sizes.k, kernel.tile_k) <= UINT_MAX;
-        return counted ? stream + (tiles < stream ? 0 : tiles / stream * stream) : 0;
-    }
-    const Index ctas = tiles * kernel.split_ctas;
-    return tiles <= INT_MAX && ctas <= INT_MAX ? ctas : 0;
-}
-
-// Bytes of a workspace: counters beyond those at its begin, partial tiles, copies of operands.
-struct Need {
-    std::size_t counters = 0, sums = 0;
-    std::size_t copies = 0;
-
-    std::size_t total() const
-    {
-        const std::size_t bytes = counters + sums + copies;
-        return bytes ? COUNTER_BYTES + bytes : 0;
-    }
-};
-
-// Elements from row to row of a packed operand: rows begin at multiples of 128 bytes.
-Index packed_ld(Index extent, Index element) { return ceil_div(extent * element, 128) * 128 / element; }
-
-// Sizes rounded up to whole tiles.
-Sizes padded_sizes(const Kernel& kernel, const Sizes& sizes)
-{
-    return {
-        ceil_div(sizes.m, kernel.pad_m) * kernel.pad_m, ceil_div(sizes.n, kernel.pad_n) * kernel.pad_n,
-        ceil_div(sizes.k, kernel.pad_k) * kernel.pad_k};
-}
-
-// What a kernel needs for a product of elements of `element` bytes.
-Need need_of(const Kernel& kernel, Index element, const Sizes& sizes)
-{
-    Need need;
-    if (kernel.sums) {
-        const Index tiles = tiles_of(kernel, sizes);
-        const Index tile_bytes = Index(kernel.tile_m) * kernel.tile_n * element;
-        const Index stream = kernel.stream_ctas;
-        const Index written = stream ? 2 * stream : tiles * kernel.split_ctas;
-        const Index counted = 4 * (stream ? stream : tiles);
-        need.sums = whole_lines(written * tile_bytes);
-        need.counters = counted > Index(COUNTER_BYTES) ? whole_lines(counted) : 0;
-    }
-    if (kernel.pack_a) need.copies += std::size_t(packed_ld(sizes.m, element) * sizes.k * element);
-    if (kernel.pack_b) need.copies += std::size_t(packed_ld(sizes.n, element) * sizes.k * element);
-    if (kernel.pads) {
-        const Sizes padded = padded_sizes(kernel, sizes);
-        need.copies = whole_lines(padded.m * padded.k * element) + whole_lines(padded.k * padded.n * element)
-                    + whole_lines(padded.m * padded.n * element);
-    }
-    return need;
-}
-
-// Whether a kernel can compute a product of this size, however the operands lie.
-bool serves(const Kernel& kernel, const Sizes& sizes)
-{
-    if (sizes.m % kernel.multiple_m != 0 || sizes.n % kernel.multiple_n != 0 || sizes.k % kernel.multiple_k != 0) {
-        return false;
-    }
-    if (kernel.pads) {
-        const Sizes padded = padded_sizes(kernel, sizes);
-        if (padded.m > INT_MAX / 8 || padded.n > INT_MAX / 8 || padded.k > INT_MAX / 8) return false;
-    }
-    if ((kernel.pack_a && sizes.m > INT_MAX - 128) || (kernel.pack_b && sizes.n > INT_MAX - 128)) return false;
-    return ctas_of(kernel, sizes) > 0;
-}
-
-// Whether rows of `width` elements, `ld` apart, suit vectors of `count` elements.
-bool rows_suit(int count, Index ld, Index width) { return ld % count == 0 && width % count == 0; }
-
-// Whether the stored rows of a product do, if leading dimensions are multiples of vectors.
-bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
-{
-    return rows_suit(kernel.align_a, 0, product.trans_a ? sizes.m : sizes.k)
-        && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
-}
-
-// Whether sizes are within a factor of 8.
-bool is_near(Index size, Index other) { return size <= 8 * other && other <= 8 * size; }
-
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
-// one is near.
-// Only a kernel that `suits` counts.
-template <typename Suits>
-const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
-{
-    for (int i = 0; i < product.count; ++i) {
-        const Shape& shape = product.shapes[i];
-        const bool same = shape.m == sizes.m && shape.n == sizes.n && shape.k == sizes.k;
-        if (same && suits(*shape.kernel)) return &shape;
-    }
-    const auto log2_of = [](Index size) { return size > 0 ? std::log2(float(size)) : -1.0f; };
-    const float log_m = log2_of(sizes.m), log_n = log2_of(sizes.n), log_k = log2_of(sizes.k);
-    const Shape* best = nullptr;
-    float least = INFINITY;
-    for (int i = 0; i < product.count; ++i) {
-        const Shape& shape = product.shapes[i];
-        if (!is_near(shape.m, sizes.m) || !is_near(shape.n, sizes.n) || !is_near(shape.k, sizes.k)) continue;
-        const float doublings =
-            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
-        if (doublings < least && suits(*shape.kernel)) {
-            least = doublings;
-            best = &shape;
-        }
-    }
-    if (!best && suits(*product.fallback->kernel)) best = product.fallback;
-    return best;
-}
-
-// The same for operands that lie as vectors want it.
-const Shape* chosen(const Product& product, const Sizes& sizes)
-{
-    return chosen(product, sizes, [&](const Kernel& kernel) {
-        return serves(kernel, sizes) && rows_suit(kernel, product, sizes);
-    });
-}
-
-// ---- Launches ------------------------------------------------------------------------------------------------------
-
-int start(
-    const void* function, Index ctas, int block_x, int block_y, int smem_bytes, const void** arguments,
-    cudaStream_t stream, const Device& device)
-{
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(unsigned(ctas));
-    launch.blockDim = dim3(unsigned(block_x), unsigned(block_y));
-    launch.dynamicSmemBytes = std::size_t(smem_bytes);
-    launch.stream = stream;
-
-    // It comes up while the kernel before it ends, and waits by itself before it touches memory.
-    cudaLaunchAttribute pdl = {};
-    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    pdl.val.programmaticStreamSerializationAllowed = 1;
-    launch.attrs = &pdl;
-    launch.numAttrs = device.capability >= 90 ? 1 : 0;
-    return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
-}
-
-// A product whose sizes are above 0 and fit in int, with all that was checked.
-template <typename T>
+// A product on its way to the device.
 struct Call {
-    const T *A, *B;
-    T* C;
-    int lda, ldb, ldc, m, n, k;
-    T alpha, beta;
-    cudaStream_t stream;
+    const void* matrix[2] = {};  // A and B
+    void* c = nullptr;
+    const void *alpha = nullptr, *beta = nullptr;  // one element each
+    bool reads_ab = true, reads_c = true;
+    void* workspace = nullptr;
+    std::size_t workspace_bytes = 0;
+    cudaStream_t stream = nullptr;
+    int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
+    const Product* product = nullptr;
+    const Kernel* kernel = nullptr;
+    const Device* device = nullptr;
+    const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
+    int count = 0;
+    void *sums = nullptr, *counters = nullptr, *terms = nullptr;
+    alignas(64) std::uint64_t map[2][16] = {};  // tensor maps of A and B
 };
 
-// So much shared memory for a CTA that an SM holds no more of them than it has to: those that start while another
-// kernel ends would crowd on the first SMs that are free.
-int limited_smem(const Kernel& kernel, const Device& device, Index ctas)
+Index tiles_of(const Kernel& kernel, const Call& call)  // of C
 {
-    const Index each = device.capability >= 90 ? ceil_div(ctas, device.sm_count) : INT_MAX;
-    if (!kernel.limited || each > 16) return kernel.dynamic_smem;
-    const int just_fits = device.smem_per_sm / int(each + 1) - device.smem_reserved;  // one CTA more
-    const int least = just_fits / 128 * 128 + 128;
-    const int more = (least < device.smem_per_cta ? least : device.smem_per_cta) - kernel.static_smem;
+    return ceil_div(call.size[0], kernel.tile[0]) * ceil_div(call.size[1], kernel.tile[1]);
+}
+
+// CTAs of a kernel; 0 where there would be too many, or a counter of tiles would overflow.
+Index ctas_of(const Kernel& kernel, const Call& call)
+{
+    const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
+    if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
+    const Index ctas = stream ? stream + (tiles < stream ? 0 : tiles / stream * stream)
+                              : ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    return ctas <= INT_MAX ? ctas : 0;
+}
+
+// Bytes of shared memory to pass. CTAs that start while another kernel ends would crowd on the first SMs that are free:
+// as much is passed as keeps one CTA more than there have to be off an SM.
+int smem_of(const Kernel& kernel, const Device& device, Index ctas)
+{
+    const Index each = ceil_div(ctas, device.sm_count);
+    if (!kernel.spread || device.capability < 90 || each > 16) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / int(each + 1) - device.smem_reserved;
+    const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
+    const int more = (least < most ? least : most) - kernel.static_smem;
     return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
 }
 
-struct alignas(64) TensorMap {
-    std::uint64_t words[16];
+int start(const Call& call, const void* function, Index ctas, dim3 block, int smem_bytes, const void** arguments)
+{
+    cudaLaunchAttribute pdl = {};  // the kernel starts while the one before it ends, and waits before it reads memory
+    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    pdl.val.programmaticStreamSerializationAllowed = 1;
+    const bool uses_pdl = call.kernel->pdl && call.device->capability >= 90;
+    const cudaLaunchConfig_t launch = {
+        dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
+    return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
+}
+
+// ---- Steps of a launch ---------------------------------------------------------------------------------------------
+
+constexpr Index counter_bytes = 16384;  // at the start of a workspace: 0 between two calls
+
+constexpr Index round_up(Index size, Index step) { return ceil_div(size, step) * step; }
+
+// What a kernel may need beyond its own launch.
+struct Step {
+    bool (*applies)(const Kernel&);
+    Index (*bytes)(const Kernel&, const Call&);        // of the workspace; -1 where it cannot do the sizes
+    int (*begin)(Call& call, char* memory);            // before the kernel, with that memory
+    int (*end)(const Call& call, const Call& before);  // after it; `before` is the call as it was before all steps
 };
+
+// ---- Sums of split-K and stream-K ----------------------------------------------------------------------------------
+
+Index counters_of(const Kernel& kernel, const Call& call)
+{
+    return kernel.stream_ctas ? kernel.stream_ctas : tiles_of(kernel, call);
+}
+
+// Bytes of counters that are more than a workspace has at its start: each call clears them.
+Index cleared_bytes(const Kernel& kernel, const Call& call)
+{
+    const Index bytes = 4 * counters_of(kernel, call);
+    return bytes > counter_bytes ? round_up(bytes, 256) : 0;
+}
+
+Index sum_bytes(const Kernel& kernel, const Call& call)
+{
+    const Index tiles = counters_of(kernel, call) * (kernel.stream_ctas ? 2 : kernel.split_ctas);
+    const Index tile_bytes = Index(kernel.tile[0]) * kernel.tile[1] * call.product->element;
+    return cleared_bytes(kernel, call) + round_up(tiles * tile_bytes, 256);
+}
+
+int begin_sums(Call& call, char* memory)
+{
+    const Index cleared = cleared_bytes(*call.kernel, call);
+    call.counters = cleared ? memory : call.workspace;
+    call.sums = memory + cleared;
+    call.more[call.count++] = &call.sums;
+    call.more[call.count++] = &call.counters;
+    if (call.kernel->stream_ctas) call.more[call.count++] = &call.kernel->stream_ctas;
+    if (!cleared) return BUNDLE_SUCCESS;
+    return status_of(cudaMemsetAsync(call.counters, 0, std::size_t(cleared), call.stream));
+}
+
+constexpr Step sum_step = {[](const Kernel& kernel) { return kernel.sums; }, sum_bytes, begin_sums, nullptr};
+
+// ---- Padding -------------------------------------------------------------------------------------------------------
+
+// A stored matrix, and the larger one to which it is copied, with zeros around it.
+struct Padded {
+    const void* matrix;
+    int ld, rows, cols;
+    void* copy;
+    int copy_ld, copy_rows, copy_cols;
+};
+
+// The larger sizes of m, n and k.
+void pad_sizes(const Kernel& kernel, const Call& call, Index (&padded)[3])
+{
+    for (int i = 0; i < 3; ++i) padded[i] = round_up(call.size[i], kernel.multiple[i]);
+}
+
+Index padded_bytes(const Kernel& kernel, const Call& call)
+{
+    Index size[3];
+    pad_sizes(kernel, call, size);
+    const auto [m, n, k] = size;
+    const Index element = call.product->element, most = INT_MAX / 8;
+    if (m > most || n > most || k > most) return -1;
+    return round_up(m * k * element, 256) + round_up(k * n * element, 256) + round_up(m * n * element, 256);
+}
+
+// Copies one matrix or two.
+int copy_padded(const Call& call, const Padded& x, const Padded& y = {})
+{
+    const Index rows = x.copy_rows > y.copy_rows ? x.copy_rows : y.copy_rows;
+    const Index all = ceil_div(rows, 8), ctas = all < 4096 ? all : 4096;
+    const void* arguments[] = {
+        &x.matrix, &x.ld, &x.rows, &x.cols, &x.copy, &x.copy_ld, &x.copy_rows, &x.copy_cols,
+        &y.matrix, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols};
+    return start(call, call.kernel->preparation, y.copy ? 2 * ctas : ctas, 256, 0, arguments);
+}
+
+int begin_padding(Call& call, char* memory)
+{
+    const Call before = call;
+    const bool trans[2] = {call.product->trans_a, call.product->trans_b};
+    Index padded[3];
+    pad_sizes(*call.kernel, call, padded);
+    for (int i = 0; i < 3; ++i) call.size[i] = int(padded[i]);
+    Padded operand[2];
+    for (int i = 0; i < 2; ++i) {  // A, stored m x k or transposed, and B, stored k x n or transposed
+        const int row = trans[i] == (i == 0) ? 2 : i, col = row == 2 ? i : 2;
+        call.matrix[i] = memory;
+        call.ld[i] = call.size[col];
+        operand[i] = {
+            before.matrix[i], before.ld[i], before.size[row], before.size[col], memory, call.ld[i], call.size[row],
+            call.size[col]};
+        memory += round_up(padded[row] * padded[col] * call.product->element, 256);
+    }
+    call.c = memory;
+    call.ld[2] = call.size[1];
+    const auto [m, n, k] = before.size;
+    int status = BUNDLE_SUCCESS;
+    if (call.reads_ab) status = copy_padded(call, operand[0], operand[1]);
+    else call.size[2] = 0;
+    if (call.reads_c && status == BUNDLE_SUCCESS) {
+        status = copy_padded(call, {before.c, before.ld[2], m, n, call.c, call.ld[2], call.size[0], call.size[1]});
+    }
+    return status;
+}
+
+int end_padding(const Call& call, const Call& before)
+{
+    const auto [m, n, k] = before.size;
+    return copy_padded(call, {call.c, call.ld[2], m, n, before.c, before.ld[2], m, n});
+}
+
+constexpr Step pad_step = {[](const Kernel& kernel) { return kernel.pads; }, padded_bytes, begin_padding, end_padding};
+
+// ---- Packing -------------------------------------------------------------------------------------------------------
+
+// Elements from row to row of a packed operand: rows begin at multiples of 128 bytes.
+Index packed_ld(Index extent, Index element) { return round_up(extent * element, 128) / element; }
+
+Index packed_bytes(const Kernel& kernel, const Call& call)
+{
+    Index bytes = 0;
+    for (int i = 0; i < 2; ++i) {  // A has rows of m elements, B of n
+        if (!kernel.packs[i]) continue;
+        if (call.size[i] > INT_MAX - 128) return -1;
+        bytes += packed_ld(call.size[i], call.product->element) * call.size[2] * call.product->element;
+    }
+    return bytes;
+}
+
+int begin_packing(Call& call, char* memory)
+{
+    if (!call.reads_ab) return BUNDLE_SUCCESS;
+    constexpr int tile = 64;  // rows and columns that a CTA copies
+    const Call before = call;
+    const void* arguments[11] = {};
+    int count = 0;
+    Index ctas = 0;
+    for (int i = 0; i < 2; ++i) {
+        if (!call.kernel->packs[i]) continue;
+        const Index ld = packed_ld(call.size[i], call.product->element);
+        call.matrix[i] = memory;
+        call.ld[i] = int(ld);
+        arguments[count++] = &before.matrix[i];
+        arguments[count++] = &before.ld[i];
+        arguments[count++] = &call.matrix[i];
+        arguments[count++] = &call.ld[i];
+        memory += ld * call.size[2] * call.product->element;
+        ctas += ceil_div(ld, tile) * ceil_div(call.size[2], tile);
+    }
+    for (const int& size : call.size) arguments[count++] = &size;
+    if (ctas > INT_MAX) return BUNDLE_TOO_LARGE;
+    return start(call, call.kernel->preparation, ctas, 256, 0, arguments);
+}
+
+constexpr Step pack_step = {
+    [](const Kernel& kernel) { return kernel.packs[0] || kernel.packs[1]; }, packed_bytes, begin_packing, nullptr};
+
+// ---- TMA -----------------------------------------------------------------------------------------------------------
+
 using Encode = int (*)(
     void*, int, unsigned, const void*, const std::uint64_t*, const std::uint64_t*, const unsigned*, const unsigned*,
     int, int, int, int);
@@ -312,381 +319,364 @@ std::atomic<Encode> encoder{nullptr};  // cuTensorMapEncodeTiled, which is the d
 
 int find_encoder()
 {
-    void* found = nullptr;
+    void* entry = nullptr;
     cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
     const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &answer);
+        "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &answer);
 #else
     const cudaError_t error = cudaGetDriverEntryPoint(
-        "cuTensorMapEncodeTiled", &found, cudaEnableDefault, &answer);
+        "cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &answer);
 #endif
     if (error != cudaSuccess) return status_of(error);
     if (answer != cudaDriverEntryPointSuccess) return BUNDLE_UNSUPPORTED_DEVICE;
-    encoder.store(reinterpret_cast<Encode>(found), std::memory_order_release);
+    encoder.store(reinterpret_cast<Encode>(entry), std::memory_order_release);
     return BUNDLE_SUCCESS;
 }
 
-// Describes the stored matrix X, `rows` rows of `cols` elements, to the TMA.
-template <typename T>
-int tensor_map(TensorMap* map, const T* X, Index ld, Index rows, Index cols, const Box& box)
+int begin_tma(Call& call, char*)
 {
-    if (!encoder.load(std::memory_order_acquire)) {
-        const int status = find_encoder();
-        if (status != BUNDLE_SUCCESS) return status;
-    }
-    const std::uint64_t size[2] = {std::uint64_t(cols), std::uint64_t(rows)};
-    const std::uint64_t pitch[1] = {std::uint64_t(ld) * sizeof(T)};
-    const unsigned extent[2] = {box.cols, box.rows}, every[2] = {1, 1};
-    const int type = sizeof(T) == 4 ? 7 : 8;     // CU_TENSOR_MAP_DATA_TYPE_FLOAT32 or _FLOAT64
-    const int swizzle = box.swizzled ? 3 : 0;    // CU_TENSOR_MAP_SWIZZLE_128B or _NONE
-    const int promotion = 2;                     // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-    const int status = encoder.load(std::memory_order_relaxed)(
-        map, type, 2, X, size, pitch, extent, every, 0, swizzle, promotion, 0);
-    return status == 0 ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(cudaErrorInvalidValue);
-}
-
-// Queues the main kernel with `sums` and `counters` to add up in.
-template <typename T>
-int launch_main(
-    const Kernel& kernel, const Device& device, Call<T> call, void* sums, unsigned* counters, const Product& product)
-{
-    const Index ctas = ctas_of(kernel, {call.m, call.n, call.k});
-    const int status = allow_smem(kernel, device);
+    for (const auto& map : call.map) call.more[call.count++] = &map;
+    if (!call.reads_ab) return BUNDLE_SUCCESS;
+    const int status = encoder.load(std::memory_order_acquire) ? BUNDLE_SUCCESS : find_encoder();
     if (status != BUNDLE_SUCCESS) return status;
-    const void* arguments[16] = {
-        &call.A, &call.lda, &call.B, &call.ldb, &call.C, &call.ldc, &call.m, &call.n, &call.k, &call.alpha, &call.beta};
-    int count = 11;
-    if (sums) {
-        arguments[count++] = &sums;
-        arguments[count++] = &counters;
-    }
-    if (kernel.stream_ctas) arguments[count++] = &kernel.stream_ctas;
-    TensorMap map_a = {}, map_b = {};  // of nothing where neither is read
-    if (kernel.tma) {
-        if (call.k > 0 && !is_zero(call.alpha)) {
-            const bool k_rows_a = product.trans_a || kernel.pack_a, k_rows_b = !product.trans_b || kernel.pack_b;
-            const int known_a = tensor_map(
-                &map_a, call.A, call.lda, k_rows_a ? call.k : call.m, k_rows_a ? call.m : call.k, kernel.box_a);
-            if (known_a != BUNDLE_SUCCESS) return known_a;
-            const int known_b = tensor_map(
-                &map_b, call.B, call.ldb, k_rows_b ? call.k : call.n, k_rows_b ? call.n : call.k, kernel.box_b);
-            if (known_b != BUNDLE_SUCCESS) return known_b;
-        }
-        arguments[count++] = &map_a;
-        arguments[count++] = &map_b;
-    }
-    return start(
-        kernel.function, ctas, kernel.block_x, kernel.block_y, limited_smem(kernel, device, ctas), arguments,
-        call.stream, device);
-}
-
-// Copies operands to rows of k that are aligned, and has the call read the copies.
-template <typename T>
-int pack(const Kernel& kernel, const Device& device, Call<T>* call, char* copies)
-{
-    constexpr int TILE = 64;  // rows and columns that a CTA copies
-    const int ld_a = int(packed_ld(call->m, sizeof(T))), ld_b = int(packed_ld(call->n, sizeof(T)));
-    T *copy_a = reinterpret_cast<T*>(copies), *copy_b = copy_a;
-    if (kernel.pack_a) copy_b += Index(ld_a) * call->k;
-    const void* arguments[11] = {};
-    int count = 0;
-    Index ctas = 0;
-    if (kernel.pack_a) {
-        arguments[count++] = &call->A;
-        arguments[count++] = &call->lda;
-        arguments[count++] = &copy_a;
-        arguments[count++] = &ld_a;
-        ctas += ceil_div(ld_a, TILE) * ceil_div(call->k, TILE);
-    }
-    if (kernel.pack_b) {
-        arguments[count++] = &call->B;
-        arguments[count++] = &call->ldb;
-        arguments[count++] = &copy_b;
-        arguments[count++] = &ld_b;
-        ctas += ceil_div(ld_b, TILE) * ceil_div(call->k, TILE);
-    }
-    if (ctas > INT_MAX) return BUNDLE_TOO_LARGE;
-    for (const int* size : {&call->m, &call->n, &call->k}) arguments[count++] = size;
-    const int status = start(kernel.preparation, ctas, 256, 1, 0, arguments, call->stream, device);
-    if (kernel.pack_a) {
-        call->A = copy_a;
-        call->lda = ld_a;
-    }
-    if (kernel.pack_b) {
-        call->B = copy_b;
-        call->ldb = ld_b;
-    }
-    return status;
-}
-
-// A matrix, and the larger one to which it is copied, with zeros around it.
-template <typename T>
-struct Padded {
-    const T* X = nullptr;
-    int ld = 0, rows = 0, cols = 0;
-    T* copy = nullptr;
-    int copy_ld = 0, copy_rows = 0, copy_cols = 0;
-};
-
-// Copies one matrix or two.
-template <typename T>
-int copy_padded(
-    const Kernel& kernel, const Device& device, Padded<T> x, Padded<T> y, cudaStream_t stream)
-{
-    const Index rows = x.copy_rows > y.copy_rows ? x.copy_rows : y.copy_rows;
-    const Index ctas = ceil_div(rows, 8), most = 4096;
-    const void* arguments[] = {
-        &x.X, &x.ld, &x.rows, &x.cols, &x.copy, &x.copy_ld, &x.copy_rows, &x.copy_cols,
-        &y.X, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols};
-    return start(
-        kernel.preparation, (ctas < most ? ctas : most) * (y.copy ? 2 : 1), 256, 1, 0, arguments, stream, device);
-}
-
-// The product by way of padded copies.
-template <typename T>
-int padded_product(
-    const Kernel& kernel, const Product& product, const Device& device, const Call<T>& call, char* copies, void* sums,
-    unsigned* counters)
-{
-    const bool reads_ab = call.k > 0 && !is_zero(call.alpha);
-    const Sizes padded = padded_sizes(kernel, {call.m, call.n, reads_ab ? call.k : 0});
-    const Sizes room = padded_sizes(kernel, {call.m, call.n, call.k});
-    const int m = int(padded.m), n = int(padded.n), k = int(padded.k);
-    Call<T> inner = call;
-    T* const a = reinterpret_cast<T*>(copies);
-    T* const b = reinterpret_cast<T*>(copies + whole_lines(room.m * room.k * Index(sizeof(T))));
-    T* const c = reinterpret_cast<T*>(reinterpret_cast<char*>(b) + whole_lines(room.k * room.n * Index(sizeof(T))));
-    inner.A = a, inner.B = b, inner.C = c;
-    inner.m = m, inner.n = n, inner.k = k;
-    inner.lda = product.trans_a ? m : k, inner.ldb = product.trans_b ? k : n, inner.ldc = n;
-    int status = BUNDLE_SUCCESS;
-    const auto copy = [&](const Padded<T>& x, const Padded<T>& y) {
-        if (status == BUNDLE_SUCCESS) status = copy_padded(kernel, device, x, y, call.stream);
-    };
-    if (reads_ab) {
-        Padded<T> x = {call.A, call.lda, call.m, call.k, a, inner.lda, m, k};
-        Padded<T> y = {call.B, call.ldb, call.k, call.n, b, inner.ldb, k, n};
-        if (product.trans_a) x = {call.A, call.lda, call.k, call.m, a, inner.lda, k, m};
-        if (product.trans_b) y = {call.B, call.ldb, call.n, call.k, b, inner.ldb, n, k};
-        copy(x, y);
-    }
-    if (!is_zero(call.beta)) copy({call.C, call.ldc, call.m, call.n, c, n, m, n}, {});
-    if (status == BUNDLE_SUCCESS) status = launch_main(kernel, device, inner, sums, counters, product);
-    copy({c, n, call.m, call.n, call.C, call.ldc, call.m, call.n}, {});
-    return status;
-}
-
-// The product by one kernel, with all that goes before it.
-template <typename T>
-int multiply(
-    const Kernel& kernel, const Product& product, const Device& device, Call<T> call, char* workspace,
-    const Need& need)
-{
-    char* at = workspace + (need.total() ? COUNTER_BYTES : 0);
-    unsigned* counters = reinterpret_cast<unsigned*>(workspace);
-    if (need.counters) {  // more than there are at the begin: these are cleared by each call
-        counters = reinterpret_cast<unsigned*>(at);
-        const cudaError_t error = cudaMemsetAsync(counters, 0, need.counters, call.stream);
-        if (error != cudaSuccess) return status_of(error);
-        at += need.counters;
-    }
-    void* const sums = need.sums ? at : nullptr;
-    char* const copies = at + need.sums;
-    if (kernel.pads) return padded_product(kernel, product, device, call, copies, sums, counters);
-    if ((kernel.pack_a || kernel.pack_b) && call.k > 0 && !is_zero(call.alpha)) {
-        const int status = pack(kernel, device, &call, copies);
-        if (status != BUNDLE_SUCCESS) return status;
-    }
-    return launch_main(kernel, device, call, sums, counters, product);
-}
-
-// ---- What the functions of the header do ---------------------------------------------------------------------------
-
-// Whether sizes and leading dimensions make sense.
-int sizes_status(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
-{
-    const auto [m, n, k] = sizes;
-    if (m < 0 || n < 0 || k < 0) return BUNDLE_INVALID_SIZE;
-    const Index width_a = product.trans_a ? m : k, width_b = product.trans_b ? k : n;
-    if (lda < 1 || ldb < 1 || ldc < 1 || lda < width_a || ldb < width_b || ldc < n) return BUNDLE_INVALID_LD;
-    for (const Index size : {m, n, k, lda, ldb, ldc}) {
-        if (size > INT_MAX) return BUNDLE_TOO_LARGE;
+    const bool along_k[2] = {!call.product->trans_a, call.product->trans_b};
+    const int element = call.product->element;
+    const int type = element == 4 ? 7 : 8;  // CU_TENSOR_MAP_DATA_TYPE_FLOAT32 or _FLOAT64
+    for (int i = 0; i < 2; ++i) {
+        const Box& box = call.kernel->box[i];
+        const bool runs_along_k = along_k[i] && !call.kernel->packs[i];  // a row of a packed operand is one step of k
+        const std::uint64_t extent = std::uint64_t(call.size[i]), depth = std::uint64_t(call.size[2]);
+        const std::uint64_t size[2] = {runs_along_k ? depth : extent, runs_along_k ? extent : depth};
+        const std::uint64_t pitch[1] = {std::uint64_t(call.ld[i]) * unsigned(element)};
+        const unsigned corner[2] = {box.cols, box.rows}, every[2] = {1, 1};
+        const int swizzle = box.swizzled ? 3 : 0;  // CU_TENSOR_MAP_SWIZZLE_128B or _NONE
+        const int promotion = 2;                   // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+        const int error = encoder.load(std::memory_order_relaxed)(
+            call.map[i], type, 2, call.matrix[i], size, pitch, corner, every, 0, swizzle, promotion, 0);
+        if (error) return BUNDLE_CUDA_ERROR + int(cudaErrorInvalidValue);
     }
     return BUNDLE_SUCCESS;
 }
 
-int can_implement(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
+constexpr Step tma_step = {[](const Kernel& kernel) { return kernel.box[0].rows > 0; }, nullptr, begin_tma, nullptr};
+
+// ---- All steps -----------------------------------------------------------------------------------------------------
+
+const Step* const steps[] = {&sum_step, &pad_step, &pack_step, &tma_step};
+
+// Calls `use` with each step of a kernel.
+template <typename Use>
+void for_steps(const Kernel& kernel, Use use)
 {
-    const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != BUNDLE_SUCCESS || sizes.m == 0 || sizes.n == 0) return status;
-    return chosen(product, sizes) ? BUNDLE_SUCCESS : BUNDLE_TOO_LARGE;
-}
-
-// Bytes of a workspace for the kernel that a product gets.
-std::size_t workspace_of(const Product& product, Index element, const Sizes& sizes)
-{
-    const auto [m, n, k] = sizes;
-    if (m < 1 || n < 1 || k < 0 || m > INT_MAX || n > INT_MAX || k > INT_MAX) return 0;
-    const Shape* const shape = chosen(product, sizes);
-    if (!shape) return 0;
-    return need_of(*shape->kernel, element, sizes).total();
-}
-
-template <typename T>
-bool odd(const T* X) { return reinterpret_cast<std::uintptr_t>(X) % sizeof(T) != 0; }
-
-template <typename T>
-bool suits(int count, const T* X, Index ld, Index width)
-{
-    return reinterpret_cast<std::uintptr_t>(X) % (std::size_t(count) * sizeof(T)) == 0 && rows_suit(count, ld, width);
-}
-
-template <typename T>
-int run(
-    const Product& product, const T* A, Index lda, const T* B, Index ldb, T* C, Index ldc, Index m, Index n, Index k,
-    T alpha, T beta, void* workspace, std::size_t workspace_bytes, cudaStream_t stream)
-{
-    const Device* device = nullptr;
-    const Sizes sizes = {m, n, k};
-    const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != BUNDLE_SUCCESS || m == 0 || n == 0) return status;
-    const bool reads_ab = k > 0 && !is_zero(alpha);
-    if (!C || (reads_ab && (!A || !B))) return BUNDLE_NULL_POINTER;
-    if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return BUNDLE_MISALIGNED;
-
-    const auto lies_well = [&](const Kernel& kernel) {
-        return suits(kernel.align_c, C, ldc, n)
-            && (!reads_ab
-                || (suits(kernel.align_a, A, lda, product.trans_a ? m : k)
-                    && suits(kernel.align_b, B, ldb, product.trans_b ? k : n)))
-            && serves(kernel, sizes);
-    };
-    const Shape* shape = chosen(product, sizes, lies_well);
-    if (!shape) return BUNDLE_TOO_LARGE;
-    // Where operands lie otherwise than workspace_of() takes for granted, another shape's kernel may need more.
-    if (need_of(*shape->kernel, sizeof(T), sizes).total() > workspace_bytes
-        && workspace_of(product, sizeof(T), sizes) <= workspace_bytes) {
-        const Shape* const other = chosen(product, sizes, [&](const Kernel& kernel) {
-            return lies_well(kernel) && need_of(kernel, sizeof(T), sizes).total() <= workspace_bytes;
-        });
-        if (other) shape = other;
+    for (const Step* step : steps) {
+        if (step->applies(kernel)) use(*step);
     }
-    const Kernel& kernel = *shape->kernel;
-    const Need need = need_of(kernel, sizeof(T), sizes);
-    if (need.total()) {
-        if (workspace_bytes < need.total() || !workspace) return BUNDLE_WORKSPACE_TOO_SMALL;
-        if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) return BUNDLE_MISALIGNED;
-    }
-    const int known = current_device(&device);
-    if (known != BUNDLE_SUCCESS) return known;
-    if (device->capability < 90) return BUNDLE_UNSUPPORTED_DEVICE;
-    const Call<T> call = {
-        A, B, C, int(lda), int(ldb), int(ldc), int(m), int(n), int(k), alpha, beta, stream};
-    return multiply(kernel, product, *device, call, static_cast<char*>(workspace), need);
 }
 
-// Workspaces of the simple calls: one for each stream of a device.
-struct Owned {
+// Bytes of the workspace that the steps of a kernel need; -1 where one cannot do the sizes.
+Index bytes_of_steps(const Kernel& kernel, const Call& call)
+{
+    Index bytes = 0;
+    for_steps(kernel, [&](const Step& step) {
+        const Index own = step.bytes ? step.bytes(kernel, call) : 0;
+        bytes = own < 0 || bytes < 0 ? -1 : bytes + own;
+    });
+    return bytes > 0 ? counter_bytes + bytes : bytes;
+}
+
+int begin_steps(Call& call, const Call& before)
+{
+    int status = BUNDLE_SUCCESS;
+    char* memory = static_cast<char*>(call.workspace) + counter_bytes;
+    for_steps(*call.kernel, [&](const Step& step) {
+        if (status == BUNDLE_SUCCESS) status = step.begin(call, memory);
+        if (step.bytes) memory += step.bytes(*call.kernel, before);
+    });
+    return status;
+}
+
+int end_steps(const Call& call, const Call& before)
+{
+    int status = BUNDLE_SUCCESS;
+    for_steps(*call.kernel, [&](const Step& step) {
+        if (step.end && status == BUNDLE_SUCCESS) status = step.end(call, before);
+    });
+    return status;
+}
+
+// ---- Products ------------------------------------------------------------------------------------------------------
+
+// Bytes of the workspace that a kernel needs for a product; -1 where it cannot do the sizes, however operands lie.
+Index workspace_of(const Kernel& kernel, const Call& call)
+{
+    bool serves = ctas_of(kernel, call) > 0;
+    for (int i = 0; i < 3; ++i) serves = serves && (kernel.pads || call.size[i] % kernel.multiple[i] == 0);
+    return serves ? bytes_of_steps(kernel, call) : -1;
+}
+
+// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace.
+bool suits(const Kernel& kernel, const Call& call, Index most_bytes)
+{
+    for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
+        const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
+        const int align = kernel.align[i];
+        if (address % unsigned(align * call.product->element) || call.ld[i] % align) return false;
+        if (call.width[i] % align) return false;
+    }
+    const Index bytes = workspace_of(kernel, call);
+    return 0 <= bytes && bytes <= most_bytes;
+}
+
+// The products of a device: those of the latest architecture that serves it, null where none does.
+const Product* product_for(const Product& newest, const Device& device)
+{
+    const int capability = device.capability;
+    const Product* product = &newest;
+    while (product && (capability < product->first || product->last < capability)) product = product->older;
+    return product;
+}
+
+// Queues the kernel of a call, and its steps.
+int launch(const Call& before)
+{
+    const Kernel& kernel = *before.kernel;
+    Call call = before;
+    int status = make_ready(kernel, *call.device);
+    if (status == BUNDLE_SUCCESS) status = begin_steps(call, before);
+    if (status != BUNDLE_SUCCESS) return status;
+    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
+    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
+    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
+    const Index ctas = ctas_of(kernel, call);
+    status = start(call, kernel.function, ctas, block, smem_of(kernel, *call.device, ctas), arguments);
+    return status == BUNDLE_SUCCESS ? end_steps(call, before) : status;
+}
+
+using Sizes = Index[3];
+
+// Puts m, n and k into a call, and lda, ldb and ldc if they are given, where they make sense.
+int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Index* lds)
+{
+    const auto& [m, n, k] = sizes;
+    if (m < 0 || n < 0 || k < 0) return BUNDLE_INVALID_SIZE;
+    const Index widths[3] = {product.trans_a ? m : k, product.trans_b ? k : n, n};
+    for (int i = 0; i < 3 && lds; ++i) {
+        if (lds[i] < 1 || lds[i] < widths[i]) return BUNDLE_INVALID_LD;
+    }
+    for (int i = 0; i < 3; ++i) {
+        if (sizes[i] > INT_MAX || (lds && lds[i] > INT_MAX)) return BUNDLE_TOO_LARGE;
+        call.size[i] = int(sizes[i]), call.width[i] = int(widths[i]), call.ld[i] = lds ? int(lds[i]) : 0;
+    }
+    call.product = &product;
+    return BUNDLE_SUCCESS;
+}
+
+// The shape whose kernel computes a product: the shape itself, else the nearest, by the ratios of m, n and k, else the
+// general one; null where no kernel suits.
+const Shape* choose(const Call& call, Index most_bytes = LLONG_MAX)
+{
+    const Product& product = *call.product;
+    const Shape* best = nullptr;
+    float least = INFINITY;
+    for (int i = 0; i < product.count; ++i) {
+        const Shape& shape = product.shapes[i];
+        float ratios = 1, largest = 0;
+        for (int j = 0; j < 3; ++j) {
+            const int x = shape.size[j], y = call.size[j];
+            const float ratio = x == y ? 1 : float(x > y ? x : y) / (x && y ? float(x < y ? x : y) : 0.5f);
+            ratios *= ratio;
+            largest = ratio > largest ? ratio : largest;
+        }
+        if (ratios >= least || (product.reach && largest > float(product.reach))) continue;
+        if (suits(*shape.kernel, call, most_bytes)) least = ratios, best = &shape;
+    }
+    if (!best && product.general && suits(*product.general->kernel, call, most_bytes)) best = product.general;
+    return best;
+}
+
+// ---- Workspaces ----------------------------------------------------------------------------------------------------
+
+Index room_of(std::size_t bytes) { return bytes < std::size_t(LLONG_MAX) ? Index(bytes) : LLONG_MAX; }
+
+// Bytes of a workspace for the kernel that a product gets on any device, and for the general one, which it gets where
+// its operands lie otherwise.
+std::size_t workspace_size(const Product& newest, const Sizes& sizes)
+{
+    Call call;
+    Index most = 0;
+    if (take_sizes(call, newest, sizes, nullptr) != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return 0;
+    for (; call.product; call.product = call.product->older) {
+        for (const Shape* shape : {choose(call), call.product->general}) {
+            const Index bytes = shape ? workspace_of(*shape->kernel, call) : 0;
+            if (bytes > most) most = bytes;
+        }
+    }
+    return std::size_t(most);
+}
+
+int workspace_init(void* workspace, std::size_t bytes, cudaStream_t stream)
+{
+    if (reinterpret_cast<std::uintptr_t>(workspace) % 256) return BUNDLE_MISALIGNED;
+    if (!bytes || !counter_bytes) return BUNDLE_SUCCESS;
+    if (!workspace || room_of(bytes) < counter_bytes) return BUNDLE_WORKSPACE_TOO_SMALL;
+    return status_of(cudaMemsetAsync(workspace, 0, std::size_t(counter_bytes), stream));
+}
+
+// Checks whether a call has the workspace that the kernel of a shape needs. Where its operands lie otherwise than
+// workspace_size() takes for granted, another shape's kernel may need less.
+int check_workspace(const Call& call, const Product& newest, const Shape*& shape)
+{
+    Index bytes = workspace_of(*shape->kernel, call);
+    const Index room = room_of(call.workspace_bytes);
+    const Sizes sizes = {call.size[0], call.size[1], call.size[2]};
+    if (bytes > room && Index(workspace_size(newest, sizes)) <= room) {
+        const Shape* const other = choose(call, room);
+        shape = other ? other : shape;
+        bytes = workspace_of(*shape->kernel, call);
+    }
+    if (bytes && (bytes > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
+    return bytes && reinterpret_cast<std::uintptr_t>(call.workspace) % 256 ? BUNDLE_MISALIGNED : BUNDLE_SUCCESS;
+}
+
+// The workspace that simple calls keep for a stream.
+struct Kept {
     int device;
     unsigned long long stream;
-    char* memory;
-    std::size_t bytes;
-    Owned* next;
+    void* memory;
+    Index bytes;
+    Kept* next;
 };
-Owned* owned = nullptr;
-Mutex owning;
+Kept* kept = nullptr;
+std::atomic<bool> kept_in_use{false};
 
-// Calls `run` with the workspace of a stream, which grows in the order of the stream's work.
-template <typename Run>
-int with_workspace(std::size_t bytes, cudaStream_t stream, Run run)
+// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
+struct Lock {
+    Lock() { while (kept_in_use.exchange(true, std::memory_order_acquire)) std::this_thread::yield(); }
+    ~Lock() { kept_in_use.store(false, std::memory_order_release); }
+};
+
+int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call);
+
+// Runs a product with the workspace of its stream, which grows in the order of the stream's work.
+int run_simple(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
 {
-    if (bytes == 0) return run(nullptr, std::size_t(0));
+    const Index bytes = Index(workspace_size(newest, sizes));
+    if (bytes == 0) return run(newest, sizes, lds, call);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaError_t error = cudaStreamIsCapturing(stream, &capture);
+    cudaError_t error = cudaStreamIsCapturing(call.stream, &capture);
     if (error == cudaSuccess && capture != cudaStreamCaptureStatusNone) return BUNDLE_CAPTURING;
     int device = 0;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
 #if CUDART_VERSION >= 12000
     unsigned long long id = 0;
-    if (error == cudaSuccess) error = cudaStreamGetId(stream, &id);
+    if (error == cudaSuccess) error = cudaStreamGetId(call.stream, &id);
 #else
-    const unsigned long long id = reinterpret_cast<std::uintptr_t>(stream);
+    const unsigned long long id = reinterpret_cast<std::uintptr_t>(call.stream);
 #endif
     if (error != cudaSuccess) return status_of(error);
 
-    const Locked locked(owning);
-    Owned* mine = owned;
-    while (mine && (mine->device != device || mine->stream != id)) mine = mine->next;
-    if (!mine) {
-        mine = static_cast<Owned*>(std::malloc(sizeof(Owned)));
-        if (!mine) return status_of(cudaErrorMemoryAllocation);
-        *mine = {device, id, nullptr, 0, owned};
-        owned = mine;
+    const Lock lock;
+    Kept* own = kept;
+    while (own && (own->device != device || own->stream != id)) own = own->next;
+    if (!own) {
+        own = static_cast<Kept*>(std::malloc(sizeof(Kept)));
+        if (!own) return status_of(cudaErrorMemoryAllocation);
+        *own = {device, id, nullptr, 0, kept};
+        kept = own;
     }
-    if (mine->bytes < bytes) {
+    if (own->bytes < bytes) {
         void* memory = nullptr;
-        error = cudaMallocAsync(&memory, bytes, stream);
-        if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, COUNTER_BYTES, stream);
+        error = cudaMallocAsync(&memory, std::size_t(bytes), call.stream);
         if (error != cudaSuccess) return status_of(error);
-        if (mine->memory) error = cudaFreeAsync(mine->memory, stream);
-        mine->memory = static_cast<char*>(memory);
-        mine->bytes = bytes;
+        const int status = workspace_init(memory, std::size_t(bytes), call.stream);
+        if (status != BUNDLE_SUCCESS) return status;
+        if (own->memory) error = cudaFreeAsync(own->memory, call.stream);
+        own->memory = memory;
+        own->bytes = bytes;
         if (error != cudaSuccess) return status_of(error);
     }
-    return run(mine->memory, mine->bytes);  // under the lock: no other thread frees it meanwhile
+    call.workspace = own->memory;
+    call.workspace_bytes = std::size_t(own->bytes);
+    return run(newest, sizes, lds, call);  // under the lock: no other thread frees the memory meanwhile
 }
 
-int release_owned()
+int release()
 {
-    const Locked locked(owning);
+    const Lock lock;
     cudaError_t error = cudaSuccess;
-    while (owned) {
-        Owned* const first = owned;
+    while (kept) {
+        Kept* const first = kept;
         const cudaError_t freed = first->memory ? cudaFree(first->memory) : cudaSuccess;
         if (error == cudaSuccess) error = freed;
-        owned = first->next;
+        kept = first->next;
         std::free(first);
     }
     return status_of(error);
 }
 
-// Has the kernels of a product ready on a device, so that no call has to load or set anything.
-int init_product(const Product& product, const Device& device)
+// ---- Functions of the header ---------------------------------------------------------------------------------------
+
+int can_implement(const Product& product, const Sizes& sizes, const Sizes& lds)
 {
-    const auto load = [&](const void* function) {
-        cudaFuncAttributes attributes;
-        return status_of(cudaFuncGetAttributes(&attributes, function));
-    };
-    const auto init_kernel = [&](const Kernel& kernel) {
-        int status = allow_smem(kernel, device);
-        if (status == BUNDLE_SUCCESS && kernel.preparation) status = load(kernel.preparation);
-        return status;
-    };
-    int status = init_kernel(*product.fallback->kernel);
-    for (int i = 0; i < product.count && status == BUNDLE_SUCCESS; ++i) {
-        status = init_kernel(*product.shapes[i].kernel);
+    Call call;
+    const int status = take_sizes(call, product, sizes, lds);
+    if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    for (int& ld : call.ld) ld = 0;  // as any vector wants them
+    return choose(call) ? BUNDLE_SUCCESS : BUNDLE_TOO_LARGE;
+}
+
+int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
+{
+    int status = take_sizes(call, newest, sizes, lds);
+    if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    call.reads_ab = call.reads_ab && sizes[2] > 0;
+    if (!call.c || (call.reads_ab && (!call.matrix[0] || !call.matrix[1]))) return BUNDLE_NULL_POINTER;
+    const unsigned element = unsigned(newest.element);
+    const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
+    if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return BUNDLE_MISALIGNED;
+    status = current_device(&call.device);
+    if (status != BUNDLE_SUCCESS) return status;
+    call.product = product_for(newest, *call.device);
+    if (!call.product) return BUNDLE_UNSUPPORTED_DEVICE;
+    const Shape* shape = choose(call);
+    if (!shape) return BUNDLE_TOO_LARGE;
+    status = check_workspace(call, newest, shape);
+    call.kernel = shape->kernel;
+    return status == BUNDLE_SUCCESS ? launch(call) : status;
+}
+
+// Makes the kernels of a product ready on a device, so that no call has to load or set anything.
+int init(const Product& newest, const Device& device)
+{
+    const Product* const product = product_for(newest, device);
+    if (!product) return BUNDLE_UNSUPPORTED_DEVICE;
+    int status = product->general ? make_ready(*product->general->kernel, device) : BUNDLE_SUCCESS;
+    for (int i = 0; i < product->count && status == BUNDLE_SUCCESS; ++i) {
+        status = make_ready(*product->shapes[i].kernel, device);
     }
     return status;
 }
 
-int describe(const Product& product, const Sizes& sizes, Index element, bundle_description* description)
+int describe(const Product& newest, const Sizes& sizes, bundle_description* description)
 {
     if (!description) return BUNDLE_NULL_POINTER;
     *description = {};
-    const auto [m, n, k] = sizes;
-    const Index lda = product.trans_a ? m : k, ldb = product.trans_b ? k : n;
-    const int status = can_implement(product, sizes, lda > 0 ? lda : 1, ldb > 0 ? ldb : 1, n > 0 ? n : 1);
-    if (status != BUNDLE_SUCCESS || m == 0 || n == 0) return status;
-    const Shape& shape = *chosen(product, sizes);
-    const bool same = shape.m == m && shape.n == n && shape.k == k;
-    description->kernel = shape.kernel->name;
-    description->config = shape.kernel->config;
-    description->origin = shape.origin;
-    description->m = shape.m, description->n = shape.n, description->k = shape.k;
-    description->recorded_us = same ? shape.recorded_us : 0;
-    description->error_over_bound = same ? shape.error_over_bound : 0;
-    description->workspace_bytes = workspace_of(product, element, sizes);
+    Call call;
+    int status = take_sizes(call, newest, sizes, nullptr);
+    if (status == BUNDLE_SUCCESS && newest.older) status = current_device(&call.device);
+    if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    if (newest.older) call.product = product_for(newest, *call.device);
+    if (!call.product) return BUNDLE_UNSUPPORTED_DEVICE;
+    const Shape* const shape = choose(call);
+    if (!shape) return BUNDLE_TOO_LARGE;
+    const auto [m, n, k] = shape->size;
+    const bool same = m == sizes[0] && n == sizes[1] && k == sizes[2];
+    *description = {
+        shape->kernel->name, shape->kernel->config, shape->origin, m, n, k, same ? shape->recorded_us : 0,
+        same ? shape->error_over_bound : 0, workspace_size(newest, sizes)};
     return BUNDLE_SUCCESS;
 }
 
@@ -703,23 +693,15 @@ extern "C" int bundle_init(void)
     using namespace bundle_impl;
     const Device* device = nullptr;
     int status = current_device(&device);
-    if (status == BUNDLE_SUCCESS && device->capability < 90) status = BUNDLE_UNSUPPORTED_DEVICE;
-    if (status == BUNDLE_SUCCESS) status = find_encoder();
-    if (status == BUNDLE_SUCCESS) status = init_product(F32_NN, *device);
+    if (status == BUNDLE_SUCCESS) status = init(f32_nn, *device);
     return status;
 }
 
-extern "C" int bundle_release(void)
-{
-    return bundle_impl::release_owned();
-}
+extern "C" int bundle_release(void) { return bundle_impl::release(); }
 
 extern "C" int bundle_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-    using namespace bundle_impl;
-    if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) return BUNDLE_MISALIGNED;
-    if (workspace_bytes && (!workspace || workspace_bytes < COUNTER_BYTES)) return BUNDLE_WORKSPACE_TOO_SMALL;
-    return workspace_bytes ? status_of(cudaMemsetAsync(workspace, 0, COUNTER_BYTES, stream)) : BUNDLE_SUCCESS;
+    return bundle_impl::workspace_init(workspace, workspace_bytes, stream);
 }
 
 extern "C" const char* bundle_status_string(int status)
@@ -742,36 +724,37 @@ extern "C" const char* bundle_status_string(int status)
 
 extern "C" int bundle_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
 {
-    return bundle_impl::can_implement(bundle_impl::F32_NN, {m, n, k}, lda, ldb, ldc);
+    return bundle_impl::can_implement(bundle_impl::f32_nn, {m, n, k}, {lda, ldb, ldc});
 }
 
 extern "C" size_t bundle_workspace_size(int64_t m, int64_t n, int64_t k)
 {
-    return bundle_impl::workspace_of(bundle_impl::F32_NN, sizeof(float), {m, n, k});
+    return bundle_impl::workspace_size(bundle_impl::f32_nn, {m, n, k});
 }
 
 extern "C" int bundle_run(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     return bundle_impl::run(
-        bundle_impl::F32_NN, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, workspace_bytes,
-        stream);
+        bundle_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
+        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, workspace,
+         workspace_bytes, stream});
 }
 
 extern "C" int bundle(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream)
 {
-    const auto product = [&](void* workspace, std::size_t bytes) {
-        return bundle_run(A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, bytes, stream);
-    };
-    return bundle_impl::with_workspace(bundle_workspace_size(m, n, k), stream, product);
+    return bundle_impl::run_simple(
+        bundle_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
+        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, nullptr, 0,
+         stream});
 }
 
 extern "C" int bundle_describe(int64_t m, int64_t n, int64_t k, bundle_description* description)
 {
-    return bundle_impl::describe(bundle_impl::F32_NN, {m, n, k}, sizeof(float), description);
+    return bundle_impl::describe(bundle_impl::f32_nn, {m, n, k}, description);
 }
 
 #ifdef __ELF__

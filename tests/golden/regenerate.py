@@ -77,7 +77,7 @@ def golden_files() -> dict[str, str]:
     files[f"{golden}/tiled_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
     # What launches and tests kernels, at its shortest and with what a kernel of each kind needs.
     tiled = Served(Problem.parse(ODD), parse("tiled:16"), arch)
-    for name, text in emit(tiled, layout=Layout(main=True, cmake=True)).files:
+    for name, text in emit(tiled, "gemm", Layout(main=True, cmake=True)).files:
         files[f"{golden}/{name}"] = text
     files[f"{golden}/help.txt"] = help_screens()
     rows = [Served(Problem.parse(shape), parse(text), arch) for text, shape in ALL_MECHANISMS]

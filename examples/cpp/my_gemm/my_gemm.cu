@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest bae8eae6c51f12b9. To write it with kernels that are looked up:
+// Written by tilewright, file digest 738ed64d6740c2e9. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -12,42 +12,51 @@
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
-#ifdef _WIN32
-#include <mutex>
-#else
-#include <pthread.h>
-#endif
 
 namespace my_gemm_impl {
 
-// One kernel, and how it is launched.
-struct Kernel {
-    const char* name;
-    const char* config;
-    const void* function;
-    int tile_m, tile_n;             // rows and columns of C that a CTA computes
-    int block_x, block_y;           // threads of a CTA
-    int static_smem, dynamic_smem;  // bytes of shared memory: declared, and given at launch
-    int align_a, align_b, align_c;  // elements: pointer, leading dimension and stored row are multiples of them
-    bool limited;                   // whether CTAs of an SM are kept to as many as there have to be
-    mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device on which it may have its shared memory
+using Index = long long;  // sizes, strides and counts: a matrix may hold more than 2^31 elements
+
+// The box of a stored matrix that one TMA copy brings; it has no rows where a kernel has no TMA.
+struct Box {
+    unsigned rows, cols;
+    bool swizzled;  // by CU_TENSOR_MAP_SWIZZLE_128B
 };
 
-// A shape and the kernel that serves it.
+// One kernel and how it is launched.
+struct Kernel {
+    const char *name, *config;
+    const void* function;
+    int tile[3], block[2];              // m, n and k of a CTA's tiles; threads of a CTA
+    int static_smem, dynamic_smem;      // bytes of shared memory: declared, and passed at launch
+    bool pdl, spread;                   // whether PDL launches it, and on as many SMs as there are CTAs
+    int align[3], multiple[3];          // elements that rows of A, B, C, and that m, n, k are multiples of
+    int split_ctas, persistent_tiles;   // CTAs that share a tile of C; tiles of C that a CTA computes
+    unsigned stream_ctas;               // CTAs that share the tiles of the last wave (stream-K)
+    bool sums;                          // whether CTAs add up in the workspace
+    const void* preparation;            // kernel that copies operands first
+    bool pads, packs[2];                // whether that pads all to `multiple`, or packs A and B
+    int terms, term_k, term_ctas;       // or splits elements into terms: how many, whole steps of k, CTAs that share k
+    Box box[2];                         // of A and B
+    mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device that it is ready on
+};
+
+// A shape and the kernel that was chosen for it.
 struct Shape {
-    int m, n, k;
-    float log_m, log_n, log_k;  // to base 2
+    int size[3];  // m, n and k
     const Kernel* kernel;
     const char* origin;
     double recorded_us, error_over_bound;
 };
 
-// All that serves products of one type, with the same transposes, on one architecture and later ones.
+// Products of one type, with the same transposes, on one architecture and later ones.
 struct Product {
     bool trans_a, trans_b;
+    int element, first, last;  // bytes of an element; compute capabilities, such as 90
     const Shape* shapes;
-    int count;
-    const Shape* fallback;  // which serves whatever those do not
+    int count, reach;          // shapes; the factor of m, n and k up to which their kernels serve others, 0 for any
+    const Shape* general;      // it serves what the shapes do not
+    const Product* older;      // the same for an older architecture
 };
 
 }  // namespace my_gemm_impl
@@ -62,7 +71,7 @@ struct Product {
 #endif
 
 namespace my_gemm_impl {
-namespace k0 {
+namespace tiled_f32_nn_16x16x16_489e88e4 {
 
 //            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
 //         +-----+                  thread, in phases along k:
@@ -147,22 +156,23 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     }
 }
 
-static const Kernel KERNEL = {
+const Kernel row = {
     "gemm_tiled_f32_nn_16x16x16_489e88e4",
     "tiled:16",
     reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
-    16, 16,  // tile
-    16, 16,  // threads
-    2048, 0,  // shared memory
-    1, 1, 1,  // vectors of A, B and C
-    false,  // CTAs of an SM limited
+    {16, 16, 16}, {16, 16},  // tile and threads
+    2048, 0, true, false,  // shared memory and PDL
+    {1, 1, 1}, {1, 1, 1},  // alignment and multiples
+    1, 1, 0, false,  // split-K, tiles of a CTA, stream-K, sums
+    nullptr,
+    false, {false, false}, 0, 16, 1, {{0, 0, false}, {0, 0, false}},  // what that does, boxes of the TMA
 };
 
-}  // namespace k0
+}  // namespace tiled_f32_nn_16x16x16_489e88e4
 }  // namespace my_gemm_impl
 
 namespace my_gemm_impl {
-namespace k1 {
+namespace skinny_f32_nn_4x128x16_1b8415c9 {
 
 namespace {
 
@@ -478,18 +488,19 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16
     reduce_warps<Loads>(acc, shared, [&](int e, T total) { result.write(e, total); });
 }
 
-static const Kernel KERNEL = {
+const Kernel row = {
     "gemm_skinny_f32_nn_4x128x16_1b8415c9",
     "skinny:4x4x4",
     reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_1b8415c9),
-    4, 128,  // tile
-    128, 1,  // threads
-    8192, 0,  // shared memory
-    1, 4, 1,  // vectors of A, B and C
-    true,  // CTAs of an SM limited
+    {4, 128, 16}, {128, 1},  // tile and threads
+    8192, 0, true, true,  // shared memory and PDL
+    {1, 4, 1}, {1, 1, 1},  // alignment and multiples
+    1, 1, 0, false,  // split-K, tiles of a CTA, stream-K, sums
+    nullptr,
+    false, {false, false}, 0, 16, 1, {{0, 0, false}, {0, 0, false}},  // what that does, boxes of the TMA
 };
 
-}  // namespace k1
+}  // namespace skinny_f32_nn_4x128x16_1b8415c9
 }  // namespace my_gemm_impl
 
 #ifdef __GNUC__
@@ -499,325 +510,289 @@ static const Kernel KERNEL = {
 namespace my_gemm_impl {
 namespace {
 
-using Index = long long;  // sizes: a matrix may hold more than 2^31 elements
-
-const Shape F32_NN_SHAPES[] = {
-    // m, n, k, their logarithms to base 2, kernel, origin, recorded microseconds and error over its bound
-    {300, 200, 100, 8.2288f, 7.6439f, 6.6439f, &k0::KERNEL, "as given", 0, 0},
-    {1024, 16, 512, 10.0000f, 4.0000f, 9.0000f, &k1::KERNEL, "as given", 0, 0},
+const Shape f32_nn_shapes[] = {
+    // m, n and k, kernel, origin, recorded microseconds and error over its bound
+    {{300, 200, 100}, &tiled_f32_nn_16x16x16_489e88e4::row, "as given", 0, 0},
+    {{1024, 16, 512}, &skinny_f32_nn_4x128x16_1b8415c9::row, "as given", 0, 0},
 };
-const Shape F32_NN_GENERAL = {0, 0, 0, 0, 0, 0, &k0::KERNEL, "general", 0, 0};
-const Product F32_NN = {
-    false, false, F32_NN_SHAPES, 2, &F32_NN_GENERAL};
+const Shape f32_nn_general = {{}, &tiled_f32_nn_16x16x16_489e88e4::row, "general", 0, 0};
+const Product f32_nn = {  // transposes, bytes of an element, capabilities, shapes, general kernel
+    false, false, 4, 0, INT_MAX, f32_nn_shapes, 2, 8, &f32_nn_general, nullptr};
 
-constexpr int MAX_DEVICES = 64;
+// ---- Devices and launches ------------------------------------------------------------------------------------------
+
+constexpr int max_devices = 64;
 
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
 
-template <typename T>
-bool is_zero(T x) { return std::fpclassify(x) == FP_ZERO; }
-
 int status_of(cudaError_t error) { return error == cudaSuccess ? MY_GEMM_SUCCESS : MY_GEMM_CUDA_ERROR + int(error); }
 
-// What is asked of a device once.
+// What is asked of a device once. Threads that ask at the same time store the same values.
 struct Device {
-    std::atomic<bool> known{false};
-    int number = 0, capability = 0;
-    int sm_count = 0, smem_per_sm = 0, smem_reserved = 0;
-    int smem_per_cta = 0;
+    std::atomic<int> sm_count{0}, smem_per_sm{0}, smem_per_cta{0}, smem_reserved{0}, capability{0};
 };
+Device devices[max_devices];
 
-Device devices[MAX_DEVICES];
-
-// A lock that needs no C++ runtime, which programs in C and Fortran do not link.
-#ifdef _WIN32
-struct Mutex {
-    std::mutex held;
-    void lock() { held.lock(); }
-    void unlock() { held.unlock(); }
-};
-#else
-struct Mutex {
-    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
-    void lock() { pthread_mutex_lock(&held); }
-    void unlock() { pthread_mutex_unlock(&held); }
-};
-#endif
-struct Locked {
-    Mutex& mutex;
-    explicit Locked(Mutex& given) : mutex(given) { mutex.lock(); }
-    ~Locked() { mutex.unlock(); }
-};
-Mutex asking;
-
-// The current device.
-int current_device(const Device** found)
+int current_device(const Device** current)
 {
-    int number = 0, major = 0, minor = 0;
+    int number = 0;
     cudaError_t error = cudaGetDevice(&number);
     if (error != cudaSuccess) return status_of(error);
-    if (number >= MAX_DEVICES) return MY_GEMM_UNSUPPORTED_DEVICE;
+    if (number >= max_devices) return MY_GEMM_UNSUPPORTED_DEVICE;
     Device& device = devices[number];
-    *found = &device;
-    if (device.known.load(std::memory_order_acquire)) return MY_GEMM_SUCCESS;
-
-    const Locked locked(asking);
-    if (device.known.load(std::memory_order_relaxed)) return MY_GEMM_SUCCESS;  // another thread asked meanwhile
-    const auto ask = [&](int* answer, cudaDeviceAttr attribute) {
-        if (error == cudaSuccess) error = cudaDeviceGetAttribute(answer, attribute, number);
+    *current = &device;
+    if (device.capability.load(std::memory_order_acquire)) return MY_GEMM_SUCCESS;
+    const auto ask = [&](cudaDeviceAttr attribute) {
+        int value = 0;
+        if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, number);
+        return value;
     };
-    ask(&major, cudaDevAttrComputeCapabilityMajor);
-    ask(&minor, cudaDevAttrComputeCapabilityMinor);
-    ask(&device.sm_count, cudaDevAttrMultiProcessorCount);
-    ask(&device.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    ask(&device.smem_reserved, cudaDevAttrReservedSharedMemoryPerBlock);
-    ask(&device.smem_per_cta, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    device.number = number;
-    device.capability = 10 * major + minor;
-    device.known.store(error == cudaSuccess, std::memory_order_release);
+    device.sm_count = ask(cudaDevAttrMultiProcessorCount);
+    device.smem_per_sm = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    device.smem_per_cta = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    device.smem_reserved = ask(cudaDevAttrReservedSharedMemoryPerBlock);
+    const int capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor);
+    if (error == cudaSuccess) device.capability.store(capability, std::memory_order_release);
     return status_of(error);
 }
 
-// Lets a kernel have as much shared memory as any launch of it may ask for. Once for each device: a limit that calls
-// set as they need it could be lowered by one between another's setting and its launch.
-int allow_smem(const Kernel& kernel, const Device& device)
+// Loads a kernel, and lets it have as much shared memory as any launch may pass, once for each device: a limit that
+// calls set as they need it could be lowered by one between another's setting and its launch.
+int make_ready(const Kernel& kernel, const Device& device)
 {
-    const std::uint64_t bit = std::uint64_t(1) << device.number;
+    const std::uint64_t bit = std::uint64_t(1) << (&device - devices);
     if (kernel.ready.load(std::memory_order_acquire) & bit) return MY_GEMM_SUCCESS;
-    cudaFuncAttributes found;  // nvcc may give a kernel more than it declares, so that what a launch gives is aligned
-    cudaError_t error = cudaFuncGetAttributes(&found, kernel.function);
-    if (error == cudaSuccess) {
-        error = cudaFuncSetAttribute(
-            kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-            device.smem_per_cta - int(found.sharedSizeBytes));
+    cudaFuncAttributes facts;  // nvcc may declare more shared memory than the text, to align what a launch passes
+    cudaError_t error = kernel.preparation ? cudaFuncGetAttributes(&facts, kernel.preparation) : cudaSuccess;
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&facts, kernel.function);
+    if (error == cudaSuccess && (kernel.dynamic_smem || kernel.spread)) {
+        const int most = device.smem_per_cta - int(facts.sharedSizeBytes);
+        error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     }
     if (error == cudaSuccess) kernel.ready.fetch_or(bit, std::memory_order_release);
     return status_of(error);
 }
 
-// ---- Which kernel --------------------------------------------------------------------------------------------------
-
-struct Sizes {
-    Index m, n, k;
+// A product on its way to the device.
+struct Call {
+    const void* matrix[2] = {};  // A and B
+    void* c = nullptr;
+    const void *alpha = nullptr, *beta = nullptr;  // one element each
+    bool reads_ab = true, reads_c = true;
+    void* workspace = nullptr;
+    std::size_t workspace_bytes = 0;
+    cudaStream_t stream = nullptr;
+    int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
+    const Product* product = nullptr;
+    const Kernel* kernel = nullptr;
+    const Device* device = nullptr;
+    const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
+    int count = 0;
+    void *sums = nullptr, *counters = nullptr, *terms = nullptr;
+    alignas(64) std::uint64_t map[2][16] = {};  // tensor maps of A and B
 };
 
-Index tiles_of(const Kernel& kernel, const Sizes& sizes)  // of C
+Index tiles_of(const Kernel& kernel, const Call& call)  // of C
 {
-    return ceil_div(sizes.m, kernel.tile_m) * ceil_div(sizes.n, kernel.tile_n);
+    return ceil_div(call.size[0], kernel.tile[0]) * ceil_div(call.size[1], kernel.tile[1]);
 }
 
-// CTAs of the main kernel; 0 where there would be too many.
-Index ctas_of(const Kernel& kernel, const Sizes& sizes)
+// CTAs of a kernel; 0 where there would be too many, or a counter of tiles would overflow.
+Index ctas_of(const Kernel& kernel, const Call& call)
 {
-    const Index tiles = tiles_of(kernel, sizes);
-    return tiles <= INT_MAX ? tiles : 0;
+    const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
+    if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
+    const Index ctas = stream ? stream + (tiles < stream ? 0 : tiles / stream * stream)
+                              : ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    return ctas <= INT_MAX ? ctas : 0;
 }
 
-// Whether a kernel can compute a product of this size, however the operands lie.
-bool serves(const Kernel& kernel, const Sizes& sizes)
+// Bytes of shared memory to pass. CTAs that start while another kernel ends would crowd on the first SMs that are free:
+// as much is passed as keeps one CTA more than there have to be off an SM.
+int smem_of(const Kernel& kernel, const Device& device, Index ctas)
 {
-    return ctas_of(kernel, sizes) > 0;
+    const Index each = ceil_div(ctas, device.sm_count);
+    if (!kernel.spread || device.capability < 90 || each > 16) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / int(each + 1) - device.smem_reserved;
+    const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
+    const int more = (least < most ? least : most) - kernel.static_smem;
+    return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
 }
 
-// Whether rows of `width` elements, `ld` apart, suit vectors of `count` elements.
-bool rows_suit(int count, Index ld, Index width) { return ld % count == 0 && width % count == 0; }
-
-// Whether the stored rows of a product do, if leading dimensions are multiples of vectors.
-bool rows_suit(const Kernel& kernel, const Product& product, const Sizes& sizes)
+int start(const Call& call, const void* function, Index ctas, dim3 block, int smem_bytes, const void** arguments)
 {
-    return rows_suit(kernel.align_a, 0, product.trans_a ? sizes.m : sizes.k)
-        && rows_suit(kernel.align_b, 0, product.trans_b ? sizes.k : sizes.n) && rows_suit(kernel.align_c, 0, sizes.n);
+    cudaLaunchAttribute pdl = {};  // the kernel starts while the one before it ends, and waits before it reads memory
+    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    pdl.val.programmaticStreamSerializationAllowed = 1;
+    const bool uses_pdl = call.kernel->pdl && call.device->capability >= 90;
+    const cudaLaunchConfig_t launch = {
+        dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
+    return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
 
-// Whether sizes are within a factor of 8.
-bool is_near(Index size, Index other) { return size <= 8 * other && other <= 8 * size; }
+Index bytes_of_steps(const Kernel&, const Call&) { return 0; }
+int begin_steps(const Call&, const Call&) { return MY_GEMM_SUCCESS; }
+int end_steps(const Call&, const Call&) { return MY_GEMM_SUCCESS; }
 
-// The kernel of the shape itself, else that of the nearest shape: the fewest doublings of m, n and k away, if
-// one is near.
-// Only a kernel that `suits` counts.
-template <typename Suits>
-const Shape* chosen(const Product& product, const Sizes& sizes, Suits suits)
+// ---- Products ------------------------------------------------------------------------------------------------------
+
+// Bytes of the workspace that a kernel needs for a product; -1 where it cannot do the sizes, however operands lie.
+Index workspace_of(const Kernel& kernel, const Call& call)
 {
-    for (int i = 0; i < product.count; ++i) {
-        const Shape& shape = product.shapes[i];
-        const bool same = shape.m == sizes.m && shape.n == sizes.n && shape.k == sizes.k;
-        if (same && suits(*shape.kernel)) return &shape;
+    bool serves = ctas_of(kernel, call) > 0;
+    for (int i = 0; i < 3; ++i) serves = serves && (kernel.pads || call.size[i] % kernel.multiple[i] == 0);
+    return serves ? bytes_of_steps(kernel, call) : -1;
+}
+
+// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace.
+bool suits(const Kernel& kernel, const Call& call, Index most_bytes)
+{
+    for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
+        const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
+        const int align = kernel.align[i];
+        if (address % unsigned(align * call.product->element) || call.ld[i] % align) return false;
+        if (call.width[i] % align) return false;
     }
-    const auto log2_of = [](Index size) { return size > 0 ? std::log2(float(size)) : -1.0f; };
-    const float log_m = log2_of(sizes.m), log_n = log2_of(sizes.n), log_k = log2_of(sizes.k);
+    const Index bytes = workspace_of(kernel, call);
+    return 0 <= bytes && bytes <= most_bytes;
+}
+
+// The products of a device: those of the latest architecture that serves it, null where none does.
+const Product* product_for(const Product& newest, const Device& device)
+{
+    const int capability = device.capability;
+    const Product* product = &newest;
+    while (product && (capability < product->first || product->last < capability)) product = product->older;
+    return product;
+}
+
+// Queues the kernel of a call, and its steps.
+int launch(const Call& before)
+{
+    const Kernel& kernel = *before.kernel;
+    Call call = before;
+    int status = make_ready(kernel, *call.device);
+    if (status == MY_GEMM_SUCCESS) status = begin_steps(call, before);
+    if (status != MY_GEMM_SUCCESS) return status;
+    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
+    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
+    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
+    const Index ctas = ctas_of(kernel, call);
+    status = start(call, kernel.function, ctas, block, smem_of(kernel, *call.device, ctas), arguments);
+    return status == MY_GEMM_SUCCESS ? end_steps(call, before) : status;
+}
+
+using Sizes = Index[3];
+
+// Puts m, n and k into a call, and lda, ldb and ldc if they are given, where they make sense.
+int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Index* lds)
+{
+    const auto& [m, n, k] = sizes;
+    if (m < 0 || n < 0 || k < 0) return MY_GEMM_INVALID_SIZE;
+    const Index widths[3] = {product.trans_a ? m : k, product.trans_b ? k : n, n};
+    for (int i = 0; i < 3 && lds; ++i) {
+        if (lds[i] < 1 || lds[i] < widths[i]) return MY_GEMM_INVALID_LD;
+    }
+    for (int i = 0; i < 3; ++i) {
+        if (sizes[i] > INT_MAX || (lds && lds[i] > INT_MAX)) return MY_GEMM_TOO_LARGE;
+        call.size[i] = int(sizes[i]), call.width[i] = int(widths[i]), call.ld[i] = lds ? int(lds[i]) : 0;
+    }
+    call.product = &product;
+    return MY_GEMM_SUCCESS;
+}
+
+// The shape whose kernel computes a product: the shape itself, else the nearest, by the ratios of m, n and k, else the
+// general one; null where no kernel suits.
+const Shape* choose(const Call& call, Index most_bytes = LLONG_MAX)
+{
+    const Product& product = *call.product;
     const Shape* best = nullptr;
     float least = INFINITY;
     for (int i = 0; i < product.count; ++i) {
         const Shape& shape = product.shapes[i];
-        if (!is_near(shape.m, sizes.m) || !is_near(shape.n, sizes.n) || !is_near(shape.k, sizes.k)) continue;
-        const float doublings =
-            std::fabs(shape.log_m - log_m) + std::fabs(shape.log_n - log_n) + std::fabs(shape.log_k - log_k);
-        if (doublings < least && suits(*shape.kernel)) {
-            least = doublings;
-            best = &shape;
+        float ratios = 1, largest = 0;
+        for (int j = 0; j < 3; ++j) {
+            const int x = shape.size[j], y = call.size[j];
+            const float ratio = x == y ? 1 : float(x > y ? x : y) / (x && y ? float(x < y ? x : y) : 0.5f);
+            ratios *= ratio;
+            largest = ratio > largest ? ratio : largest;
         }
+        if (ratios >= least || (product.reach && largest > float(product.reach))) continue;
+        if (suits(*shape.kernel, call, most_bytes)) least = ratios, best = &shape;
     }
-    if (!best && suits(*product.fallback->kernel)) best = product.fallback;
+    if (!best && product.general && suits(*product.general->kernel, call, most_bytes)) best = product.general;
     return best;
 }
 
-// The same for operands that lie as vectors want it.
-const Shape* chosen(const Product& product, const Sizes& sizes)
+std::size_t workspace_size(const Product&, const Sizes&) { return 0; }
+int workspace_init(void*, std::size_t, cudaStream_t) { return MY_GEMM_SUCCESS; }
+int check_workspace(const Call&, const Product&, const Shape*) { return MY_GEMM_SUCCESS; }
+int release() { return MY_GEMM_SUCCESS; }
+int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call);
+constexpr auto* run_simple = run;
+
+// ---- Functions of the header ---------------------------------------------------------------------------------------
+
+int can_implement(const Product& product, const Sizes& sizes, const Sizes& lds)
 {
-    return chosen(product, sizes, [&](const Kernel& kernel) {
-        return serves(kernel, sizes) && rows_suit(kernel, product, sizes);
-    });
+    Call call;
+    const int status = take_sizes(call, product, sizes, lds);
+    if (status != MY_GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    for (int& ld : call.ld) ld = 0;  // as any vector wants them
+    return choose(call) ? MY_GEMM_SUCCESS : MY_GEMM_TOO_LARGE;
 }
 
-// ---- Launches ------------------------------------------------------------------------------------------------------
-
-int start(
-    const void* function, Index ctas, int block_x, int block_y, int smem_bytes, const void** arguments,
-    cudaStream_t stream, const Device& device)
+int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
 {
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(unsigned(ctas));
-    launch.blockDim = dim3(unsigned(block_x), unsigned(block_y));
-    launch.dynamicSmemBytes = std::size_t(smem_bytes);
-    launch.stream = stream;
-
-    // It comes up while the kernel before it ends, and waits by itself before it touches memory.
-    cudaLaunchAttribute pdl = {};
-    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    pdl.val.programmaticStreamSerializationAllowed = 1;
-    launch.attrs = &pdl;
-    launch.numAttrs = device.capability >= 90 ? 1 : 0;
-    return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
-}
-
-// A product whose sizes are above 0 and fit in int, with all that was checked.
-template <typename T>
-struct Call {
-    const T *A, *B;
-    T* C;
-    int lda, ldb, ldc, m, n, k;
-    T alpha, beta;
-    cudaStream_t stream;
-};
-
-// So much shared memory for a CTA that an SM holds no more of them than it has to: those that start while another
-// kernel ends would crowd on the first SMs that are free.
-int limited_smem(const Kernel& kernel, const Device& device, Index ctas)
-{
-    const Index each = device.capability >= 90 ? ceil_div(ctas, device.sm_count) : INT_MAX;
-    if (!kernel.limited || each > 16) return kernel.dynamic_smem;
-    const int just_fits = device.smem_per_sm / int(each + 1) - device.smem_reserved;  // one CTA more
-    const int least = just_fits / 128 * 128 + 128;
-    const int more = (least < device.smem_per_cta ? least : device.smem_per_cta) - kernel.static_smem;
-    return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
-}
-
-// Queues the main kernel.
-template <typename T>
-int launch_main(
-    const Kernel& kernel, const Device& device, Call<T> call)
-{
-    const Index ctas = ctas_of(kernel, {call.m, call.n, call.k});
-    const int status = allow_smem(kernel, device);
+    int status = take_sizes(call, newest, sizes, lds);
+    if (status != MY_GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    call.reads_ab = call.reads_ab && sizes[2] > 0;
+    if (!call.c || (call.reads_ab && (!call.matrix[0] || !call.matrix[1]))) return MY_GEMM_NULL_POINTER;
+    const unsigned element = unsigned(newest.element);
+    const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
+    if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return MY_GEMM_MISALIGNED;
+    status = current_device(&call.device);
     if (status != MY_GEMM_SUCCESS) return status;
-    const void* arguments[11] = {
-        &call.A, &call.lda, &call.B, &call.ldb, &call.C, &call.ldc, &call.m, &call.n, &call.k, &call.alpha, &call.beta};
-    return start(
-        kernel.function, ctas, kernel.block_x, kernel.block_y, limited_smem(kernel, device, ctas), arguments,
-        call.stream, device);
-}
-
-// ---- What the functions of the header do ---------------------------------------------------------------------------
-
-// Whether sizes and leading dimensions make sense.
-int sizes_status(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
-{
-    const auto [m, n, k] = sizes;
-    if (m < 0 || n < 0 || k < 0) return MY_GEMM_INVALID_SIZE;
-    const Index width_a = product.trans_a ? m : k, width_b = product.trans_b ? k : n;
-    if (lda < 1 || ldb < 1 || ldc < 1 || lda < width_a || ldb < width_b || ldc < n) return MY_GEMM_INVALID_LD;
-    for (const Index size : {m, n, k, lda, ldb, ldc}) {
-        if (size > INT_MAX) return MY_GEMM_TOO_LARGE;
-    }
-    return MY_GEMM_SUCCESS;
-}
-
-int can_implement(const Product& product, const Sizes& sizes, Index lda, Index ldb, Index ldc)
-{
-    const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != MY_GEMM_SUCCESS || sizes.m == 0 || sizes.n == 0) return status;
-    return chosen(product, sizes) ? MY_GEMM_SUCCESS : MY_GEMM_TOO_LARGE;
-}
-
-template <typename T>
-bool odd(const T* X) { return reinterpret_cast<std::uintptr_t>(X) % sizeof(T) != 0; }
-
-template <typename T>
-bool suits(int count, const T* X, Index ld, Index width)
-{
-    return reinterpret_cast<std::uintptr_t>(X) % (std::size_t(count) * sizeof(T)) == 0 && rows_suit(count, ld, width);
-}
-
-template <typename T>
-int run(
-    const Product& product, const T* A, Index lda, const T* B, Index ldb, T* C, Index ldc, Index m, Index n, Index k,
-    T alpha, T beta, void*, std::size_t, cudaStream_t stream)
-{
-    const Device* device = nullptr;
-    const Sizes sizes = {m, n, k};
-    const int status = sizes_status(product, sizes, lda, ldb, ldc);
-    if (status != MY_GEMM_SUCCESS || m == 0 || n == 0) return status;
-    const bool reads_ab = k > 0 && !is_zero(alpha);
-    if (!C || (reads_ab && (!A || !B))) return MY_GEMM_NULL_POINTER;
-    if (odd(C) || (reads_ab && (odd(A) || odd(B)))) return MY_GEMM_MISALIGNED;
-
-    const auto lies_well = [&](const Kernel& kernel) {
-        return suits(kernel.align_c, C, ldc, n)
-            && (!reads_ab
-                || (suits(kernel.align_a, A, lda, product.trans_a ? m : k)
-                    && suits(kernel.align_b, B, ldb, product.trans_b ? k : n)))
-            && serves(kernel, sizes);
-    };
-    const Shape* shape = chosen(product, sizes, lies_well);
+    call.product = product_for(newest, *call.device);
+    if (!call.product) return MY_GEMM_UNSUPPORTED_DEVICE;
+    const Shape* shape = choose(call);
     if (!shape) return MY_GEMM_TOO_LARGE;
-    const Kernel& kernel = *shape->kernel;
-    const int known = current_device(&device);
-    if (known != MY_GEMM_SUCCESS) return known;
-    const Call<T> call = {
-        A, B, C, int(lda), int(ldb), int(ldc), int(m), int(n), int(k), alpha, beta, stream};
-    return launch_main(kernel, *device, call);
+    status = check_workspace(call, newest, shape);
+    call.kernel = shape->kernel;
+    return status == MY_GEMM_SUCCESS ? launch(call) : status;
 }
 
-// Has the kernels of a product ready on a device, so that no call has to load or set anything.
-int init_product(const Product& product, const Device& device)
+// Makes the kernels of a product ready on a device, so that no call has to load or set anything.
+int init(const Product& newest, const Device& device)
 {
-    const auto init_kernel = [&](const Kernel& kernel) {
-        int status = allow_smem(kernel, device);
-        return status;
-    };
-    int status = init_kernel(*product.fallback->kernel);
-    for (int i = 0; i < product.count && status == MY_GEMM_SUCCESS; ++i) {
-        status = init_kernel(*product.shapes[i].kernel);
+    const Product* const product = product_for(newest, device);
+    if (!product) return MY_GEMM_UNSUPPORTED_DEVICE;
+    int status = product->general ? make_ready(*product->general->kernel, device) : MY_GEMM_SUCCESS;
+    for (int i = 0; i < product->count && status == MY_GEMM_SUCCESS; ++i) {
+        status = make_ready(*product->shapes[i].kernel, device);
     }
     return status;
 }
 
-int describe(const Product& product, const Sizes& sizes, my_gemm_description* description)
+int describe(const Product& newest, const Sizes& sizes, my_gemm_description* description)
 {
     if (!description) return MY_GEMM_NULL_POINTER;
     *description = {};
-    const auto [m, n, k] = sizes;
-    const Index lda = product.trans_a ? m : k, ldb = product.trans_b ? k : n;
-    const int status = can_implement(product, sizes, lda > 0 ? lda : 1, ldb > 0 ? ldb : 1, n > 0 ? n : 1);
-    if (status != MY_GEMM_SUCCESS || m == 0 || n == 0) return status;
-    const Shape& shape = *chosen(product, sizes);
-    const bool same = shape.m == m && shape.n == n && shape.k == k;
-    description->kernel = shape.kernel->name;
-    description->config = shape.kernel->config;
-    description->origin = shape.origin;
-    description->m = shape.m, description->n = shape.n, description->k = shape.k;
-    description->recorded_us = same ? shape.recorded_us : 0;
-    description->error_over_bound = same ? shape.error_over_bound : 0;
+    Call call;
+    int status = take_sizes(call, newest, sizes, nullptr);
+    if (status == MY_GEMM_SUCCESS && newest.older) status = current_device(&call.device);
+    if (status != MY_GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
+    if (newest.older) call.product = product_for(newest, *call.device);
+    if (!call.product) return MY_GEMM_UNSUPPORTED_DEVICE;
+    const Shape* const shape = choose(call);
+    if (!shape) return MY_GEMM_TOO_LARGE;
+    const auto [m, n, k] = shape->size;
+    const bool same = m == sizes[0] && n == sizes[1] && k == sizes[2];
+    *description = {
+        shape->kernel->name, shape->kernel->config, shape->origin, m, n, k, same ? shape->recorded_us : 0,
+        same ? shape->error_over_bound : 0, workspace_size(newest, sizes)};
     return MY_GEMM_SUCCESS;
 }
 
@@ -834,19 +809,15 @@ extern "C" int my_gemm_init(void)
     using namespace my_gemm_impl;
     const Device* device = nullptr;
     int status = current_device(&device);
-    if (status == MY_GEMM_SUCCESS) status = init_product(F32_NN, *device);
+    if (status == MY_GEMM_SUCCESS) status = init(f32_nn, *device);
     return status;
 }
 
-extern "C" int my_gemm_release(void)
-{
-    return MY_GEMM_SUCCESS;
-}
+extern "C" int my_gemm_release(void) { return my_gemm_impl::release(); }
 
 extern "C" int my_gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-    (void)workspace, (void)workspace_bytes, (void)stream;  // these kernels count nothing
-    return MY_GEMM_SUCCESS;
+    return my_gemm_impl::workspace_init(workspace, workspace_bytes, stream);
 }
 
 extern "C" const char* my_gemm_status_string(int status)
@@ -869,34 +840,37 @@ extern "C" const char* my_gemm_status_string(int status)
 
 extern "C" int my_gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
 {
-    return my_gemm_impl::can_implement(my_gemm_impl::F32_NN, {m, n, k}, lda, ldb, ldc);
+    return my_gemm_impl::can_implement(my_gemm_impl::f32_nn, {m, n, k}, {lda, ldb, ldc});
 }
 
 extern "C" size_t my_gemm_workspace_size(int64_t m, int64_t n, int64_t k)
 {
-    (void)m, (void)n, (void)k;  // no kernel needs one
-    return 0;
+    return my_gemm_impl::workspace_size(my_gemm_impl::f32_nn, {m, n, k});
 }
 
 extern "C" int my_gemm_run(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     return my_gemm_impl::run(
-        my_gemm_impl::F32_NN, A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, workspace, workspace_bytes,
-        stream);
+        my_gemm_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
+        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, workspace,
+         workspace_bytes, stream});
 }
 
 extern "C" int my_gemm(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream)
 {
-    return my_gemm_run(A, lda, B, ldb, C, ldc, m, n, k, alpha, beta, nullptr, 0, stream);
+    return my_gemm_impl::run_simple(
+        my_gemm_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
+        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, nullptr, 0,
+         stream});
 }
 
 extern "C" int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_description* description)
 {
-    return my_gemm_impl::describe(my_gemm_impl::F32_NN, {m, n, k}, description);
+    return my_gemm_impl::describe(my_gemm_impl::f32_nn, {m, n, k}, description);
 }
 
 #ifdef __ELF__

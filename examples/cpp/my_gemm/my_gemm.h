@@ -1,6 +1,6 @@
 // my_gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 281f98d65b281a94. To write it with kernels that are looked up:
+// Written by tilewright, file digest 2f14b61e78dff2a1. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -16,34 +16,40 @@
 
 // C = alpha * op(A) * op(B) + beta * C
 //
-//   op(A) is m x k; A is stored m x k
-//   op(B) is k x n; B is stored k x n
-//   C is m x n and overlaps neither A nor B
+//   functions        elements  A is stored               B is stored
+//   my_gemm*         float     m x k                     k x n
 //
-// Every matrix is row-major in memory that the GPU can reach. lda, ldb and ldc count elements from the start of one row
-// to the start of the next, at least 1 and the length of a stored row; what lies between two rows is neither read nor
-// written. alpha = 0 or k = 0 reads neither A nor B, beta = 0 does not read C: they may be null or hold NaN.
+// op(A) is m x k, op(B) is k x n; C is m x n and overlaps neither A nor B. Every matrix is row-major in memory that the
+// GPU can reach. lda, ldb and ldc count elements from the start of one row to the start of the next, at least 1 and the
+// length of a stored row; what lies between two rows is neither read nor written. alpha = 0 or k = 0 reads neither A
+// nor B, beta = 0 does not read C: they may be null or hold NaN.
 //
-//     float *A, *B, *C;  // on the device; m x k, k x n and m x n
-//     int status = my_gemm(A, k, B, n, C, n, m, n, k, 1, 0, stream);
+//     float *a, *b, *c;  // on the device; m x k, k x n and m x n
+//     int status = my_gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream);
 //     if (status != MY_GEMM_SUCCESS) puts(my_gemm_status_string(status));
 //
 //   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
 //   alignment  of A, B and C to one element; fastest to 16 bytes, with leading dimensions of whole 16 bytes
 //   workspace  none: my_gemm_workspace_size is always 0
 //   threads    every function may be called from any number of threads at once
-//   streams    calls on different streams run side by side
+//   streams    calls on different streams run side by side, each with a workspace of its own where it needs one
 //   devices    work goes to the current device, which the stream must belong to
 //   capture    my_gemm_run can be captured into a CUDA graph, after my_gemm_init on the device: it allocates nothing,
-//              waits for nothing and adds kernel nodes alone
+//              waits for nothing and adds kernel nodes alone; graphs that may run at once want a
+//              workspace each
+//   version    files that are written again may have other kernels, times, workspace sizes and last bits of results;
+//              what is declared here stays, but for fields that may follow the last of a description: then
+//              MY_GEMM_VERSION grows
 //   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
-//              with the unit roundoff u and the smallest subnormal d of float; every run gives the same bits
+//              with the unit roundoff u and the smallest subnormal d of the type; every run gives the same bits
 //
-// The shapes that kernels were chosen for; another gets the kernel of the nearest that can serve it, or a general one
-// where none is within a factor of 8 of each of m, n and k:
+// Shapes that kernels were chosen for. Another one gets the kernel of the nearest shape that can serve it, or a general
+// one where there is none, or none of several within a factor of 8 of each of m, n and k:
 //
 //   300x200x100            float  nn  sm_90a  as given
 //   1024x16x512            float  nn  sm_90a  as given
+
+#define MY_GEMM_VERSION 1
 
 #ifdef __cplusplus
 extern "C" {
@@ -70,10 +76,11 @@ const char* my_gemm_status_string(int status);
 // captured they must not have to.
 int my_gemm_init(void);
 
-// Frees the workspaces of my_gemm; no work of theirs may be queued, no thread may be in them.
+// Frees the workspaces that functions without one keep; no work of theirs may be queued, no thread may be in them.
 int my_gemm_release(void);
 
-// Makes new memory a workspace. These kernels need nothing done to it.
+// Makes new memory a workspace: clears the counters at its start, by which CTAs wait for each other. Every product
+// leaves them 0, so that once is enough, whatever shapes follow. What was not cleared gives wrong results.
 int my_gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct my_gemm_description {
@@ -91,21 +98,23 @@ typedef struct my_gemm_description {
 // MY_GEMM_SUCCESS where such a product can be computed, else why not. Calls nothing of CUDA.
 int my_gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);
 
-// Bytes that my_gemm_run needs for such a product. Calls nothing of CUDA.
+// Bytes that my_gemm_run needs for such a product on any device. Calls nothing of CUDA.
 size_t my_gemm_workspace_size(int64_t m, int64_t n, int64_t k);
 
-// Queues the product. The workspace is used until it is done, by one stream at a time. It may be null where
-// my_gemm_workspace_size is 0.
+// Queues the product. The workspace is used until it is done, by one stream at a time; my_gemm_workspace_init
+// made it one. It may be null where my_gemm_workspace_size is 0.
 int my_gemm_run(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
-// The same.
+// The same with a workspace that it keeps for each stream until my_gemm_release. Where a product needs one it cannot be
+// captured: MY_GEMM_CAPTURING.
 int my_gemm(
-    const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t m, int64_t n, int64_t k,
+    const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream);
 
-// Which kernel such a product gets where its operands lie as vectors want it.
+// Which kernel such a product gets where its operands lie as vectors want it, on the current device where there are
+// kernels for several architectures.
 int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_description* description);
 
 #ifdef __cplusplus
