@@ -131,6 +131,16 @@ class Part:
         return self.config.pdl and "griddepcontrol" in self.arch.instructions
 
     @property
+    def serves(self) -> str:
+        """What operands its kernel is for, in words."""
+        if self.universal:
+            return "any size and alignment"
+        multiples, aligned = self.fit.multiples, max(self.fit.alignment)
+        exact = f"m, n, k in multiples of {', '.join(map(str, multiples))}" if max(multiples) > 1 else ""
+        vectors = f"aligned to {aligned} elements" if aligned > 1 else ""
+        return "; ".join(filter(None, (exact, vectors)))
+
+    @property
     def universal(self) -> bool:
         """Whether it serves operands of any size and alignment."""
         return self.fit.alignment == self.fit.multiples == (1, 1, 1)

@@ -82,6 +82,37 @@ def test_a_project_links_the_library(files: Path, tmp_path: Path, languages: str
         assert not [line for line in undefined.splitlines() if "_Z" in line or "guard" in line or "gxx" in line]
 
 
+FORTRAN = """program user
+  use, intrinsic :: iso_c_binding
+  implicit none
+  interface
+    integer(c_int) function mul_init() bind(c)
+      import :: c_int
+    end function
+    integer(c_size_t) function mul_workspace_size(m, n, k) bind(c)
+      import :: c_size_t, c_int64_t
+      integer(c_int64_t), value :: m, n, k
+    end function
+  end interface
+  print *, mul_init(), mul_workspace_size(256_c_int64_t, 256_c_int64_t, 4096_c_int64_t)
+end program
+"""
+
+
+@pytest.mark.skipif(shutil.which("gfortran") is None, reason="gfortran is not installed")
+def test_a_project_in_fortran_links_the_library(files: Path, tmp_path: Path) -> None:
+    head = "cmake_minimum_required(VERSION 3.18)\nproject(user LANGUAGES Fortran C)\nfind_package(mul REQUIRED)\n"
+    (tmp_path / "CMakeLists.txt").write_text(
+        head + "add_executable(user main.f90)\ntarget_link_libraries(user PRIVATE mul::mul)\n"
+    )
+    (tmp_path / "main.f90").write_text(FORTRAN)
+    ran("cmake", "-S", tmp_path, "-B", tmp_path / "built", f"-DCMAKE_PREFIX_PATH={files / 'prefix'}")
+    ran("cmake", "--build", tmp_path / "built")
+    status, bytes_ = ran(tmp_path / "built" / "user").split()
+    assert int(status) >= 0
+    assert int(bytes_) > 0
+
+
 @pytest.mark.parametrize("layout", [Layout(), Layout(split=True)], ids=["whole", "split"])
 def test_two_bundles_of_one_name_in_two_shared_objects_keep_apart(tmp_path: Path, layout: Layout) -> None:
     """A program that links both has the kernels of each, and sees public functions alone."""

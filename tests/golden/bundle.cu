@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 54907187ee939019. To write it with kernels that are looked up:
+// Written by tilewright, file digest 30abee80aa5d3a5b. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -97,8 +97,9 @@ struct Call {
     cudaStream_t stream = nullptr;
     int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
     const Product* product = nullptr;
-    const Kernel* kernel = nullptr;
     const Device* device = nullptr;
+    const Kernel* kernel = nullptr;   // the kernel that was chosen,
+    Index ctas = 0, need = 0;         // its CTAs, and its bytes of the workspace
     const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
     int count = 0;
     void *sums = nullptr, *counters = nullptr, *terms = nullptr;
@@ -115,8 +116,9 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 {
     const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
     if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
-    const Index ctas = stream ? stream + (tiles < stream ? 0 : tiles / stream * stream)
-                              : ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    Index ctas = tiles * kernel.split_ctas;
+    if (stream) ctas = stream + tiles / stream * stream;
+    if (kernel.persistent_tiles > 1) ctas = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
     return ctas <= INT_MAX ? ctas : 0;
 }
 
@@ -124,9 +126,9 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 // as much is passed as keeps one CTA more than there have to be off an SM.
 int smem_of(const Kernel& kernel, const Device& device, Index ctas)
 {
-    const Index each = ceil_div(ctas, device.sm_count);
-    if (!kernel.spread || device.capability < 90 || each > 16) return kernel.dynamic_smem;
-    const int too_many = device.smem_per_sm / int(each + 1) - device.smem_reserved;
+    const int sms = device.sm_count;
+    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * sms) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / sms + 2) - device.smem_reserved;
     const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
     const int more = (least < most ? least : most) - kernel.static_smem;
     return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
@@ -141,6 +143,19 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     const cudaLaunchConfig_t launch = {
         dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
+}
+
+// Queues the kernel of a call alone.
+int launch(const Call& call)
+{
+    const Kernel& kernel = *call.kernel;
+    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
+    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
+    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
+    const int smem_bytes = smem_of(kernel, *call.device, call.ctas);
+    return start(call, kernel.function, call.ctas, block, smem_bytes, arguments);
 }
 
 // ---- Steps of a launch ---------------------------------------------------------------------------------------------
@@ -385,20 +400,17 @@ Index bytes_of_steps(const Kernel& kernel, const Call& call)
     return bytes > 0 ? counter_bytes + bytes : bytes;
 }
 
-int begin_steps(Call& call, const Call& before)
+// Queues the kernel of a call with its steps.
+int launch_with_steps(Call& call)
 {
+    const Call before = call;
     int status = BUNDLE_SUCCESS;
     char* memory = static_cast<char*>(call.workspace) + counter_bytes;
     for_steps(*call.kernel, [&](const Step& step) {
         if (status == BUNDLE_SUCCESS) status = step.begin(call, memory);
         if (step.bytes) memory += step.bytes(*call.kernel, before);
     });
-    return status;
-}
-
-int end_steps(const Call& call, const Call& before)
-{
-    int status = BUNDLE_SUCCESS;
+    if (status == BUNDLE_SUCCESS) status = launch(call);
     for_steps(*call.kernel, [&](const Step& step) {
         if (step.end && status == BUNDLE_SUCCESS) status = step.end(call, before);
     });
@@ -407,25 +419,23 @@ int end_steps(const Call& call, const Call& before)
 
 // ---- Products ------------------------------------------------------------------------------------------------------
 
-// Bytes of the workspace that a kernel needs for a product; -1 where it cannot do the sizes, however operands lie.
-Index workspace_of(const Kernel& kernel, const Call& call)
-{
-    bool serves = ctas_of(kernel, call) > 0;
-    for (int i = 0; i < 3; ++i) serves = serves && (kernel.pads || call.size[i] % kernel.multiple[i] == 0);
-    return serves ? bytes_of_steps(kernel, call) : -1;
-}
-
-// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace.
-bool suits(const Kernel& kernel, const Call& call, Index most_bytes)
+// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace: then the call
+// gets it.
+bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
 {
     for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
         const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
-        const int align = kernel.align[i];
-        if (address % unsigned(align * call.product->element) || call.ld[i] % align) return false;
-        if (call.width[i] % align) return false;
+        const int align = kernel.align[i];  // a power of two
+        if (address & unsigned(align * call.product->element - 1)) return false;
+        if ((call.ld[i] | call.width[i]) & (align - 1)) return false;
     }
-    const Index bytes = workspace_of(kernel, call);
-    return 0 <= bytes && bytes <= most_bytes;
+    for (int i = 0; i < 3 && !kernel.pads; ++i) {
+        if (kernel.multiple[i] > 1 && call.size[i] % kernel.multiple[i]) return false;
+    }
+    const Index ctas = ctas_of(kernel, call), bytes = ctas ? bytes_of_steps(kernel, call) : -1;
+    if (bytes < 0 || bytes > most_bytes) return false;
+    call.kernel = &kernel, call.ctas = ctas, call.need = bytes;
+    return true;
 }
 
 // The products of a device: those of the latest architecture that serves it, null where none does.
@@ -435,24 +445,6 @@ const Product* product_for(const Product& newest, const Device& device)
     const Product* product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
     return product;
-}
-
-// Queues the kernel of a call, and its steps.
-int launch(const Call& before)
-{
-    const Kernel& kernel = *before.kernel;
-    Call call = before;
-    int status = make_ready(kernel, *call.device);
-    if (status == BUNDLE_SUCCESS) status = begin_steps(call, before);
-    if (status != BUNDLE_SUCCESS) return status;
-    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
-        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
-        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
-    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
-    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    const Index ctas = ctas_of(kernel, call);
-    status = start(call, kernel.function, ctas, block, smem_of(kernel, *call.device, ctas), arguments);
-    return status == BUNDLE_SUCCESS ? end_steps(call, before) : status;
 }
 
 using Sizes = Index[3];
@@ -474,24 +466,29 @@ int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Ind
     return BUNDLE_SUCCESS;
 }
 
-// The shape whose kernel computes a product: the shape itself, else the nearest, by the ratios of m, n and k, else the
-// general one; null where no kernel suits.
-const Shape* choose(const Call& call, Index most_bytes = LLONG_MAX)
+// The shape whose kernel computes a product, which the call gets: the shape itself, else the nearest, by the ratios of
+// m, n and k, else the general one; null where no kernel suits.
+const Shape* choose(Call& call, Index most_bytes = LLONG_MAX)
 {
     const Product& product = *call.product;
+    const Shape* const end = product.shapes + product.count;
+    const auto [m, n, k] = call.size;
+    for (const Shape* shape = product.shapes; shape < end; ++shape) {
+        const bool same = shape->size[0] == m && shape->size[1] == n && shape->size[2] == k;
+        if (same && suits(*shape->kernel, call, most_bytes)) return shape;
+    }
     const Shape* best = nullptr;
     float least = INFINITY;
-    for (int i = 0; i < product.count; ++i) {
-        const Shape& shape = product.shapes[i];
+    for (const Shape* shape = product.shapes; shape < end; ++shape) {
         float ratios = 1, largest = 0;
-        for (int j = 0; j < 3; ++j) {
-            const int x = shape.size[j], y = call.size[j];
-            const float ratio = x == y ? 1 : float(x > y ? x : y) / (x && y ? float(x < y ? x : y) : 0.5f);
+        for (int i = 0; i < 3; ++i) {
+            const float x = float(shape->size[i]), y = call.size[i] ? float(call.size[i]) : 0.5f;
+            const float ratio = x > y ? x / y : y / x;
             ratios *= ratio;
             largest = ratio > largest ? ratio : largest;
         }
         if (ratios >= least || (product.reach && largest > float(product.reach))) continue;
-        if (suits(*shape.kernel, call, most_bytes)) least = ratios, best = &shape;
+        if (suits(*shape->kernel, call, most_bytes)) least = ratios, best = shape;
     }
     if (!best && product.general && suits(*product.general->kernel, call, most_bytes)) best = product.general;
     return best;
@@ -509,10 +506,9 @@ std::size_t workspace_size(const Product& newest, const Sizes& sizes)
     Index most = 0;
     if (take_sizes(call, newest, sizes, nullptr) != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return 0;
     for (; call.product; call.product = call.product->older) {
-        for (const Shape* shape : {choose(call), call.product->general}) {
-            const Index bytes = shape ? workspace_of(*shape->kernel, call) : 0;
-            if (bytes > most) most = bytes;
-        }
+        if (choose(call) && call.need > most) most = call.need;
+        const Shape* const general = call.product->general;
+        if (general && suits(*general->kernel, call) && call.need > most) most = call.need;
     }
     return std::size_t(most);
 }
@@ -525,20 +521,16 @@ int workspace_init(void* workspace, std::size_t bytes, cudaStream_t stream)
     return status_of(cudaMemsetAsync(workspace, 0, std::size_t(counter_bytes), stream));
 }
 
-// Checks whether a call has the workspace that the kernel of a shape needs. Where its operands lie otherwise than
-// workspace_size() takes for granted, another shape's kernel may need less.
-int check_workspace(const Call& call, const Product& newest, const Shape*& shape)
+// Checks whether a call has the workspace that its kernel needs. Where its operands lie otherwise than workspace_size()
+// takes for granted, another shape's kernel may need less.
+int check_workspace(Call& call, const Product& newest)
 {
-    Index bytes = workspace_of(*shape->kernel, call);
     const Index room = room_of(call.workspace_bytes);
     const Sizes sizes = {call.size[0], call.size[1], call.size[2]};
-    if (bytes > room && Index(workspace_size(newest, sizes)) <= room) {
-        const Shape* const other = choose(call, room);
-        shape = other ? other : shape;
-        bytes = workspace_of(*shape->kernel, call);
-    }
-    if (bytes && (bytes > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
-    return bytes && reinterpret_cast<std::uintptr_t>(call.workspace) % 256 ? BUNDLE_MISALIGNED : BUNDLE_SUCCESS;
+    if (call.need > room && Index(workspace_size(newest, sizes)) <= room) choose(call, room);
+    if (call.need && (call.need > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
+    if (call.need && reinterpret_cast<std::uintptr_t>(call.workspace) % 256) return BUNDLE_MISALIGNED;
+    return BUNDLE_SUCCESS;
 }
 
 // The workspace that simple calls keep for a stream.
@@ -641,11 +633,10 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     if (status != BUNDLE_SUCCESS) return status;
     call.product = product_for(newest, *call.device);
     if (!call.product) return BUNDLE_UNSUPPORTED_DEVICE;
-    const Shape* shape = choose(call);
-    if (!shape) return BUNDLE_TOO_LARGE;
-    status = check_workspace(call, newest, shape);
-    call.kernel = shape->kernel;
-    return status == BUNDLE_SUCCESS ? launch(call) : status;
+    if (!choose(call)) return BUNDLE_TOO_LARGE;
+    status = check_workspace(call, newest);
+    if (status == BUNDLE_SUCCESS) status = make_ready(*call.kernel, *call.device);
+    return status == BUNDLE_SUCCESS ? launch_with_steps(call) : status;
 }
 
 // Makes the kernels of a product ready on a device, so that no call has to load or set anything.

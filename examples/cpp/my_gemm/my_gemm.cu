@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 738ed64d6740c2e9. To write it with kernels that are looked up:
+// Written by tilewright, file digest a92bed07692c18a7. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -72,6 +72,8 @@ struct Product {
 
 namespace my_gemm_impl {
 namespace tiled_f32_nn_16x16x16_489e88e4 {
+
+// gemm_tiled_f32_nn_16x16x16_489e88e4: any size and alignment.
 
 //            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
 //         +-----+                  thread, in phases along k:
@@ -173,6 +175,8 @@ const Kernel row = {
 
 namespace my_gemm_impl {
 namespace skinny_f32_nn_4x128x16_1b8415c9 {
+
+// gemm_skinny_f32_nn_4x128x16_1b8415c9: aligned to 4 elements.
 
 namespace {
 
@@ -584,8 +588,9 @@ struct Call {
     cudaStream_t stream = nullptr;
     int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
     const Product* product = nullptr;
-    const Kernel* kernel = nullptr;
     const Device* device = nullptr;
+    const Kernel* kernel = nullptr;   // the kernel that was chosen,
+    Index ctas = 0, need = 0;         // its CTAs, and its bytes of the workspace
     const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
     int count = 0;
     void *sums = nullptr, *counters = nullptr, *terms = nullptr;
@@ -602,8 +607,9 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 {
     const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
     if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
-    const Index ctas = stream ? stream + (tiles < stream ? 0 : tiles / stream * stream)
-                              : ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    Index ctas = tiles * kernel.split_ctas;
+    if (stream) ctas = stream + tiles / stream * stream;
+    if (kernel.persistent_tiles > 1) ctas = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
     return ctas <= INT_MAX ? ctas : 0;
 }
 
@@ -611,9 +617,9 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 // as much is passed as keeps one CTA more than there have to be off an SM.
 int smem_of(const Kernel& kernel, const Device& device, Index ctas)
 {
-    const Index each = ceil_div(ctas, device.sm_count);
-    if (!kernel.spread || device.capability < 90 || each > 16) return kernel.dynamic_smem;
-    const int too_many = device.smem_per_sm / int(each + 1) - device.smem_reserved;
+    const int sms = device.sm_count;
+    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * sms) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / sms + 2) - device.smem_reserved;
     const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
     const int more = (least < most ? least : most) - kernel.static_smem;
     return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
@@ -630,31 +636,41 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
 
+// Queues the kernel of a call alone.
+int launch(const Call& call)
+{
+    const Kernel& kernel = *call.kernel;
+    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
+    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
+    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
+    const int smem_bytes = smem_of(kernel, *call.device, call.ctas);
+    return start(call, kernel.function, call.ctas, block, smem_bytes, arguments);
+}
+
 Index bytes_of_steps(const Kernel&, const Call&) { return 0; }
-int begin_steps(const Call&, const Call&) { return MY_GEMM_SUCCESS; }
-int end_steps(const Call&, const Call&) { return MY_GEMM_SUCCESS; }
+int launch_with_steps(const Call& call) { return launch(call); }
 
 // ---- Products ------------------------------------------------------------------------------------------------------
 
-// Bytes of the workspace that a kernel needs for a product; -1 where it cannot do the sizes, however operands lie.
-Index workspace_of(const Kernel& kernel, const Call& call)
-{
-    bool serves = ctas_of(kernel, call) > 0;
-    for (int i = 0; i < 3; ++i) serves = serves && (kernel.pads || call.size[i] % kernel.multiple[i] == 0);
-    return serves ? bytes_of_steps(kernel, call) : -1;
-}
-
-// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace.
-bool suits(const Kernel& kernel, const Call& call, Index most_bytes)
+// Whether a kernel can compute a product, as its operands lie, with at most so many bytes of a workspace: then the call
+// gets it.
+bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
 {
     for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
         const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
-        const int align = kernel.align[i];
-        if (address % unsigned(align * call.product->element) || call.ld[i] % align) return false;
-        if (call.width[i] % align) return false;
+        const int align = kernel.align[i];  // a power of two
+        if (address & unsigned(align * call.product->element - 1)) return false;
+        if ((call.ld[i] | call.width[i]) & (align - 1)) return false;
     }
-    const Index bytes = workspace_of(kernel, call);
-    return 0 <= bytes && bytes <= most_bytes;
+    for (int i = 0; i < 3 && !kernel.pads; ++i) {
+        if (kernel.multiple[i] > 1 && call.size[i] % kernel.multiple[i]) return false;
+    }
+    const Index ctas = ctas_of(kernel, call), bytes = ctas ? bytes_of_steps(kernel, call) : -1;
+    if (bytes < 0 || bytes > most_bytes) return false;
+    call.kernel = &kernel, call.ctas = ctas, call.need = bytes;
+    return true;
 }
 
 // The products of a device: those of the latest architecture that serves it, null where none does.
@@ -664,24 +680,6 @@ const Product* product_for(const Product& newest, const Device& device)
     const Product* product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
     return product;
-}
-
-// Queues the kernel of a call, and its steps.
-int launch(const Call& before)
-{
-    const Kernel& kernel = *before.kernel;
-    Call call = before;
-    int status = make_ready(kernel, *call.device);
-    if (status == MY_GEMM_SUCCESS) status = begin_steps(call, before);
-    if (status != MY_GEMM_SUCCESS) return status;
-    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
-        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
-        &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
-    for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
-    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    const Index ctas = ctas_of(kernel, call);
-    status = start(call, kernel.function, ctas, block, smem_of(kernel, *call.device, ctas), arguments);
-    return status == MY_GEMM_SUCCESS ? end_steps(call, before) : status;
 }
 
 using Sizes = Index[3];
@@ -703,24 +701,29 @@ int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Ind
     return MY_GEMM_SUCCESS;
 }
 
-// The shape whose kernel computes a product: the shape itself, else the nearest, by the ratios of m, n and k, else the
-// general one; null where no kernel suits.
-const Shape* choose(const Call& call, Index most_bytes = LLONG_MAX)
+// The shape whose kernel computes a product, which the call gets: the shape itself, else the nearest, by the ratios of
+// m, n and k, else the general one; null where no kernel suits.
+const Shape* choose(Call& call, Index most_bytes = LLONG_MAX)
 {
     const Product& product = *call.product;
+    const Shape* const end = product.shapes + product.count;
+    const auto [m, n, k] = call.size;
+    for (const Shape* shape = product.shapes; shape < end; ++shape) {
+        const bool same = shape->size[0] == m && shape->size[1] == n && shape->size[2] == k;
+        if (same && suits(*shape->kernel, call, most_bytes)) return shape;
+    }
     const Shape* best = nullptr;
     float least = INFINITY;
-    for (int i = 0; i < product.count; ++i) {
-        const Shape& shape = product.shapes[i];
+    for (const Shape* shape = product.shapes; shape < end; ++shape) {
         float ratios = 1, largest = 0;
-        for (int j = 0; j < 3; ++j) {
-            const int x = shape.size[j], y = call.size[j];
-            const float ratio = x == y ? 1 : float(x > y ? x : y) / (x && y ? float(x < y ? x : y) : 0.5f);
+        for (int i = 0; i < 3; ++i) {
+            const float x = float(shape->size[i]), y = call.size[i] ? float(call.size[i]) : 0.5f;
+            const float ratio = x > y ? x / y : y / x;
             ratios *= ratio;
             largest = ratio > largest ? ratio : largest;
         }
         if (ratios >= least || (product.reach && largest > float(product.reach))) continue;
-        if (suits(*shape.kernel, call, most_bytes)) least = ratios, best = &shape;
+        if (suits(*shape->kernel, call, most_bytes)) least = ratios, best = shape;
     }
     if (!best && product.general && suits(*product.general->kernel, call, most_bytes)) best = product.general;
     return best;
@@ -728,7 +731,7 @@ const Shape* choose(const Call& call, Index most_bytes = LLONG_MAX)
 
 std::size_t workspace_size(const Product&, const Sizes&) { return 0; }
 int workspace_init(void*, std::size_t, cudaStream_t) { return MY_GEMM_SUCCESS; }
-int check_workspace(const Call&, const Product&, const Shape*) { return MY_GEMM_SUCCESS; }
+int check_workspace(const Call&, const Product&) { return MY_GEMM_SUCCESS; }
 int release() { return MY_GEMM_SUCCESS; }
 int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call);
 constexpr auto* run_simple = run;
@@ -757,11 +760,10 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     if (status != MY_GEMM_SUCCESS) return status;
     call.product = product_for(newest, *call.device);
     if (!call.product) return MY_GEMM_UNSUPPORTED_DEVICE;
-    const Shape* shape = choose(call);
-    if (!shape) return MY_GEMM_TOO_LARGE;
-    status = check_workspace(call, newest, shape);
-    call.kernel = shape->kernel;
-    return status == MY_GEMM_SUCCESS ? launch(call) : status;
+    if (!choose(call)) return MY_GEMM_TOO_LARGE;
+    status = check_workspace(call, newest);
+    if (status == MY_GEMM_SUCCESS) status = make_ready(*call.kernel, *call.device);
+    return status == MY_GEMM_SUCCESS ? launch_with_steps(call) : status;
 }
 
 // Makes the kernels of a product ready on a device, so that no call has to load or set anything.
