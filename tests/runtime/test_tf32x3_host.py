@@ -315,7 +315,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("terms cut off, not rounded, and taken for rounded", "(bits + 0x1000u) & 0xffffe000u", "bits + 0x1000u",
      DOUBLE, "nn"),
     ("high term too long", "0xffffe000u", "0xffffff00u", DOUBLE, "nn"),
-    ("fragments of A mixed up", "a[1], a_below[1]}", "a_below[1], a[1]}", DOUBLE, "nn"),
+    ("fragments of A mixed up", "a[1], a_below[1],", "a_below[1], a[1],", DOUBLE, "nn"),
     ("rows of other groups", "a.high[2 * i + 1], b.high", "a.high[2 * i], b.high", DOUBLE, "nn"),
     ("rows swapped as read only", "(col ^ swap(row))", "col", DOUBLE, "nn"),
     ("columns swapped as written only", "^ swap(k);", "^ 0;", DOUBLE, "nn"),
