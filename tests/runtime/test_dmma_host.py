@@ -244,7 +244,7 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("group not committed", "commit_copies();  // an empty group counts too", "", PLAIN, "nn", 1),
     ("stage filled too early", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;", PLAIN, "nn", 1),
     ("stages not advanced", "reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;", "", WARPS, "nn", 1),
-    ("copy reads outside", "inside ? BYTES : 0", "BYTES", PLAIN, "nn", 1),
+    ("copy reads outside", "cp_async<BYTES>(to, from, inside)", "cp_async<BYTES>(to, from, true)", PLAIN, "nn", 1),
     ("rows of a fragment exchanged", "a_upper[0], a_lower[0],", "a_lower[0], a_upper[0],", PLAIN, "nn", 1),
     ("small instruction takes other rows", "(c[0], c[1], a[i][p],", "(c[0], c[1], a[0][p],", SMALL, "nn", 1),
     ("part of the result in the wrong rows", "along_m + 8 * i", "along_m + 7 * i",

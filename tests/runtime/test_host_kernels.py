@@ -301,7 +301,7 @@ extern "C" __global__ void kernel(float* out, int starts)
 {
     __shared__ float4 place;
     if (starts) {
-        tilewright_host::copy_async(&place, out, 16, 16);
+        tilewright_host::copy_async(&place, out, 16);
     } else {
         place = make_float4(5, 5, 5, 5);
         tilewright_host::commit_copies();

@@ -242,7 +242,7 @@ FAULTS = (
     Fault("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", ASYNC),
     Fault("group not committed", "commit_copies();  // an empty group counts too", "", ASYNC),
     Fault("stage filled too early", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;", ASYNC),
-    Fault("copy reads outside", "inside ? BYTES : 0", "BYTES", ASYNC),
+    Fault("copy reads outside", "cp_async<BYTES>(to, from, inside)", "cp_async<BYTES>(to, from, true)", ASYNC),
     Fault("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * (BLOCK_K / SLICES / 2)", WHOLE),
     Fault("slice left out", "from < SLICES; ++from", "from < SLICES - 1; ++from", WHOLE),
     Fault("barrier of slices missing", "= acc[e];\n    __syncthreads();", "= acc[e];", WHOLE),

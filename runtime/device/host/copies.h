@@ -13,9 +13,8 @@ namespace tilewright_host {
 
 struct Copy {
     char* to;
-    const char* from;
-    unsigned short bytes, read;  // those behind the ones that are read become 0
-    unsigned group;
+    const char* from;  // null for zeros
+    unsigned bytes, group;
 };
 
 constexpr unsigned MAX_COPIES = 512;  // of a thread in flight
@@ -31,14 +30,13 @@ struct Copies {
 // Those of the thread that runs.
 inline Copies& own_copies() { return own_queue<Copies, 0>(); }
 
-// Starts to copy `bytes` bytes, of which the first `read` are read and the others become 0.
-inline void copy_async(void* to, const void* from, unsigned bytes, unsigned read)
+inline void copy_async(void* to, const void* from, unsigned bytes)
 {
     Copies& own = own_copies();
-    if (own.count == MAX_COPIES || bytes > 16 || read > bytes) abort();
+    if (own.count == MAX_COPIES) abort();
     memset(to, 0xFF, bytes);
     own.queue[(own.first + own.count++) % MAX_COPIES] =
-        {static_cast<char*>(to), static_cast<const char*>(from), (unsigned short)bytes, (unsigned short)read, own.group};
+        {static_cast<char*>(to), static_cast<const char*>(from), bytes, own.group};
 }
 
 inline void commit_copies() { ++own_copies().group; }
@@ -49,8 +47,8 @@ inline void wait_copies(unsigned pending)
     Copies& own = own_copies();
     while (own.count && own.queue[own.first].group + pending < own.group) {
         const Copy& copy = own.queue[own.first];
-        if (copy.read) memcpy(copy.to, copy.from, copy.read);
-        memset(copy.to + copy.read, 0, copy.bytes - copy.read);
+        if (copy.from) memcpy(copy.to, copy.from, copy.bytes);
+        else memset(copy.to, 0, copy.bytes);
         own.first = (own.first + 1) % MAX_COPIES;
         --own.count;
     }

@@ -25,15 +25,18 @@ inline void prefetch_line(const void*) {}
 
 // ---- Copies ------------------------------------------------------------------------------------------------------
 
-inline void cp_async_16(void* to, const void* from, int bytes) { copy_async(to, from, 16, bytes); }
-template <int BYTES> void cp_async(void* to, const void* from, int bytes) { copy_async(to, from, BYTES, bytes); }
-inline void cp_async_16_if(bool on, void* to, const void* from, int bytes)
+inline void cp_async_16(void* to, const void* from, bool inside) { copy_async(to, inside ? from : nullptr, 16); }
+template <int BYTES> void cp_async(void* to, const void* from, bool inside)
 {
-    if (on) copy_async(to, from, 16, bytes);
+    copy_async(to, inside ? from : nullptr, BYTES);
 }
-template <int BYTES> void cp_async_if(bool on, void* to, const void* from, int bytes)
+inline void cp_async_16_if(bool on, void* to, const void* from, bool inside)
 {
-    if (on) copy_async(to, from, BYTES, bytes);
+    if (on) cp_async_16(to, from, inside);
+}
+template <int BYTES> void cp_async_if(bool on, void* to, const void* from, bool inside)
+{
+    if (on) cp_async<BYTES>(to, from, inside);
 }
 using tilewright_host::commit_copies;
 template <int PENDING> void wait_copies() { tilewright_host::wait_copies(PENDING); }
@@ -51,10 +54,11 @@ inline void fence_proxy_async() {}
 using tilewright_host::copy_box;
 using tilewright_host::copy_bulk;
 
-inline void store_four(void* to, const unsigned (&x)[4]) { memcpy(to, x, sizeof x); }
+inline void store_eight(unsigned short* to, const unsigned (&x)[4]) { memcpy(to, x, sizeof x); }
 
 // ---- Barriers ----------------------------------------------------------------------------------------------------
 
+template <int BARRIER, int COUNT> void sync_constant() { tilewright_host::sync_named(BARRIER, COUNT); }
 template <int COUNT> void sync_named(int barrier) { tilewright_host::sync_named(barrier, COUNT); }
 template <int COUNT> void arrive_named(int barrier) { tilewright_host::arrive_named(barrier, COUNT); }
 template <class Element> const Element* peer(const Element* place, int rank)
