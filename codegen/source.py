@@ -66,8 +66,8 @@ class TensorBox:
     cols: int
     """Elements of each."""
     swizzled: bool
-    """Whether its rows, 128 bytes each, are swizzled on the way: piece i of 16 bytes of row r comes to place i ^ (r % 8),
-    so that reads down its rows meet no bank twice."""
+    """Whether its rows, 128 bytes each, are swizzled on the way: piece i of 16 bytes of row r comes to place
+    i ^ (r % 8), so that reads down its rows meet no bank twice."""
 
 
 @dataclass(frozen=True, slots=True)

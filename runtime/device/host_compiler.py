@@ -73,8 +73,8 @@ class HostCompiler:
         return "; ".join((compiler_version(compiler), command, processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        """The text as a shared library. Raises CompileError, also for an instruction outside of its section or without a
-        twin."""
+        """The text as a shared library. Raises CompileError, also for an instruction outside of its section, or one
+        without a twin."""
         command = *cxx(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
         return compiled(command, source.name, translation_unit(source), folder, self.timeout_s)
 

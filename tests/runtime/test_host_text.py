@@ -172,10 +172,10 @@ def test_an_instruction_outside_of_a_section_is_refused(text: str, message: str)
 
 def test_an_instruction_without_a_twin_does_not_compile(tmp_path: Path) -> None:
     text = BEGIN + INSTRUCTION + END + KERNEL
-    with pytest.raises(CompileError, match="rest.*has not been declared|no member named 'rest'"):
+    with pytest.raises(CompileError, match=r"rest.*has not been declared|no member named 'rest'"):
         HostCompiler().build(KernelSource("kernel", text), str(tmp_path))
     # Not even where nothing calls it.
-    with pytest.raises(CompileError, match="rest.*has not been declared|no member named 'rest'"):
+    with pytest.raises(CompileError, match=r"rest.*has not been declared|no member named 'rest'"):
         HostCompiler().build(KernelSource("kernel", text.replace("    rest();\n", "")), str(tmp_path))
 
 
