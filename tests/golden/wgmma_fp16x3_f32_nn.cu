@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 787c65a6c0372b42. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest eeeb449ba50bbc82. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -310,6 +310,26 @@ __device__ __forceinline__ void produce(
     }
 }
 
+// Starts all products of the terms over STEP steps of k, where `begins` to sums of 0: the smallest first, for what they
+// add would be cut off beside the largest. `a` and `b` are descriptors, and the steps begin `first` terms behind them.
+__device__ __forceinline__ void start_products(
+    T (&acc)[ACC], unsigned long long a, unsigned long long b, int first, bool begins)
+{
+    #pragma unroll
+    for (int order = TERMS - 1; order >= 0; --order) {
+        #pragma unroll
+        for (int term = 0; term <= order; ++term) {
+            #pragma unroll
+            for (int p = 0; p < STEP; p += 16) {
+                const bool fresh = begins && order == TERMS - 1 && term == 0 && p == 0;
+                const unsigned long long a_rows = further(a, first + term * SIZE_A + p);
+                const unsigned long long b_rows = further(b, first + (order - term) * SIZE_B + p);
+                wgmma_f16(acc, a_rows, b_rows, fresh);
+            }
+        }
+    }
+}
+
 // The products of a tile of C, promoted, by a warpgroup whose rows begin at `first_row` of the tile.
 __device__ __forceinline__ void multiply(
     T (&sums)[ACC], const Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
@@ -327,20 +347,7 @@ __device__ __forceinline__ void multiply(
             const int first = turn.stage * STAGE + step % BLOCK_K;
             if (step % BLOCK_K == 0) filled[turn.stage].wait(turn.parity);
             wgmma_fence();
-            // The smallest products first: what they add would be cut off beside the largest.
-            #pragma unroll
-            for (int order = TERMS - 1; order >= 0; --order) {
-                #pragma unroll
-                for (int term = 0; term <= order; ++term) {
-                    #pragma unroll
-                    for (int p = 0; p < STEP; p += 16) {
-                        const bool fresh = begins && order == TERMS - 1 && term == 0 && p == 0;
-                        const unsigned long long a_rows = further(a, first + term * SIZE_A + p);
-                        const unsigned long long b_rows = further(b, first + (order - term) * SIZE_B + p);
-                        wgmma_f16(acc, a_rows, b_rows, fresh);
-                    }
-                }
-            }
+            start_products(acc, a, b, first, begins);
             commit_wgmma();
             if (!begins) {  // the interval has several tiles: the one before can be filled again
                 wait_wgmma<1>(acc);

@@ -285,7 +285,7 @@ FAULTS = {
 }
 FAULTS_OF_WGMMA = {
     "promotion lost": ("sums[e] += acc[e];", ";"),
-    "sums not begun afresh": ("fresh = begins", "fresh = each == 0 && begins"),
+    "sums not begun afresh": ("a, b, first, begins)", "a, b, first, each == 0 && begins)"),
     "sums begun afresh for each term": ("&& term == 0 && p == 0", "&& p == 0"),
     "instructions not waited for": ("wait_wgmma<0>(acc);\n", "\n"),
     "the last instructions not waited for": ("wait_wgmma<0>(acc);\n", "wait_wgmma<1>(acc);\n"),
