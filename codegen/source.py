@@ -66,7 +66,7 @@ class TensorBox:
     cols: int
     """Elements of each."""
     swizzled: bool
-    """Whether the 16-byte pieces of its rows, 128 bytes each, are swapped on the way: piece i of row r comes to place
+    """Whether its rows, 128 bytes each, are swizzled on the way: piece i of 16 bytes of row r comes to place
     i ^ (r % 8), so that reads down its rows meet no bank twice."""
 
 

@@ -17,7 +17,7 @@ MOST_ACCUMULATORS = 64
 STEP = 8
 """Steps of k whose operands a warp reads at once."""
 _SWAPPED = 16
-"""Elements of a row within which chunks are swapped in shared memory, or a part of them."""
+"""Elements of a row that are swizzled together in shared memory, or a part of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +133,20 @@ class FragmentConfig(BlockedConfig):
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
         """How many threads copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
-        whose copies lie at the same distances for all of them, in memory and where chunks of rows are swapped."""
+        whose copies lie at the same distances for all of them, in memory and where rows are swizzled."""
         return _copiers(self.extent(operand), self.tile.block_k, vec, along_k, self.threads)
 
 
 @cache
 def _copiers(extent: int, depth: int, vec: int, along_k: bool, threads: int) -> int:
     per_row = (depth if along_k else extent) // vec
-    swapped = along_k or extent % _SWAPPED == 0
-    period = 2 if along_k and depth > STEP else 4  # rows after which chunks are swapped alike, or after a multiple
+    swizzled = along_k or extent % _SWAPPED == 0
+    period = 2 if along_k and depth > STEP else 4  # rows after which the swizzle is the same, or after a multiple
 
     def alike(count: int) -> bool:
         rows, more = divmod(count, per_row)
-        if rows == 0:  # a row takes several copies of each thread, which no swap may cross
-            return per_row % count == 0 and (not swapped or count * vec % _SWAPPED == 0)
-        return more == 0 and (not swapped or rows in (1, 2) or rows % period == 0)
+        if rows == 0:  # a row takes several copies of each thread, which no swizzle may cross
+            return per_row % count == 0 and (not swizzled or count * vec % _SWAPPED == 0)
+        return more == 0 and (not swizzled or rows in (1, 2) or rows % period == 0)
 
     return next(count for count in range(threads, 0, -1) if alike(count) or count == 1)

@@ -34,6 +34,11 @@ _VERSION_TIMEOUT_S = 20.0
 _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__cluster_dims__\s*\(([^(),]+)[^()]*\)\s*)?(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
 )
+_SECTION = re.compile(r"^// ---- Instructions \(PTX\) -+$\n(.*?)^// ---- The kernel -+$", re.DOTALL | re.MULTILINE)
+_SECTION_LINE = re.compile(r"^// ---- (?:Instructions \(PTX\)|The kernel) -+$", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^__device__ __forceinline__ [^(\n]*?(\w+)\(", re.MULTILINE)
+_ASSEMBLY = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*"[^"]')
+"""An instruction: the empty text is a barrier of the compiler, which the processor's compiler knows too."""
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
@@ -68,6 +73,8 @@ class HostCompiler:
         return "; ".join((compiler_version(compiler), command, processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
+        """The text as a shared library. Raises CompileError, also for an instruction outside of its section, or one
+        without a twin."""
         command = *cxx(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
         return compiled(command, source.name, translation_unit(source), folder, self.timeout_s)
 
@@ -90,10 +97,31 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
 
 
 def translation_unit(source: KernelSource) -> str:
-    """The text as it goes to the compiler: unchanged but for `extern __shared__`, then what makes it loadable."""
-    text = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(tilewright_host::dynamic_shared)", source.code)
+    """The text as it goes to the compiler, `on_host`, then what makes it loadable. Raises CompileError, also for an
+    instruction outside of a section of them."""
+    text = on_host(source.code, source.name)
+    found = _ASSEMBLY.search(text)
+    line = text.count("\n", 0, found.start()) + 1 if found else 0
+    check(not found, f"{source.name}: line {line} has an instruction outside of the section for them", CompileError)
     exports = "".join(f"TILEWRIGHT_EXPORT({name}, {size or 1})\n" for size, name in _KERNEL.findall(source.code))
     return f'#line 1 "{source.name}.cu"\n{text}\n{exports}'
+
+
+def on_host(code: str, name: str) -> str:
+    """A text with the twins of its instructions, and unchanged but for two things: each of its sections of instructions
+    holds as many lines, which declare that the functions of these names are those of instructions.h, and `extern
+    __shared__`, which no macro makes C++, is a pointer. Raises CompileError for a section without a beginning or an
+    end."""
+    text = _SECTION.sub(_twins, code)
+    check(not _SECTION_LINE.search(text), f"{name}: a section of instructions has no beginning or no end", CompileError)
+    return _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(tilewright_host::dynamic_shared)", text)
+
+
+def _twins(section: "re.Match[str]") -> str:
+    """What stands for a section of instructions, of as many lines: declarations of the functions' twins."""
+    names = _INSTRUCTION.findall(section[1])
+    declared = "".join(f"using tilewright_host::instructions::{name}; " for name in dict.fromkeys(names))
+    return declared + "\n" * section[0].count("\n")
 
 
 def system_text(path: Path) -> str:

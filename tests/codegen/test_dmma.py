@@ -149,7 +149,7 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
     width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
     per_row = width // vec
 
-    def swap(row: Numbers) -> Numbers:
+    def swizzle(row: Numbers) -> Numbers:
         if along:
             return row // 2 % 2 * 4 if depth == 8 else row % 4 * 4
         return 0 * row if spare else row % 4 * 4
@@ -157,11 +157,11 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
     number = np.arange(height * per_row)  # of the copies, each thread's from its own number on
     thread = number % threads
     row, col = thread // per_row, thread % per_row * vec
-    place = row * pitch + (col ^ swap(row))
+    place = row * pitch + (col ^ swizzle(row))
     further, right = (number - thread) // per_row, (number - thread) % per_row * vec
-    to = (place ^ swap(further)) + further * pitch + right
+    to = (place ^ swizzle(further)) + further * pitch + right
     own, at = number // per_row, number % per_row * vec
-    return int(np.count_nonzero(to != own * pitch + (at ^ swap(own))))
+    return int(np.count_nonzero(to != own * pitch + (at ^ swizzle(own))))
 
 
 def test_copies_go_where_they_are_read() -> None:
@@ -182,7 +182,7 @@ def test_copies_go_where_they_are_read() -> None:
 
 
 def test_three_rows_at_a_time_are_refused() -> None:
-    """96 threads and rows of 32: the chunks of later rows would not be swapped as those of the first."""
+    """96 threads and rows of 32: the chunks of later rows would not be swizzled as those of the first."""
     text = "48x96x32,warp=48x32"
     assert reasons(text, "1023x769x511") == [EVENLY]
     assert misplaced(True, 32, 48, 1, 96) > 0

@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) * 3 CTAs along x in clusters of 3,
 //              (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 52980d30421d9f16. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest c8c0d05d5ca3d52a. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster"
 // SPDX-License-Identifier: MIT
 
@@ -61,56 +61,84 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % MMA_M == 0 && WARP_N % 8 == 0, "a warp tile is made of whole instructions");
 static_assert(BLOCK_K % STEP == 0, "whole steps of k in a tile");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// A warp adds to 16 x 8 of C the product of 16 x 8 of A and 8 x 8 of B. Lane 4g + t holds a0 = A(g, t),
+// a1 = A(g + 8, t), a2 and a3 the same at t + 4, b0 = B(t, g), b1 = B(t + 4, g), c0 = C(g, 2t), c1 = C(g, 2t + 1), c2
+// and c3 the same of row g + 8.
+__device__ __forceinline__ void mma_f64_m16n8k8(
+    double& c0, double& c1, double& c2, double& c3, double a0, double a1, double a2, double a3, double b0, double b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
+        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+d"(c0), "+d"(c1), "+d"(c2), "+d"(c3)
+        : "d"(a0), "d"(a1), "d"(a2), "d"(a3), "d"(b0), "d"(b1));
+}
+
+// Where CTA `rank` of the cluster has what lies at `place` in this CTA's shared memory.
+template <typename Element>
+__device__ __forceinline__ const Element* peer(const Element* place, int rank)
+{
+    const Element* found;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(found) : "l"(place), "r"(rank));
+    return found;
+}
+
+// The barrier of a cluster, in two halves: a thread that has waited sees what others wrote before they arrived.
+__device__ __forceinline__ void arrive_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // How a tile of one operand lies in shared memory, its rows as in global memory, and comes from there to registers.
@@ -119,8 +147,8 @@ __device__ __forceinline__ void wait_copies()
 //   ALONG_K  a row of the operand runs along k
 //
 // Lane 4g + t reads the g-th row or column of each group of 8, at k = t, t + 4 and so on. No two lanes of a
-// read meet in a bank: the chunks of four elements of a row are swapped, differently from row to row, or rows
-// have four spare elements where they are too short for that.
+// read meet in a bank: rows are swizzled by chunks of four elements, or have four spare elements where they are too
+// short for that.
 template <int EXTENT, bool ALONG_K>
 struct Operand {
     static constexpr int SPARE = EXTENT % 16 ? 4 : 0;                 // elements of a row across k
@@ -129,18 +157,18 @@ struct Operand {
     static constexpr int BASES = ALONG_K ? 4 : SPARE ? 1 : 2;  // places from which a lane's lie a fixed way
 
     // What is exclusive-or'ed to the columns of a row's elements to give their places.
-    static __device__ constexpr int swap(int row)
+    static __device__ constexpr int swizzle(int row)
     {
         if (ALONG_K) return BLOCK_K == 8 ? row / 2 % 2 * 4 : row % 4 * 4;
         return SPARE ? 0 : row % 4 * 4;
     }
 
     // Where element (row, col) of the stored tile is, and what lies so much further in `tile` than another place. The
-    // bits of a thread's first row and those of `row`, so much further, are apart, so the swaps add up.
-    static __device__ constexpr int place_of(int row, int col) { return row * PITCH + (col ^ swap(row)); }
+    // bits of a thread's first row and those of `row`, so much further, are apart, so the swizzles add up.
+    static __device__ constexpr int place_of(int row, int col) { return row * PITCH + (col ^ swizzle(row)); }
     static __device__ __forceinline__ T* further(T* tile, int place, int row, int col)
     {
-        return tile + (place ^ swap(row)) + row * PITCH + col;
+        return tile + (place ^ swizzle(row)) + row * PITCH + col;
     }
 
     // Where a lane reads of `tile`, for a warp tile that begins at `first`, and at `p` along k.
@@ -150,8 +178,8 @@ struct Operand {
         #pragma unroll
         for (int b = 0; b < BASES; ++b) {
             // Steps of k four apart lie in other chunks, and so does every other group of 8.
-            const int along = (p + 4 * b) / 16 * 16 + ((p + 4 * b) % 16 ^ swap(lane / 4)) + lane % 4;
-            const int across = (outer + 8 * b) ^ swap(lane % 4);
+            const int along = (p + 4 * b) / 16 * 16 + ((p + 4 * b) % 16 ^ swizzle(lane / 4)) + lane % 4;
+            const int across = (outer + 8 * b) ^ swizzle(lane % 4);
             places[b] = tile + (ALONG_K ? outer * PITCH + along : k * PITCH + across);
         }
     }
@@ -278,52 +306,16 @@ __device__ __forceinline__ void wait_tile()
     __syncthreads();
 }
 
-// Adds to tile (i, j) of the accumulators, MMA_M x 8 of C, the product of MMA_M rows of A and 8 columns of B over 8
-// steps of k. A warp does it together. Of each 8 x 4 of A, 4 x 8 of B and 8 x 8 of C lane 4g + t holds A(g, t),
-// B(t, g), C(g, 2t) and C(g, 2t + 1).
+// Adds to tile (i, j) of the accumulators, MMA_M x 8 of C, the product of MMA_M rows of A and 8 columns of B over a
+// step. A warp does it together.
 __device__ __forceinline__ void mma(
     T (&acc)[ACC], const T (&a)[THREAD_M][LANE_K], const T (&b)[THREAD_N / 2][LANE_K], int i, int j)
 {
-    const int upper = 2 * i * THREAD_N + 2 * j, lower = upper + THREAD_N;
-#ifdef TILEWRIGHT_HOST
-    struct Fragment {
-        T upper[LANE_K], lower[LANE_K], b[LANE_K];
-    };
-    struct Product {
-        T x[4];
-    };
-    Fragment mine;
-    for (int p = 0; p < LANE_K; ++p) {
-        mine.upper[p] = a[2 * i][p];
-        mine.lower[p] = a[2 * i + 1][p];
-        mine.b[p] = b[j][p];
-    }
-    const int g = int(tilewright_host::lane()) / 4, t = int(tilewright_host::lane()) % 4;
-    const Product product = tilewright_host::warp_collective(~0u, mine, [=](auto of) {
-        Product sum = {};
-        for (int p = 0; p < LANE_K; ++p) {
-            for (int each = 0; each < 4; ++each) {
-                const Fragment& row = of(4 * g + each);
-                const Fragment &left = of(8 * t + each), &right = of(8 * t + 4 + each);
-                sum.x[0] += row.upper[p] * left.b[p];
-                sum.x[1] += row.upper[p] * right.b[p];
-                sum.x[2] += row.lower[p] * left.b[p];
-                sum.x[3] += row.lower[p] * right.b[p];
-            }
-        }
-        return sum;
-    });
-    acc[upper] += product.x[0];
-    acc[upper + 1] += product.x[1];
-    acc[lower] += product.x[2];
-    acc[lower + 1] += product.x[3];
-#else
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
-        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+d"(acc[upper]), "+d"(acc[upper + 1]), "+d"(acc[lower]), "+d"(acc[lower + 1])
-        : "d"(a[2 * i][0]), "d"(a[2 * i + 1][0]), "d"(a[2 * i][1]), "d"(a[2 * i + 1][1]),
-          "d"(b[j][0]), "d"(b[j][1]));
-#endif
+    static_assert(LANE_K == 2, "a lane's elements of a step are those of one instruction");
+    T *const upper = acc + 2 * i * THREAD_N + 2 * j, *const lower = upper + THREAD_N;
+    const T (&a_upper)[LANE_K] = a[2 * i], (&a_lower)[LANE_K] = a[2 * i + 1];
+    mma_f64_m16n8k8(
+        upper[0], upper[1], lower[0], lower[1], a_upper[0], a_lower[0], a_upper[1], a_lower[1], b[j][0], b[j][1]);
 }
 
 // Which lane of a warp a lane is along the rows of C.
@@ -332,36 +324,6 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
-
-// Where CTA `rank` of the cluster has what lies at `place` in this CTA's shared memory.
-__device__ __forceinline__ const T* peer(const T* place, int rank)
-{
-#ifdef TILEWRIGHT_HOST
-    return tilewright_host::peer(place, unsigned(rank));
-#else
-    const T* found;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(found) : "l"(place), "r"(rank));
-    return found;
-#endif
-}
-
-// The barrier of a cluster, in two halves: a thread that has waited sees what others wrote before they arrived.
-__device__ __forceinline__ void arrive_cluster()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::arrive_cluster();
-#else
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_cluster()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_cluster();
-#else
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
 
 // Every slice of every CTA of the cluster writes a part of the tile in the end, in groups of neighbours: as wide as a
 // load can be, but so that none is left without where there are accumulators enough.

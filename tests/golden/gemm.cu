@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 376403aa3b839cf6. To write it again:
+// Written by tilewright, file digest 3241fac181aba61e. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -93,12 +93,17 @@ using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 constexpr int TILE_WIDTH = 16;  // rows and columns of the tiles of A, B and C
 constexpr int UNROLL     = 8;   // steps of a phase's multiply loop unrolled
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)

@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest d55b7e6e5e687e1b. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest 49907818d602cc01. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -64,56 +64,81 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp tile is made of whole instructions, two by two along B");
 static_assert(BLOCK_K % PROMOTE == 0 && PROMOTE % 16 == 0, "sums are promoted after whole steps");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// A warp reads four 8 x 8 matrices of 16-bit numbers from shared memory, of which lanes 8 apart name the rows: lane
+// 4g + t gets elements 2t and 2t + 1 of row g of each.
+__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const void* row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(unsigned(__cvta_generic_to_shared(row))));
+}
+
+// A warp adds to 16 x 8 of C, in float, the product of 16 x 16 bfloat16s of A and 16 x 8 of B, two in each number.
+// Lane 4g + t holds a[0] = A(g, 2t) and A(g, 2t + 1), a[1] the same of row g + 8, a[2] and a[3] both at 2t + 8,
+// b0 = B(2t, g) and B(2t + 1, g), b1 the same at 2t + 8, c0 = C(g, 2t), c1 = C(g, 2t + 1), c2 and c3 the same of row
+// g + 8. The tensor cores do not round their sums, they cut off.
+__device__ __forceinline__ void mma_bf16_m16n8k16(
+    float& c0, float& c1, float& c2, float& c3, const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
@@ -138,10 +163,10 @@ struct Terms {
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
-// Where piece `piece` of 16 bytes lies in row `row` of a tile: pieces are swapped, differently from row to row, so that
-// the 8 rows that ldmatrix reads at a time, and those that neighbouring threads write, meet in no bank.
+// Where piece `piece` of 16 bytes lies in row `row` of a tile. Rows are swizzled, so that the 8 rows that ldmatrix
+// reads at a time meet in no bank, nor do those that neighbouring threads write.
 constexpr int PIECES = BLOCK_K / 8;  // of a row
-__device__ __forceinline__ int swapped(int row, int piece) { return piece ^ (row / (8 / PIECES) % PIECES); }
+__device__ __forceinline__ int swizzled(int row, int piece) { return piece ^ (row / (8 / PIECES) % PIECES); }
 
 // A tile of one operand: EXTENT rows of op(A) or columns of op(B), BLOCK_K steps of k of each, term after term.
 template <int EXTENT>
@@ -149,7 +174,7 @@ struct Operand {
     static constexpr int ROWS = THREADS / PIECES;       // that all threads copy at once
     static constexpr int TERM_SIZE = EXTENT * BLOCK_K;  // elements of a term of a tile
     static constexpr int SIZE = TERMS * TERM_SIZE;
-    static_assert(EXTENT % ROWS == 0 && ROWS % 8 == 0, "threads copy equally often, rows that are swapped alike");
+    static_assert(EXTENT % ROWS == 0 && ROWS % 8 == 0, "threads copy equally often, rows that are swizzled alike");
 
     const Term* source;  // what this thread copies first of the next tile
     Index term_size;     // elements of a term of the whole operand
@@ -161,7 +186,7 @@ struct Operand {
     {
         const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
         source = terms + (first + row) * depth + piece * 8;
-        place = row * BLOCK_K + swapped(row, piece) * 8;
+        place = row * BLOCK_K + swizzled(row, piece) * 8;
     }
 
     // Starts to copy the next tile.
@@ -179,50 +204,25 @@ struct Operand {
     }
 };
 
-// Reads four 8 x 8 matrices of terms, of which lanes 8 apart name the rows: lane 4g + t gets elements 2t and 2t + 1 of
-// row g of each.
-__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const Term* row)
-{
-#ifdef TILEWRIGHT_HOST
-    struct Four {
-        unsigned x[4];
-    };
-    const int lane = int(tilewright_host::lane());
-    const Four found = tilewright_host::warp_collective(~0u, row, [=](auto of) {
-        Four read;
-        for (int each = 0; each < 4; ++each) memcpy(&read.x[each], of(8 * each + lane / 4) + lane % 4 * 2, 4);
-        return read;
-    });
-    for (int each = 0; each < 4; ++each) x[each] = found.x[each];
-#else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(unsigned(__cvta_generic_to_shared(row))));
-#endif
-}
-
 using TileA = Operand<BLOCK_M>;
 using TileB = Operand<BLOCK_N>;
 constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
 static_assert(STAGES * STAGE * sizeof(Term) <= SMEM_BYTES, "the stages fit");
 
-// Adds to a 16 x 8 tile of sums, which begins with `upper` and `lower`, the product of 16 rows of op(A) and 8 columns
-// of op(B) over 16 steps of k. A warp does it together: lane 4g + t holds of C (g, 2t), (g, 2t + 1) and the same of row
-// g + 8. The tensor cores do not round their sums, they cut off: hence promote().
-__device__ __forceinline__ void mma(T* upper, T* lower, const unsigned (&a)[4], unsigned b0, unsigned b1)
+// Adds the products of a term of op(A) and a term of op(B) over 16 steps of k. A warp does it together.
+__device__ __forceinline__ void multiply(
+    T (&acc)[ACC], const unsigned (&a)[MMAS_M][4], const unsigned (&b)[MMAS_N / 2][4])
 {
-#ifdef TILEWRIGHT_HOST
-    const auto product = tilewright_host::mma_16816<false>(a, b0, b1, upper, lower);
-    upper[0] = product.x[0];
-    upper[1] = product.x[1];
-    lower[0] = product.x[2];
-    lower[1] = product.x[3];
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
+    #pragma unroll
+    for (int i = 0; i < MMAS_M; ++i) {
+        #pragma unroll
+        for (int j = 0; j < MMAS_N; ++j) {
+            T *const upper = acc + 2 * i * THREAD_N + 2 * j, *const lower = upper + THREAD_N;
+            const auto& of_b = b[j / 2];
+            mma_bf16_m16n8k16(
+                upper[0], upper[1], lower[0], lower[1], a[i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
+        }
+    }
 }
 
 // Which lane of a warp a lane is along the rows of C.
@@ -288,9 +288,6 @@ __device__ __forceinline__ void unscale(T (&sums)[ACC], const int* row_exponents
 template <int N>
 __device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector<N>& value)
 {
-#ifdef TILEWRIGHT_HOST
-    *place = value;
-#else
     if constexpr (sizeof(value) == 16) {
         __stcs(reinterpret_cast<float4*>(place), reinterpret_cast<const float4&>(value));
     } else if constexpr (sizeof(value) == 8) {
@@ -298,7 +295,6 @@ __device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector
     } else {
         __stcs(reinterpret_cast<float*>(place), reinterpret_cast<const float&>(value));
     }
-#endif
 }
 
 // Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
@@ -395,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
         wait_copies<0>();
         multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0 + warp_n, m, n, depth, lane);
     } else {
-        const int a_row = warp_m + lane % 16, a_piece = swapped(a_row, lane / 16);
-        const int b_row = warp_n + lane / 16 * 8 + lane % 8, b_piece = swapped(b_row, lane / 8 % 2);
+        const int a_row = warp_m + lane % 16, a_piece = swizzled(a_row, lane / 16);
+        const int b_row = warp_n + lane / 16 * 8 + lane % 8, b_piece = swizzled(b_row, lane / 8 % 2);
         T acc[ACC] = {};
         const auto promote = [&] {
             #pragma unroll
@@ -436,15 +432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
                 for (int order = TERMS - 1; order >= 0; --order) {
                     #pragma unroll
                     for (int term = 0; term <= order; ++term) {
-                        #pragma unroll
-                        for (int i = 0; i < MMAS_M; ++i) {
-                            #pragma unroll
-                            for (int j = 0; j < MMAS_N; ++j) {
-                                T* const upper = acc + 2 * i * THREAD_N + 2 * j;
-                                const auto& of_b = b_terms[order - term][j / 2];
-                                mma(upper, upper + THREAD_N, a_terms[term][i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
-                            }
-                        }
+                        multiply(acc, a_terms[term], b_terms[order - term]);
                     }
                 }
                 if ((step + 1) % (PROMOTE / 16) == 0) promote();

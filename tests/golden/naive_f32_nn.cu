@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest ab9331d5f77d5e0d. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 912b92fb7acbc5ea. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32"
 // SPDX-License-Identifier: MIT
 
@@ -30,12 +30,17 @@ constexpr int BLOCK_M = 8;   // rows of C that a CTA computes
 constexpr int BLOCK_N = 32;  // columns of C that a CTA computes
 constexpr int UNROLL  = 4;   // steps of k unrolled
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)

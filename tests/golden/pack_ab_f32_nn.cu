@@ -7,17 +7,26 @@ namespace {
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
-
 constexpr int PACK_TILE    = 64;   // rows and columns that a CTA copies
 constexpr int PACK_THREADS = 256;  // threads of such a CTA
+
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // A CTA's tile of one operand: TRANSPOSE where stored rows of it run along k. `extent` is its other side.
 template <bool TRANSPOSE>

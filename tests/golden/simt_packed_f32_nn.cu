@@ -9,7 +9,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (64, 1, 1) threads, 26112 bytes of static shared memory
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e4d2f6d92a267557. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest ea8ea4c6b2bc8fb0. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,pack_a,pack_b"
 // SPDX-License-Identifier: MIT
 
@@ -59,56 +59,59 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 static_assert(BLOCK_K % (STEP * 2) == 0, "an even number of steps of k in a tile");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // How a tile of one operand lies in shared memory, and comes from there to the registers.

@@ -10,7 +10,7 @@
 //   workspace  16384 bytes a CTA
 //   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 926d4352514aacdb. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 19621e1e942a47e3. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -65,56 +65,75 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 static_assert(BLOCK_K % (SLICES * STEP * 2) == 0, "an even number of steps of k in a tile");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// A barrier of the CTA by number, of which it has 16, for COUNT of its threads. __syncthreads() takes number 0.
+template <int COUNT>
+__device__ __forceinline__ void sync_named(int barrier)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
+}
+
+// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
+// who see the new count, and what others had before they counted is there for this one.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
+    return before;
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // Where the slice of a thread begins in the steps of k of each tile.
@@ -127,12 +146,7 @@ __device__ __forceinline__ unsigned slice_thread() { return threadIdx.x % SLICE_
 static_assert(SLICES <= 15, "each slice has a named barrier");
 __device__ __forceinline__ void sync_slice()
 {
-    const int barrier = 1 + int(threadIdx.x / SLICE_THREADS);
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::sync_named(barrier, SLICE_THREADS);
-#else
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(SLICE_THREADS) : "memory");
-#endif
+    sync_named<SLICE_THREADS>(1 + int(threadIdx.x / SLICE_THREADS));
 }
 
 // How a tile of one operand lies in shared memory, and comes from there to the registers.
@@ -331,19 +345,6 @@ __device__ __forceinline__ void reduce_slices(T (&out)[OUT], T (&acc)[ACC], T* s
             out[e] += mine[(from * ACC + slice * OUT + e) * SLICE_THREADS];
         }
     }
-}
-
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
-__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
-{
-#ifdef TILEWRIGHT_HOST
-    return atomicAdd(counter, by);
-#else
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
-    return before;
-#endif
 }
 
 // Counts `part` of `all` for this CTA once all of its threads have come. True in the last CTA, which sees what the

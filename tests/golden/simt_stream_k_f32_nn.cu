@@ -11,7 +11,7 @@
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 6562ad36956123fa. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest e55096bfc99046a1. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -63,77 +63,103 @@ constexpr int OUT         = ACC;                     // those it writes in the e
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The same where `on`: by a predicate, not a branch.
+__device__ __forceinline__ void cp_async_16_if(bool on, void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0;"
+                 " @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
+                 ::"r"(address), "l"(from), "r"(bytes), "r"(int(on)));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async_if(bool on, void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;"
+                 " @p cp.async.ca.shared.global [%0], [%1], %2, %3; }"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes), "r"(int(on)));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
+// who see the new count, and what others had before they counted is there for this one.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
+    return before;
+}
+
+// Reads a counter that CTAs share: what they wrote before they counted is there then.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* counter)
+{
+    unsigned seen;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    return seen;
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // As copy_async(), where `on`: a predicate, not a branch, for these copies stand among multiply-adds.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_if(bool on, void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    if (on) copy_async<BYTES>(to, from, inside);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0;"
-                     " @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
-                     ::"r"(address), "l"(from), "r"(bytes), "r"(int(on)));
-    } else {
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;"
-                     " @p cp.async.ca.shared.global [%0], [%1], %2, %3; }"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes), "r"(int(on)));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16_if(on, to, from, inside);
+    else cp_async_if<BYTES>(on, to, from, inside);
 }
 
 // How a tile of one operand lies in shared memory, and comes from there to the registers.
@@ -362,19 +388,6 @@ __device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 
 __device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
 __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
 
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
-__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
-{
-#ifdef TILEWRIGHT_HOST
-    return atomicAdd(counter, by);
-#else
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
-    return before;
-#endif
-}
-
 // Counts `part` of `all` for this CTA once all of its threads have come. True in the last CTA, which sees what the
 // others wrote before. The counter is 0 before and after. One thread orders memory for all of its CTA: the
 // barriers pass on to it what they wrote, and to them what it may see.
@@ -387,18 +400,6 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsi
     }
     __syncthreads();
     return *last;
-}
-
-// Reads a counter that CTAs share: what they wrote before they counted is there then.
-__device__ __forceinline__ unsigned load_acquire(const unsigned* counter)
-{
-#ifdef TILEWRIGHT_HOST
-    return *counter;
-#else
-    unsigned seen;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    return seen;
-#endif
 }
 
 constexpr int PARTIAL  = OUT % WIDE == 0 ? WIDE : OUT % 2 == 0 ? 2 : 1;  // accumulators that lie side by side

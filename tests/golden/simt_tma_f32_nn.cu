@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest afca3f02beecb5af. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 8ba385d4bed2f482. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -64,14 +64,83 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
 static_assert(BLOCK_K % (SLICES * STEP * 2) == 0, "an even number of steps of k in a tile");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
+// more.
+__device__ __forceinline__ void mbarrier_init(void* barrier, unsigned count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(count) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(void* barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive_expect(void* barrier, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(bytes) : "memory");
+}
+
+// Waits some time for the end of the phase of this parity, and says whether it has ended. Parity is 0 for the first
+// phase; what is before the first counts as ended, with parity 1.
+__device__ __forceinline__ unsigned mbarrier_try_wait(void* barrier, unsigned parity)
+{
+    unsigned ended;
+    asm volatile("{ .reg .pred ended;\n"
+                 "mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended; }"
+                 : "=r"(ended)
+                 : "r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
+// The mbarriers that this thread has made are seen by copies that arrive at them, and by threads after the CTA's
+// barrier.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Starts to copy a box by the tensor memory accelerator (TMA): that of the tensor map `map` from row `row` and column
+// `col` of the stored matrix on, zeros outside of it. Its bytes arrive at the mbarrier.
+__device__ __forceinline__ void copy_box(void* to, const void* map, int col, int row, void* barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, { %2, %3 }], [%4];"
+                 ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(map), "r"(col), "r"(row),
+                 "r"(unsigned(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
+// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
+// who see the new count, and what others had before they counted is there for this one.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
+    return before;
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
@@ -79,81 +148,27 @@ struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 // Where the slice of a thread begins in the steps of k of each tile.
 __device__ __forceinline__ int slice_k() { return threadIdx.x / SLICE_THREADS * (BLOCK_K / SLICES); }
 
-// What tells the TMA where a matrix is and which box of it a copy brings: CUDA's CUtensorMap.
-struct alignas(64) TensorMap {
-    unsigned long long words[16];
-};
-
 // An mbarrier in shared memory. Each of its phases takes some arrivals, and the bytes that those announce.
 struct Barrier {
     unsigned long long state;
 
-#ifndef TILEWRIGHT_HOST
-    __device__ __forceinline__ unsigned address() const { return unsigned(__cvta_generic_to_shared(this)); }
-#endif
-
-    __device__ __forceinline__ void init(unsigned count)
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::init_barrier(this, count);
-#else
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
-#endif
-    }
-
-    __device__ __forceinline__ void arrive()
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::arrive_barrier(this);
-#else
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address()) : "memory");
-#endif
-    }
+    __device__ __forceinline__ void init(unsigned count) { mbarrier_init(this, count); }
+    __device__ __forceinline__ void arrive() { mbarrier_arrive(this); }
 
     // Arrives, and makes the phase wait for so many bytes more.
-    __device__ __forceinline__ void expect(unsigned bytes)
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::arrive_barrier(this, bytes);
-#else
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
-#endif
-    }
+    __device__ __forceinline__ void expect(unsigned bytes) { mbarrier_arrive_expect(this, bytes); }
 
-    // Waits for the end of the phase of this parity, which is 0 for the first. What is before the first counts as
-    // ended, with parity 1.
+    // Waits for the end of the phase of this parity.
     __device__ __forceinline__ void wait(unsigned parity)
     {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::wait_barrier(this, parity);
-#else
-        unsigned ended = 0;
-        while (!ended) {
-            asm volatile("{ .reg .pred ended;\n"
-                         "mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, ended; }"
-                         : "=r"(ended)
-                         : "r"(address()), "r"(parity)
-                         : "memory");
-        }
-#endif
+        while (!mbarrier_try_wait(this, parity)) {}
     }
 };
 
-// Starts to copy the box of `map` from row `row` and column `col` of the stored matrix on, zeros outside of it. Its
-// bytes arrive at the barrier.
-__device__ __forceinline__ void copy_box(T* to, const TensorMap& map, int col, int row, Barrier& barrier)
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_box(to, &map, col, row, &barrier);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, { %2, %3 }], [%4];"
-                 ::"r"(address), "l"(&map), "r"(col), "r"(row), "r"(barrier.address())
-                 : "memory");
-#endif
-}
+// What tells the TMA where a matrix is and which box of it a copy brings: CUDA's CUtensorMap.
+struct alignas(64) TensorMap {
+    unsigned long long words[16];
+};
 
 // How one operand comes to shared memory, and from there to the registers.
 //
@@ -168,7 +183,7 @@ struct Operand {
     static constexpr int CHUNK = K_INNER ? 1 : COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
 
     const T* tile;  // in the first stage: where a thread's fragments begin, its step of k left aside
-    int step;       // where its first step of k is in a row of 128 bytes, pieces swapped as in that row
+    int step;       // where its first step of k is in a row of 128 bytes, swizzled as that row is
 
     // For a warp tile that begins at `first`, from step `k` on. A thread owns chunks of CHUNK neighbours, LANES
     // chunks apart, so that the lanes of a warp together read without gaps.
@@ -209,10 +224,10 @@ struct Operand {
         if constexpr (K_INNER) {
             #pragma unroll
             for (int row = 0; row < BLOCK_K; row += PITCH) {
-                copy_box(to + row * EXTENT, map, k + row, outer, barrier);
+                copy_box(to + row * EXTENT, &map, k + row, outer, &barrier);
             }
         } else {
-            copy_box(to, map, outer, k, barrier);
+            copy_box(to, &map, outer, k, &barrier);
         }
     }
 
@@ -250,10 +265,8 @@ __device__ __forceinline__ void init_barriers(Barrier* filled, Barrier* emptied)
             filled[stage].init(1);
             emptied[stage].init(THREADS / 32);
         }
-#ifndef TILEWRIGHT_HOST
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the TMA sees them, and
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");        // threads after the CTA's barrier
-#endif
+        fence_mbarrier_init();
+        fence_proxy_async();
     }
     __syncthreads();
 }
@@ -279,9 +292,6 @@ __device__ __forceinline__ void produce(
             }
         }
     }
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::leave_barriers();
-#endif
 }
 
 // How the other warps read them.
@@ -350,19 +360,6 @@ __device__ __forceinline__ void reduce_slices(T (&out)[OUT], T (&acc)[ACC], T* s
             out[e] += mine[(from * ACC + slice * OUT + e) * SLICE_THREADS];
         }
     }
-}
-
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
-__device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
-{
-#ifdef TILEWRIGHT_HOST
-    return atomicAdd(counter, by);
-#else
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
-    return before;
-#endif
 }
 
 // Counts `part` of `all` for this CTA once all of its threads have come. True in the last CTA, which sees what the

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 36992 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 9ebfce1f491f910a. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest 4441fa82ba4a1e36. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch"
 // SPDX-License-Identifier: MIT
 
@@ -51,14 +51,52 @@ constexpr int SMALL_READ = THREAD_K * BLOCK_S < WIDE ? THREAD_K * BLOCK_S : WIDE
 
 static_assert(RESIDENT_K % (2 * TILE_K) == 0, "whole rounds of the main loop");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Asks for a cache line: it comes to L2 and no nearer, where later writes of earlier kernels replace it.
+__device__ __forceinline__ void prefetch_line(const void* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
@@ -70,57 +108,17 @@ template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // A thread's lane along the long side of C and along k, and its warp along k.
 __device__ __forceinline__ int lane_l() { return threadIdx.x % LANES_L; }
 __device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / LANES_L; }
 __device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
-
-// Asks for a cache line: it comes to L2 and no nearer, where later writes of earlier kernels replace it.
-__device__ __forceinline__ void prefetch_line(const T* x)
-{
-#if defined(__CUDA_ARCH__)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(x));
-#endif
-}
 
 // The small operand lies in shared memory as RESIDENT_K rows of BLOCK_S: those of a step of k side by side.
 constexpr int SMALL_PITCH = BLOCK_S <= WIDE ? BLOCK_S : BLOCK_S + WIDE;  // WIDE spare ones: rows shift banks

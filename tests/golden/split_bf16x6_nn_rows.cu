@@ -7,21 +7,54 @@ namespace {
 using T = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
-
 constexpr int TERMS      = 3;     // terms of an element
 constexpr int TERM_WARPS = 4;     // warps of a CTA that splits
 constexpr int TERM_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
 constexpr int TERM_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
 constexpr int TERM_K     = 64;    // steps of k that it holds of them
 static_assert(TERM_ROWS == 32 && TERM_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
+
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
+// Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// The nearest bfloat16s to two floats, side by side, the first one low.
+__device__ __forceinline__ unsigned to_bf16x2(float low, float high)
+{
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// The larger number, or NaN where one of them is.
+__device__ __forceinline__ float max_nan(float x, float y)
+{
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+    return larger;
+}
+
+// Writes eight numbers of 16 bits, two in each of `x`, to global memory at once: of an assignment the compiler often
+// makes four writes.
+__device__ __forceinline__ void store_eight(unsigned short* to, const unsigned (&x)[4])
+{
+    asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
+                 :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
@@ -48,25 +81,9 @@ struct Terms {
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
-// The nearest numbers of the terms' type to two floats, side by side, the first one low; and back.
-__device__ __forceinline__ unsigned to_terms(T low, T high)
-{
-#ifdef TILEWRIGHT_HOST
-    return unsigned(tilewright_host::to_bfloat(high)) << 16 | tilewright_host::to_bfloat(low);
-#else
-    unsigned bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-#endif
-}
-__device__ __forceinline__ T low_term(unsigned bits)
-{
-    return __uint_as_float(bits << 16);
-}
-__device__ __forceinline__ T high_term(unsigned bits)
-{
-    return __uint_as_float(bits & 0xffff0000u);
-}
+// The low and the high one of two bfloat16s side by side, as a float.
+__device__ __forceinline__ T low_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
+__device__ __forceinline__ T high_bf16(unsigned bits) { return __uint_as_float(bits & 0xffff0000u); }
 
 // The largest and the smallest magnitude of some numbers, as bits, which are ordered like the numbers; zeros aside.
 struct Span {
@@ -76,13 +93,7 @@ struct Span {
     static __device__ __forceinline__ Span none() { return {0, ~0u}; }
     __device__ __forceinline__ void add(T x)
     {
-#ifdef TILEWRIGHT_HOST
-        most = max(most, __float_as_uint(x) & 0x7fffffffu);
-#else
-        T larger;  // NaN where one of them is
-        asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(fabsf(x)));
-        most = __float_as_uint(larger);
-#endif
+        most = __float_as_uint(max_nan(__uint_as_float(most), fabsf(x)));  // NaN where one of them is
         least = min(least, (__float_as_uint(x) & 0x7fffffffu) - 1);
     }
     __device__ __forceinline__ void add(const Span& other)
@@ -131,17 +142,6 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 constexpr int EIGHTS = 8;
 using Held = T[EIGHTS][8];
 
-// Writes eight terms, side by side, by one instruction: of an assignment the compiler often makes four.
-__device__ __forceinline__ void write_eight(Term* to, const unsigned (&x)[4])
-{
-#ifdef TILEWRIGHT_HOST
-    for (int pair = 0; pair < 4; ++pair) reinterpret_cast<unsigned*>(to)[pair] = x[pair];
-#else
-    asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
-                 :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
-#endif
-}
-
 // Scales eight neighbours along k, splits them and writes the terms.
 __device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Index row, int p, Index rows, Index depth)
 {
@@ -151,15 +151,15 @@ __device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Ind
         T low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
         for (int term = 0; term < TERMS; ++term) {
-            const unsigned both = to_terms(low, high);
+            const unsigned both = to_bf16x2(low, high);
             found[term][e / 2] = both;
-            low -= low_term(both);
-            high -= high_term(both);
+            low -= low_bf16(both);
+            high -= high_bf16(both);
         }
     }
     Term* const to = terms + Terms::place(row, p, rows, depth);
     #pragma unroll
-    for (int term = 0; term < TERMS; ++term) write_eight(to + term * rows * depth, found[term]);
+    for (int term = 0; term < TERMS; ++term) store_eight(to + term * rows * depth, found[term]);
 }
 
 // CTAs that split so many rows of op(A) or columns of op(B), stored along k.

@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest 1f84377cdd6d16ea. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest a2ec2df8c3a976dd. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -63,56 +63,72 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is m
 static_assert(WARP_M % MMA_M == 0 && WARP_N % 8 == 0, "a warp tile is made of whole instructions");
 static_assert(BLOCK_K % STEP == 0, "whole steps of k in a tile");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// nothing read.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? 16 : 0;  // that are read: zeros follow
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int bytes = inside ? BYTES : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+}
+
+// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
+// groups but the last PENDING. Other threads see what arrived after a barrier.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// A warp adds to 16 x 8 of C, in float, the product of 16 x 8 of A and 8 x 8 of B, which are TF32 numbers. Lane 4g + t
+// holds a0 = A(g, t), a1 = A(g + 8, t), a2 and a3 the same at t + 4, b0 = B(t, g), b1 = B(t + 4, g), c0 = C(g, 2t),
+// c1 = C(g, 2t + 1), c2 and c3 the same of row g + 8. The tensor cores do not round their sums, they cut off.
+__device__ __forceinline__ void mma_tf32_m16n8k8(
+    float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+    unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 
 // Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-// The copies that a thread starts before commit_copies() are a group; wait_copies<PENDING>() waits for all of
-// its groups but the last PENDING. Other threads see what arrived after a barrier.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_async(to, inside ? from : nullptr, BYTES);
-#else
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
-    if constexpr (BYTES == 16) {  // past L1: no other thread of the CTA reads them
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                     ::"r"(address), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
-    }
-#endif
-}
-
-__device__ __forceinline__ void commit_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wait_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<BYTES>(to, from, inside);
 }
 
 // How a tile of one operand lies in shared memory, its rows as in global memory, and comes from there to registers.
@@ -121,9 +137,8 @@ __device__ __forceinline__ void wait_copies()
 //   ALONG_K  a row of the operand runs along k
 //
 // Lane 4g + t reads the g-th row or column of each group of 8, at k = 2t and 2t + 1: the instruction sums over k in
-// any order, and neighbours along k come by one load. No two lanes of a read meet in a bank: the chunks of eight
-// elements of a row are swapped, differently from row to row, or rows have four spare elements where they are too short
-// for that.
+// any order, and neighbours along k come by one load. No two lanes of a read meet in a bank: rows are swizzled by
+// chunks of eight elements, or have four spare elements where they are too short for that.
 template <int EXTENT, bool ALONG_K>
 struct Operand {
     static constexpr int SPARE = EXTENT % 32 ? 4 : 0;                 // elements of a row across k
@@ -133,18 +148,18 @@ struct Operand {
     static constexpr int BASES = ALONG_K ? (BLOCK_K < 32 ? BLOCK_K / 8 : 4) : SPARE ? 1 : 4;
 
     // What is exclusive-or'ed to the columns of a row's elements to give their places.
-    static __device__ constexpr int swap(int row)
+    static __device__ constexpr int swizzle(int row)
     {
         if (ALONG_K) return BLOCK_K == 8 ? 0 : BLOCK_K == 16 ? row / 2 % 2 * 8 : row % 4 * 8;
         return SPARE ? 0 : row / 2 % 4 * 8;
     }
 
     // Where element (row, col) of the stored tile is, and what lies so much further in `tile` than another place. The
-    // bits of a thread's first row and those of `row`, so much further, are apart, so the swaps add up.
-    static __device__ constexpr int place_of(int row, int col) { return row * PITCH + (col ^ swap(row)); }
+    // bits of a thread's first row and those of `row`, so much further, are apart, so the swizzles add up.
+    static __device__ constexpr int place_of(int row, int col) { return row * PITCH + (col ^ swizzle(row)); }
     static __device__ __forceinline__ T* further(T* tile, int place, int row, int col)
     {
-        return tile + (place ^ swap(row)) + row * PITCH + col;
+        return tile + (place ^ swizzle(row)) + row * PITCH + col;
     }
 
     // Where a lane reads of `tile`, for a warp tile that begins at `first`, and at `p` along k.
@@ -155,8 +170,8 @@ struct Operand {
         for (int b = 0; b < BASES; ++b) {
             // Steps of k eight apart lie in other chunks, and so do groups of 8.
             constexpr int PERIOD = 8 * BASES;
-            const int along = (p + 8 * b) / PERIOD * PERIOD + ((p + 8 * b) % PERIOD ^ swap(lane / 4)) + lane % 4 * 2;
-            const int across = (outer + 8 * b) ^ swap(k);
+            const int along = (p + 8 * b) / PERIOD * PERIOD + ((p + 8 * b) % PERIOD ^ swizzle(lane / 4)) + lane % 4 * 2;
+            const int across = (outer + 8 * b) ^ swizzle(k);
             places[b] = tile + (ALONG_K ? outer * PITCH + along : k * PITCH + across);
         }
     }
@@ -317,24 +332,12 @@ __device__ __forceinline__ Terms<GROUPS> split_fragment(const T (&fragment)[GROU
 }
 
 // Adds to a 16 x 8 tile of sums, which begins with `upper` and `lower`, the product of 16 rows of op(A) and 8 columns
-// of op(B) over 8 steps of k. A warp does it together: lane 4g + t holds of op(A) rows g and g + 8 and of op(B) column
-// g, each at its two steps of k, and of C (g, 2t), (g, 2t + 1) and the same of row g + 8. The tensor cores do not round
-// their sums, they cut off: hence promote().
+// of op(B) over 8 steps of k. A warp does it together: of each row and column a lane holds its two steps of k.
 __device__ __forceinline__ void mma(
     T* upper, T* lower, const unsigned (&a)[LANE_K], const unsigned (&a_below)[LANE_K], const unsigned (&b)[LANE_K])
 {
-#ifdef TILEWRIGHT_HOST
-    const auto product = tilewright_host::mma_1688({a[0], a_below[0], a[1], a_below[1]}, b[0], b[1], upper, lower);
-    upper[0] = product.x[0];
-    upper[1] = product.x[1];
-    lower[0] = product.x[2];
-    lower[1] = product.x[3];
-#else
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
-        : "r"(a[0]), "r"(a_below[0]), "r"(a[1]), "r"(a_below[1]), "r"(b[0]), "r"(b[1]));
-#endif
+    mma_tf32_m16n8k8(
+        upper[0], upper[1], lower[0], lower[1], a[0], a_below[0], a[1], a_below[1], b[0], b[1]);
 }
 
 // Adds the products of terms of groups 2i, 2i + 1 of op(A) and j of op(B) but that of the low ones, the smallest first:
@@ -481,6 +484,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
         #pragma unroll
         for (int j = 0; j < THREAD_N / 2; ++j) read_b(step, j, 0);
     };
+    // Reads the fragments of the next step that go with the `place`-th instruction of a step: one group, and with the
+    // last instruction all that are left. Groups of B come first: registers then take them that no instruction has
+    // used for some time, else the read would wait for it.
+    const auto read_next = [&](int step, int place) {
+        constexpr int LAST_PLACE = MMAS_M * (THREAD_N / 2) - 1;
+        #pragma unroll
+        for (int read = place; read < READS; read += place == LAST_PLACE ? 1 : READS) {
+            if (read < THREAD_N / 2) read_b((step + 1) % STEPS, read, (step + 1) % 2);
+            else read_a((step + 1) % STEPS, read - THREAD_N / 2, (step + 1) % 2);
+        }
+    };
     // Goes on to the next tile.
     const auto next_tile = [&] {
         wait_tile();
@@ -514,18 +528,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_tf32x3_f32_nn_64x6
                 #pragma unroll
                 for (int j = 0; j < THREAD_N / 2; ++j) {
                     multiply(partial, a_terms, b_terms, i, j);
-                    // One group of the next step's fragments after each instruction, those of B first: to
-                    // registers that no instruction has used for some time, or the read would wait for it
-                    // to take them.
-                    const int group = i * (THREAD_N / 2) + j, last = MMAS_M * (THREAD_N / 2) - 1;
-                    #pragma unroll
-                    for (int read = group; read < READS; read += group == last ? 1 : READS) {
-                        if (read < THREAD_N / 2) {
-                            read_b((step + 1) % STEPS, read, (step + 1) % 2);
-                        } else {
-                            read_a((step + 1) % STEPS, read - THREAD_N / 2, (step + 1) % 2);
-                        }
-                    }
+                    read_next(step, i * (THREAD_N / 2) + j);
                 }
             }
             if ((step + 1) % (PROMOTE / STEP) == 0) promote();

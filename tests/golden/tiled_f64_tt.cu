@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 16) * ceil(n / 16) CTAs along x, (16, 16, 1) threads, 4096 bytes of static shared memory
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest e62972f96f0cc483. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest 7ca35d3286bba38a. To write it again:
 //   tilewright emit --dtype double --trans tt --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -29,12 +29,17 @@ using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 constexpr int TILE_WIDTH = 16;  // rows and columns of the tiles of A, B and C
 constexpr int UNROLL     = 8;   // steps of a phase's multiply loop unrolled
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)

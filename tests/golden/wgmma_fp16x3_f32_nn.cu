@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 53a989ef1930aa67. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest eeeb449ba50bbc82. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -60,14 +60,135 @@ constexpr int STEP  = BLOCK_K < PROMOTE ? BLOCK_K : PROMOTE;  // steps of k that
 static_assert(DEPTH % STEP == 0 && STEP % 16 == 0, "sums are promoted after whole steps");
 static_assert(TILES < STAGES, "a stage is filled while an interval is multiplied");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
+// more.
+__device__ __forceinline__ void mbarrier_init(void* barrier, unsigned count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(count) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(void* barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive_expect(void* barrier, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 ::"r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(bytes) : "memory");
+}
+
+// Waits some time for the end of the phase of this parity, and says whether it has ended. Parity is 0 for the first
+// phase; what is before the first counts as ended, with parity 1.
+__device__ __forceinline__ unsigned mbarrier_try_wait(void* barrier, unsigned parity)
+{
+    unsigned ended;
+    asm volatile("{ .reg .pred ended;\n"
+                 "mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended; }"
+                 : "=r"(ended)
+                 : "r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
+// The mbarriers that this thread has made are seen by copies that arrive at them, and by threads after the CTA's
+// barrier.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Starts to copy so many bytes, a multiple of 16, from global to shared memory. They arrive at the mbarrier.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned bytes, void* barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from)), "r"(bytes),
+                 "r"(unsigned(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
+// A barrier of the CTA by number, of which it has 16, for COUNT of its threads. __syncthreads() takes number 0.
+template <int BARRIER, int COUNT>
+__device__ __forceinline__ void sync_constant()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(COUNT) : "memory");
+}
+
+// Registers and shared memory are as the instructions that follow expect them.
+__device__ __forceinline__ void wgmma_fence()
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // only sm_90a has wgmma, sm_90 does not
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+// A warpgroup starts to add to 64 x BLOCK_N sums, or with `fresh` to 0, the product of 64 x 16 halves of A and
+// 16 x BLOCK_N of B. `a` and `b` are matrix descriptors, which tell where in shared memory they lie. Lane 4g + t of
+// warp w holds rows 16w + g and 16w + g + 8 of C, of each 8 columns 2t and 2t + 1: those of the first row come first.
+__device__ __forceinline__ void wgmma_f16(float (&acc)[ACC], unsigned long long a, unsigned long long b, bool fresh)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "{ .reg .pred add;\n"
+        "setp.ne.b32 add, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        " %0, %1, %2, %3, %4, %5, %6, %7,"
+        " %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23,"
+        " %24, %25, %26, %27, %28, %29, %30, %31 },"
+        " %32, %33, add, 1, 1, 0, 0; }"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[16]), "+f"(acc[17]),
+          "+f"(acc[2]), "+f"(acc[3]), "+f"(acc[18]), "+f"(acc[19]),
+          "+f"(acc[4]), "+f"(acc[5]), "+f"(acc[20]), "+f"(acc[21]),
+          "+f"(acc[6]), "+f"(acc[7]), "+f"(acc[22]), "+f"(acc[23]),
+          "+f"(acc[8]), "+f"(acc[9]), "+f"(acc[24]), "+f"(acc[25]),
+          "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[26]), "+f"(acc[27]),
+          "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]),
+          "+f"(acc[14]), "+f"(acc[15]), "+f"(acc[30]), "+f"(acc[31])
+        : "l"(a), "l"(b), "r"(int(!fresh)));
+#else
+    __trap();
+#endif
+}
+
+// What this warpgroup has started since the last time is a group. Waits for all but the last PENDING groups.
+__device__ __forceinline__ void commit_wgmma()
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int PENDING>
+__device__ __forceinline__ void wait_wgmma(float (&acc)[ACC])
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    if constexpr (PENDING == 0) {
+        #pragma unroll
+        for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
+    }
+#endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
@@ -76,70 +197,18 @@ struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
 struct Barrier {
     unsigned long long state;
 
-#ifndef TILEWRIGHT_HOST
-    __device__ __forceinline__ unsigned address() const { return unsigned(__cvta_generic_to_shared(this)); }
-#endif
-
-    __device__ __forceinline__ void init(unsigned count)
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::init_barrier(this, count);
-#else
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
-#endif
-    }
-
-    __device__ __forceinline__ void arrive()
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::arrive_barrier(this);
-#else
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address()) : "memory");
-#endif
-    }
+    __device__ __forceinline__ void init(unsigned count) { mbarrier_init(this, count); }
+    __device__ __forceinline__ void arrive() { mbarrier_arrive(this); }
 
     // Arrives, and makes the phase wait for so many bytes more.
-    __device__ __forceinline__ void expect(unsigned bytes)
-    {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::arrive_barrier(this, bytes);
-#else
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
-#endif
-    }
+    __device__ __forceinline__ void expect(unsigned bytes) { mbarrier_arrive_expect(this, bytes); }
 
-    // Waits for the end of the phase of this parity, which is 0 for the first. What is before the first counts as
-    // ended, with parity 1.
+    // Waits for the end of the phase of this parity.
     __device__ __forceinline__ void wait(unsigned parity)
     {
-#ifdef TILEWRIGHT_HOST
-        tilewright_host::wait_barrier(this, parity);
-#else
-        unsigned ended = 0;
-        while (!ended) {
-            asm volatile("{ .reg .pred ended;\n"
-                         "mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, ended; }"
-                         : "=r"(ended)
-                         : "r"(address()), "r"(parity)
-                         : "memory");
-        }
-#endif
+        while (!mbarrier_try_wait(this, parity)) {}
     }
 };
-
-// Starts to copy so many bytes, a multiple of 16, from global to shared memory. They arrive at the barrier.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned bytes, Barrier& barrier)
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::copy_bulk(to, from, bytes, &barrier);
-#else
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from)), "r"(bytes),
-                 "r"(barrier.address())
-                 : "memory");
-#endif
-}
 
 // Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
 // of one term come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
@@ -175,88 +244,25 @@ constexpr int SIZE_A = BLOCK_M * BLOCK_K, SIZE_B = BLOCK_N * BLOCK_K;  // elemen
 constexpr int STAGE = TERMS * (SIZE_A + SIZE_B);  // of a stage: terms of a tile of op(A), then those of op(B)
 static_assert(STAGES * (STAGE * sizeof(Term) + 2 * sizeof(Barrier)) <= SMEM_BYTES, "the stages fit");
 
-// Rows of BLOCK_K terms in shared memory, their pieces swapped. 16 steps of k begin 32 bytes behind the 16 before them.
-// For wgmma a descriptor: of 128 bytes a row, 1024 from one group of 8 rows to the next.
-struct Rows {
-#ifdef TILEWRIGHT_HOST
-    const Term* place;
-    __device__ explicit Rows(const Term* place) : place(place) {}
-    __device__ Rows operator+(int terms) const { return Rows(place + terms); }
-#else
-    unsigned long long bits;
-    __device__ __forceinline__ explicit Rows(const Term* place)
-        : bits(1ull << 62 | 64ull << 32 | 1ull << 16 | unsigned(__cvta_generic_to_shared(place)) >> 4)
-    {
-    }
-    __device__ __forceinline__ Rows operator+(int terms) const
-    {
-        Rows moved = *this;
-        moved.bits += unsigned(terms) * sizeof(Term) >> 4;  // a CTA's shared memory is never that large
-        return moved;
-    }
-#endif
-};
+// A matrix descriptor tells wgmma where rows of BLOCK_K terms lie in shared memory. It holds the address in bits 0 to
+// 13, the leading byte offset in bits 16 to 29 and the stride byte offset in bits 32 to 45, each in units of 16 bytes,
+// and the swizzle mode in bits 62 and 63.
+constexpr int ROW_BYTES = BLOCK_K * int(sizeof(Term));
+static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "a swizzle mode has spans as long as a row");
+constexpr unsigned long long SWIZZLE_MODE  = ROW_BYTES == 128 ? 1 : 2;  // swizzled in spans of 128 or of 64 bytes
+constexpr unsigned long long STRIDE_BYTES  = 8 * ROW_BYTES;             // from one group of 8 rows to the next
+constexpr unsigned long long LEADING_BYTES = 16;                        // without a meaning where rows are swizzled
+constexpr unsigned long long LAYOUT = SWIZZLE_MODE << 62 | STRIDE_BYTES / 16 << 32 | LEADING_BYTES / 16 << 16;
 
-// Registers and shared memory are as the instructions that follow expect them.
-__device__ __forceinline__ void wgmma_fence()
+// The descriptor of rows that begin at `place`, and that of what lies so many terms further. 16 steps of k begin 32
+// bytes behind the 16 before them, though rows are swizzled: the tensor cores swizzle the address that they add up to.
+__device__ __forceinline__ unsigned long long descriptor_of(const Term* place)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // else for sm_90, which lacks it, or for the host
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
+    return LAYOUT | unsigned(__cvta_generic_to_shared(place)) / 16;
 }
-
-// Starts to add to 64 x BLOCK_N sums, or with `fresh` to 0, the product of 64 rows of op(A) and BLOCK_N columns of
-// op(B) over 16 steps of k. A warpgroup does it together: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8 of
-// C, of each 8 columns 2t and 2t + 1.
-__device__ __forceinline__ void wgmma(T (&acc)[ACC], Rows a, Rows b, bool fresh)
+__device__ __forceinline__ unsigned long long further(unsigned long long descriptor, int terms)
 {
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wgmma_start<true, BLOCK_N, BLOCK_K>(acc, a.place, b.place, fresh);
-#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile(
-        "{ .reg .pred add;\n"
-        "setp.ne.b32 add, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        " %0, %1, %2, %3, %4, %5, %6, %7,"
-        " %8, %9, %10, %11, %12, %13, %14, %15,"
-        " %16, %17, %18, %19, %20, %21, %22, %23,"
-        " %24, %25, %26, %27, %28, %29, %30, %31 },"
-        " %32, %33, add, 1, 1, 0, 0; }"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[16]), "+f"(acc[17]),
- "+f"(acc[2]), "+f"(acc[3]), "+f"(acc[18]), "+f"(acc[19]),
- "+f"(acc[4]), "+f"(acc[5]), "+f"(acc[20]), "+f"(acc[21]),
- "+f"(acc[6]), "+f"(acc[7]), "+f"(acc[22]), "+f"(acc[23]),
- "+f"(acc[8]), "+f"(acc[9]), "+f"(acc[24]), "+f"(acc[25]),
- "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[26]), "+f"(acc[27]),
- "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]),
- "+f"(acc[14]), "+f"(acc[15]), "+f"(acc[30]), "+f"(acc[31])
-: "l"(a.bits), "l"(b.bits), "r"(int(!fresh)));
-#else
-    __trap();  // compiled for sm_90: only sm_90a has it
-#endif
-}
-
-// What this warpgroup has started since the last time is a group. Waits for all but the last PENDING groups.
-__device__ __forceinline__ void commit_wgmma()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wgmma_commit();
-#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-template <int PENDING>
-__device__ __forceinline__ void wait_wgmma(T (&acc)[ACC])
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::wgmma_wait(PENDING);
-#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-    if constexpr (PENDING == 0) {
-        #pragma unroll
-        for (int e = 0; e < ACC; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
-    }
-#endif
+    return descriptor + unsigned(terms) * sizeof(Term) / 16;  // no carry: a CTA has less than 2^18 bytes
 }
 
 // Which lane of a warp a lane is along the rows of C.
@@ -293,14 +299,34 @@ __device__ __forceinline__ void produce(
         #pragma unroll
         for (int term = 0; term < TERMS; ++term, to += SIZE_A) {
             const Index at = term * from.rows * from.depth + Terms::place(row0, each * BLOCK_K, from.rows, from.depth);
-            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Term), barrier);
+            copy_bulk(to, from.a() + at, SIZE_A * sizeof(Term), &barrier);
         }
         #pragma unroll
         for (int term = 0; term < TERMS; ++term, to += SIZE_B) {
             const Index at = term * from.cols * from.depth + Terms::place(col0, each * BLOCK_K, from.cols, from.depth);
-            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Term), barrier);
+            copy_bulk(to, from.b() + at, SIZE_B * sizeof(Term), &barrier);
         }
         turn.next();
+    }
+}
+
+// Starts all products of the terms over STEP steps of k, where `begins` to sums of 0: the smallest first, for what they
+// add would be cut off beside the largest. `a` and `b` are descriptors, and the steps begin `first` terms behind them.
+__device__ __forceinline__ void start_products(
+    T (&acc)[ACC], unsigned long long a, unsigned long long b, int first, bool begins)
+{
+    #pragma unroll
+    for (int order = TERMS - 1; order >= 0; --order) {
+        #pragma unroll
+        for (int term = 0; term <= order; ++term) {
+            #pragma unroll
+            for (int p = 0; p < STEP; p += 16) {
+                const bool fresh = begins && order == TERMS - 1 && term == 0 && p == 0;
+                const unsigned long long a_rows = further(a, first + term * SIZE_A + p);
+                const unsigned long long b_rows = further(b, first + (order - term) * SIZE_B + p);
+                wgmma_f16(acc, a_rows, b_rows, fresh);
+            }
+        }
     }
 }
 
@@ -309,7 +335,8 @@ __device__ __forceinline__ void multiply(
     T (&sums)[ACC], const Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
 {
     T acc[ACC];
-    const Rows a(stages + first_row * BLOCK_K), b(stages + TERMS * SIZE_A);
+    const unsigned long long a = descriptor_of(stages + first_row * BLOCK_K);
+    const unsigned long long b = descriptor_of(stages + TERMS * SIZE_A);
     const bool gives_back = threadIdx.x % 32 == 0;
     #pragma unroll 1
     for (int each = 0; each < tiles; each += TILES) {
@@ -320,18 +347,7 @@ __device__ __forceinline__ void multiply(
             const int first = turn.stage * STAGE + step % BLOCK_K;
             if (step % BLOCK_K == 0) filled[turn.stage].wait(turn.parity);
             wgmma_fence();
-            // The smallest products first: what they add would be cut off beside the largest.
-            #pragma unroll
-            for (int order = TERMS - 1; order >= 0; --order) {
-                #pragma unroll
-                for (int term = 0; term <= order; ++term) {
-                    #pragma unroll
-                    for (int p = 0; p < STEP; p += 16) {
-                        const bool fresh = begins && order == TERMS - 1 && term == 0 && p == 0;
-                        wgmma(acc, a + (first + term * SIZE_A + p), b + (first + (order - term) * SIZE_B + p), fresh);
-                    }
-                }
-            }
+            start_products(acc, a, b, first, begins);
             commit_wgmma();
             if (!begins) {  // the interval has several tiles: the one before can be filled again
                 wait_wgmma<1>(acc);
@@ -358,14 +374,7 @@ __device__ __forceinline__ bool beyond(int magnitude, const int* row_exponents, 
 }
 
 // A barrier of all threads that multiply: the producer is not among them. Turns take the first ones.
-__device__ __forceinline__ void sync_multiplying()
-{
-#ifdef TILEWRIGHT_HOST
-    tilewright_host::sync_named(15, THREADS);
-#else
-    asm volatile("bar.sync 15, %0;" ::"n"(THREADS) : "memory");
-#endif
-}
+__device__ __forceinline__ void sync_multiplying() { sync_constant<15, THREADS>(); }
 
 // A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
 // hold. Slow, and rare.
@@ -554,10 +563,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) gemm_wgmma_f32_nn
             filled[stage].init(1);
             emptied[stage].init(THREADS / 32);
         }
-#ifndef TILEWRIGHT_HOST
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copies see them, and
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");        // threads after the CTA's barrier
-#endif
+        fence_mbarrier_init();
+        fence_proxy_async();
     }
     griddepcontrol_wait();
     launch_dependents();

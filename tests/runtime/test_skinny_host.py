@@ -202,7 +202,7 @@ FAULTS = (
           "            __sync", ASYNC),
     Fault("group not committed", "large.start(slot);\n                commit_copies();", "large.start(slot);", ASYNC),
     Fault("stages not advanced", "STAGE ? 0 : oldest + 2 * STAGE", "STAGE ? 0 : oldest", ASYNC),
-    Fault("copy reads outside", "inside ? from : nullptr", "from", ASYNC),
+    Fault("copy reads outside", "cp_async<BYTES>(to, from, inside)", "cp_async<BYTES>(to, from, true)", ASYNC),
     Fault("splits overlap", "* (split + 1) / SPLIT_K) - first_tile", "* (split + 2) / SPLIT_K) - first_tile", WHOLE),
     Fault("short rows of a later round misplaced", "s(e / PART * ROWS +", "s(", WHOLE),
     Fault("counter not put back", "if (*last) *counter = 0;", "", WHOLE),

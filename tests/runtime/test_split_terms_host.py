@@ -235,9 +235,9 @@ FAULTS = {
     "promotion lost": ("sums[e] += acc[e];", ""),
     "sums promoted twice": ("acc[e] = 0;", ""),
     "last promotion lost": ("        promote();\n        if (far)", "        if (far)"),
-    "places of A not swapped alike": ("(a_piece ^ 2 * step)", "(a_piece + 2 * step)"),
-    "places of B not swapped alike": ("(b_piece ^ 2 * step)", "(b_piece + 2 * step)"),
-    "pieces written where they are not read": ("+ swapped(row, piece) * 8", "+ piece * 8"),
+    "places of A not swizzled alike": ("(a_piece ^ 2 * step)", "(a_piece + 2 * step)"),
+    "places of B not swizzled alike": ("(b_piece ^ 2 * step)", "(b_piece + 2 * step)"),
+    "pieces written where they are not read": ("+ swizzled(row, piece) * 8", "+ piece * 8"),
     "wrong terms multiplied": ("b_terms[order - term]", "b_terms[term]"),
     "a product of terms dropped": ("term <= order", "term < order || (term == 0 && order == 0)"),
     "lanes of A name other rows": ("a_row = warp_m + lane % 16", "a_row = warp_m + lane % 8"),
@@ -246,9 +246,9 @@ FAULTS = {
     "barrier lost": ("wait_copies<STAGES - 2>();\n            __syncthreads();", "wait_copies<STAGES - 2>();"),
     "copies not waited for": ("wait_copies<STAGES - 2>", "wait_copies<STAGES - 1>"),
     "stage filled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
-    "low terms lost": ("low -= low_term(both);", "low = 0;"),
-    "low terms of every other lost": ("high -= high_term(both);", "high = 0;"),
-    "terms taken for their neighbours'": ("low -= low_term(both);", "low -= high_term(both);"),
+    "low terms lost": ("low -= low_TYPE(both);", "low = 0;"),
+    "low terms of every other lost": ("high -= high_TYPE(both);", "high = 0;"),
+    "terms taken for their neighbours'": ("low -= low_TYPE(both);", "low -= high_TYPE(both);"),
     "scale of every other lost": ("high = x[e + 1] * scale;", "high = x[e + 1];"),
     "powers of two not taken off": ("unscale<false>(sums, row", "if (m < 0) unscale<false>(sums, row"),
     "exponents of rows taken for columns": ("Pair*>(col_exponents +", "Pair*>(row_exponents +"),
@@ -285,7 +285,7 @@ FAULTS = {
 }
 FAULTS_OF_WGMMA = {
     "promotion lost": ("sums[e] += acc[e];", ";"),
-    "sums not begun afresh": ("fresh = begins", "fresh = each == 0 && begins"),
+    "sums not begun afresh": ("a, b, first, begins)", "a, b, first, each == 0 && begins)"),
     "sums begun afresh for each term": ("&& term == 0 && p == 0", "&& p == 0"),
     "instructions not waited for": ("wait_wgmma<0>(acc);\n", "\n"),
     "the last instructions not waited for": ("wait_wgmma<0>(acc);\n", "wait_wgmma<1>(acc);\n"),
@@ -295,12 +295,15 @@ FAULTS_OF_WGMMA = {
     "stages given back by one lane too many": ("threadIdx.x % 32 == 0;", "threadIdx.x % 32 <= 1;"),
     "tile not waited for": ("filled[turn.stage].wait(turn.parity);", ";"),
     "too few bytes announced": ("expect(STAGE * sizeof(Term))", "expect((STAGE - 64) * sizeof(Term))"),
-    "descriptor of op(B) too far along k": ("* SIZE_B + p), fresh", "* SIZE_B + 2 * p), fresh"),
+    "descriptor of op(B) too far along k": ("* SIZE_B + p);", "* SIZE_B + 2 * p);"),
     "descriptor of op(A) not moved along k": ("first + term * SIZE_A + p)", "first + term * SIZE_A)"),
+    "rows swizzled in spans of another length": ("ROW_BYTES == 128 ? 1 : 2", "ROW_BYTES == 128 ? 2 : 1"),
+    "groups of 8 rows in another distance": ("STRIDE_BYTES  = 8 * ROW_BYTES", "STRIDE_BYTES  = 4 * ROW_BYTES"),
+    "address in units of 8 bytes": ("__cvta_generic_to_shared(place)) / 16", "__cvta_generic_to_shared(place)) / 8"),
     "second interval of a tile lost": ("turn.stage * STAGE + step % BLOCK_K", "turn.stage * STAGE"),
     "wrong terms multiplied": ("(order - term) * SIZE_B", "term * SIZE_B"),
-    "pieces not swapped in memory": (" ^ int(i % 8)) * 8", ") * 8"),
-    "pieces of short rows not swapped in memory": (" ^ int(i / 2 % 4)) * 8", ") * 8"),
+    "rows not swizzled in memory": (" ^ int(i % 8)) * 8", ") * 8"),
+    "short rows not swizzled in memory": (" ^ int(i / 2 % 4)) * 8", ") * 8"),
     "rows of the first warpgroup for all": ("first_row = warp / 4 * 64", "first_row = 0 * warp"),
     "first tile of rows for all": ("Terms::place(row0, each", "Terms::place(0 * row0, each"),
     "terms of op(B) counted in rows of op(A)": ("term * from.cols * from.depth", "term * from.rows * from.depth"),
@@ -342,7 +345,8 @@ PLANTED = {
 def test_every_fault_is_caught_and_the_unfaulted_text_passes(scheme: str, tmp_path: Path) -> None:
     config = parse(PLANTED[scheme])
     planted = []
-    for number, (name, (old, new)) in enumerate(FAULTS.items()):
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        old, new = (text.replace("TYPE", "f16" if scheme == "fp16x3" else "bf16") for text in fault)
         if scheme == "bf16x6" and name == "last promotion lost":  # tiles are promoted whole
             continue
         trans = next((trans for word, trans in TRANS_OF.items() if word in name), TRANS[number % 4])

@@ -109,17 +109,17 @@ FAULTS = (
     ("producer begins with the other parity", "unsigned parity = 1;", "unsigned parity = 0;", SLICES),
     ("the same tile again", "int(k_begin) + each * BLOCK_K", "int(k_begin)", SLICES),
     ("operands exchanged", "map_b, int(col0)", "map_a, int(col0)", SLICES),
-    ("pieces not swapped back", "k % PITCH ^ (first + lane) % 8 * WIDE", "k % PITCH", SLICES),
-    ("row's pieces swapped as in another", "(step ^ i * LANES % 8 * WIDE) ^ p", "step ^ p", SPLIT),
+    ("swizzle not undone", "k % PITCH ^ (first + lane) % 8 * WIDE", "k % PITCH", SLICES),
+    ("row taken for swizzled as another", "(step ^ i * LANES % 8 * WIDE) ^ p", "step ^ p", SPLIT),
     ("only the first steps of rows", "row < BLOCK_K; row += PITCH", "row < PITCH; row += PITCH", SLICES),
     ("slices read the same", "const TileA a(shared, warp_m, lane_m(lane), slice_k())",
      "const TileA a(shared, warp_m, lane_m(lane), 0)", SLICES),
     ("split begins at 0", "int(k_begin) + each", "each", SPLIT),
-    ("producer stays for the CTA's barriers", "tilewright_host::leave_barriers();", "", SLICES),
+    ("producer goes on to multiply", ", tiles);\n        return;", ", tiles);", SLICES),
     ("barriers lie in a stage", "shared + STAGES * STAGE)", "shared + STAGES * STAGE - 64)", SLICES),
     ("more arrivals awaited", "emptied[stage].init(THREADS / 32)", "emptied[stage].init(THREADS / 32 + 1)", SLICES),
-    ("barriers not made before they are used", "#endif\n    }\n    __syncthreads();", "#endif\n    }",
-     SLICES),
+    ("barriers not made before they are used", "fence_proxy_async();\n    }\n    __syncthreads();",
+     "fence_proxy_async();\n    }", SLICES),
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 from tilewright.codegen.emitted import Emitted
 from tilewright.runtime.device import host_compiler
-from tilewright.runtime.device.host_compiler import _DYNAMIC, _KERNEL
+from tilewright.runtime.device.host_compiler import _KERNEL, on_host
 
 _NAMESPACE = re.compile(r"^namespace \w+ \{\nnamespace (\w+) \{\n(.*?)^\}  // namespace \1$", re.DOTALL | re.MULTILINE)
 """Kernels of one config, or one that prepares operands, within the bundle's namespace."""
@@ -24,9 +24,8 @@ def one_unit(files: Emitted, name: str) -> str:
     sources = [(filename, text) for filename, text in files.files if filename.endswith((".cu", ".cuh"))]
     sources.sort(key=lambda each: (each[0].endswith("_main.cu"), each[0] == f"{name}.cu"))  # kernels, functions, main
     texts, known = [], []
-    dynamic = r"\1* const \2 = reinterpret_cast<\1*>(tilewright_host::dynamic_shared)"
     for filename, text in sources:
-        texts.append(f'#line 1 "{filename}"\n' + _DYNAMIC.sub(dynamic, text))
+        texts.append(f'#line 1 "{filename}"\n' + on_host(text, filename))
         for label, body in _NAMESPACE.findall(text):
             known += [f"FAKE_KERNEL({size}, {name}_impl::{label}::{kernel})" for kernel, size in kernels_in(body)]
         if "__global__ void empty_kernel()" in text:

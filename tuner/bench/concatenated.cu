@@ -15,40 +15,45 @@ constexpr int THREADS = 256;
 constexpr int WARPS   = THREADS / 32;
 constexpr int TOP     = 14;   // the largest magnitude of a row becomes 2^14 to 2^15: halves end at 2^16
 
-#ifdef TILEWRIGHT_HOST
-inline void atomicMax(unsigned* p, unsigned value) { *p = max(*p, value); }
-inline Term to_term(float x) { return HALF ? tilewright_host::to_half(x) : tilewright_host::to_bfloat(x); }
-inline float from_term(Term x) { return HALF ? tilewright_host::from_half(x) : tilewright_host::from_bfloat(x); }
-#else
-__device__ __forceinline__ Term to_term(float x)
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
+// The nearest half or bfloat16 to a float, and the float that a half is: its bits.
+__device__ __forceinline__ unsigned short to_f16(float x)
 {
-    Term bits;
-#if HALF
+    unsigned short bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-#else
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-#endif
     return bits;
 }
-__device__ __forceinline__ float from_term(Term bits)
+__device__ __forceinline__ unsigned short to_bf16(float x)
 {
-#if HALF
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+__device__ __forceinline__ float from_f16(unsigned short bits)
+{
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
     return x;
-#else
-    return __uint_as_float(unsigned(bits) << 16);
-#endif
 }
-#endif
 
-// The kernels are launched so that they may start while the one before them runs (PDL).
-__device__ __forceinline__ void wait_for_what_came_before()
+// The kernels are launched so that they may start while the one before them runs (PDL): waits for what came before.
+__device__ __forceinline__ void griddepcontrol_wait()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
+
+#if HALF
+__device__ __forceinline__ Term to_term(float x) { return to_f16(x); }
+__device__ __forceinline__ float from_term(Term bits) { return from_f16(bits); }
+#else
+__device__ __forceinline__ Term to_term(float x) { return to_bf16(x); }
+__device__ __forceinline__ float from_term(Term bits) { return __uint_as_float(unsigned(bits) << 16); }
+#endif
 
 // A stored matrix, and the CTA's tile of it.
 struct Tile {
@@ -163,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) concatenated_largest(
     const float* __restrict__ B, int ldb, int rows_b, int cols_b, unsigned* __restrict__ most_b)
 {
     __shared__ unsigned shared[WARPS][COLS];
-    wait_for_what_came_before();
+    griddepcontrol_wait();
     const int of_a = tiles_of(rows_a, cols_a), tile = blockIdx.x;
     if (tile < of_a)
         largest_of<A_BY_ROW>(Tile(A, lda, rows_a, cols_a, tile), most_a, shared);
@@ -179,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) concatenated_split(
     Term* __restrict__ out_b, int out_ldb, Index stride_b)
 {
     constexpr int TERM_OF_A[PRODUCTS] = {TERMS_OF_A}, TERM_OF_B[PRODUCTS] = {TERMS_OF_B};
-    wait_for_what_came_before();
+    griddepcontrol_wait();
     const int of_a = tiles_of(rows_a, cols_a), tile = blockIdx.x;
     if (tile < of_a)
         split<A_BY_ROW>(Tile(A, lda, rows_a, cols_a, tile), most_a, out_a, out_lda, stride_a, TERM_OF_A);
@@ -192,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) concatenated_finish(
     const float* product, int product_ld, float* C, int ldc, int m, int n, const unsigned* __restrict__ most_a,
     const unsigned* __restrict__ most_b, float alpha, float beta)
 {
-    wait_for_what_came_before();
+    griddepcontrol_wait();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Tile tile(product, product_ld, m, n, blockIdx.x);
     const bool vectors = tile.vectors && ldc % 4 == 0 && reinterpret_cast<size_t>(C) % 16 == 0;

@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest a92bed07692c18a7. To write it with kernels that are looked up:
+// Written by tilewright, file digest a5dafead00cd8c90. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -93,12 +93,17 @@ using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 constexpr int TILE_WIDTH = 16;  // rows and columns of the tiles of A, B and C
 constexpr int UNROLL     = 8;   // steps of a phase's multiply loop unrolled
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
@@ -204,14 +209,23 @@ constexpr int SMALL_READ = THREAD_K * BLOCK_S < WIDE ? THREAD_K * BLOCK_S : WIDE
 
 static_assert(RESIDENT_K % TILE_K == 0, "whole rounds of the main loop");
 
+// ---- Instructions (PTX) -----------------------------------------------------------------------------------------
+
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
+__device__ __forceinline__ void griddepcontrol_wait()
+{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void launch_dependents()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
 __device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)

@@ -1,11 +1,9 @@
 // Lets CUDA C++ text compile for the processor, so that a kernel can be checked where there is no GPU.
 //
-// One processor thread runs the blocks one after another, by launch.h, and the threads of a block, by fibers.h.
-// A text can tell that it is compiled here by TILEWRIGHT_HOST, and gives instructions that only a GPU has (cp.async,
-// mma) a twin in plain C++ under it: tilewright_host::warp_collective is for those that a warp executes together.
+// One processor thread runs the blocks one after another, by launch.h, and the threads of a block, by fibers.h. A text
+// does not know of that. Its section "Instructions (PTX)" holds every instruction that only a GPU has (cp.async, mma), a
+// function for each; host_compiler.py puts the twins of these functions, in instructions.h, in the section's place.
 #pragma once
-
-#define TILEWRIGHT_HOST 1
 
 #include <math.h>
 
@@ -14,6 +12,7 @@
 #include "tma.h"
 #include "copies.h"
 #include "fibers.h"
+#include "instructions.h"
 #include "launch.h"
 #include "tensor_cores.h"
 
@@ -30,6 +29,7 @@
 // In one section, to be filled with NaN before every block; `used`, or the compiler would trust it to be zero there.
 #define __shared__ static __attribute__((used, section("tilewright_shared")))
 
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 constexpr float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
@@ -82,6 +82,20 @@ template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs 
     *p = old + value;
     return old;
 }
+template <class P> void atomicMax(P* p, P value) { *p = *p < value ? value : *p; }
+
+// A store that the cache may forget soon. What is stored may be of another type.
+template <class V> void __stcs(V* to, const V& value) { memcpy(to, &value, sizeof value); }
+
+inline size_t __cvta_generic_to_shared(const void* place) { return tilewright_host::shared_address(place); }
+
+// Blocks run one after another, so that none sees another's writes by waiting: to those who wait time flies.
+inline long long clock64()
+{
+    static long long clock;
+    return clock += 1ll << 40;
+}
+
 template <class A, class B> using tilewright_common = std::decay_t<decltype(true ? A() : B())>;
 template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }

@@ -112,7 +112,8 @@ struct Block {
     uint3 index;
     unsigned first, used;            // its fibers: those with a thread of it
     unsigned started, returned;      // threads
-    unsigned left;                   // of those returned, the ones that no barrier waits for
+    unsigned left;                   // of those returned, the ones that no barrier waits for: whole warps
+    unsigned lanes_returned[MAX_THREADS / WARP];
     unsigned arrived, generation;    // at the block's barrier; how often it has opened
     int arrived_line;                // where
     unsigned found;                  // whether any of them brought a yes
@@ -228,6 +229,19 @@ static void wait(const unsigned& gate)
     threadIdx = self.thread;
 }
 
+// A thread has returned. Once all of its warp have, the block's barriers open without them, as on a GPU. A thread that
+// returns while others of its warp go on forgets a barrier, where there is one.
+static void leave_barriers(unsigned rank)
+{
+    ++block->returned;
+    const unsigned warp = rank / WARP, lanes = threads - warp * WARP < WARP ? threads - warp * WARP : WARP;
+    if (++block->lanes_returned[warp] < lanes) return;
+    block->left += lanes;
+    if (!block->arrived || block->arrived + block->left < threads) return;
+    block->arrived = 0;
+    ++block->generation;
+}
+
 static void threads_on_this_fiber()
 {
     for (;;) {
@@ -240,7 +254,7 @@ static void threads_on_this_fiber()
             const unsigned row = rank / blockDim.x;
             threadIdx = self.thread = {rank % blockDim.x, row % blockDim.y, row / blockDim.y};
             call(call_arguments);
-            ++block->returned;
+            leave_barriers(rank);
         }
         self.gate = nullptr;
         leave();
@@ -252,16 +266,6 @@ static void sync_block(int line)
     if (block->arrived && line != block->arrived_line) return give_up(TWO_LINES, line);
     block->arrived_line = line;
     if (++block->arrived + block->left < threads) return wait(block->generation);
-    block->arrived = 0;
-    ++block->generation;
-}
-
-// Before a thread returns: the block's barriers open without it from now on. A GPU lets any thread that has returned
-// off; here only those that say so, for the others forgot a barrier.
-inline void leave_barriers()
-{
-    ++block->left;
-    if (!block->arrived || block->arrived + block->left < threads) return;
     block->arrived = 0;
     ++block->generation;
 }
@@ -318,7 +322,7 @@ static void sync_warp(unsigned mask)
 }
 
 // Something that the lanes of a warp do together: each offers `mine`, and `use` computes this lane's result from
-// `from(lane)`, what that lane offers. Instructions such as mma get their twin from this.
+// `from(lane)`, what that lane offers. The twins of instructions such as mma use it.
 template <class V, class Use>
 auto warp_collective(unsigned mask, const V& mine, Use use)
 {

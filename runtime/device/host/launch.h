@@ -76,6 +76,27 @@ template <class V> const V* peer(const V* place, unsigned rank)
     return reinterpret_cast<const V*>(shared[rank].aside + (from - __start_tilewright_shared));
 }
 
+// The address of a place in shared memory, as instructions take it: 18 bits. In static memory it is the lower bits of the
+// place's own address, which tell the place from any other of the array in which an address was taken last: a kernel has
+// one array whose places go by address, and it holds less than 64 KiB.
+constexpr size_t STATIC_WINDOW = 128 << 10;
+static const char* last_place;
+
+inline size_t shared_address(const void* place)
+{
+    last_place = static_cast<const char*>(place);
+    if (dynamic_shared <= last_place && last_place < dynamic_shared + dynamic_bytes) return last_place - dynamic_shared;
+    return reinterpret_cast<size_t>(place) % STATIC_WINDOW;
+}
+
+// The place at an address.
+inline const char* shared_place(size_t address)
+{
+    if (dynamic_shared <= last_place && last_place < dynamic_shared + dynamic_bytes) return dynamic_shared + address;
+    const size_t further = (address - reinterpret_cast<size_t>(last_place)) % STATIC_WINDOW;
+    return last_place + further - (further < STATIC_WINDOW / 2 ? 0 : STATIC_WINDOW);
+}
+
 // ---- Blocks ----------------------------------------------------------------------------------------------------
 
 struct Launch {
@@ -136,6 +157,7 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
             block->index = blockIdx = {x + rank, y, z};
             block->first = fibers_used;
             block->used = block->started = block->returned = block->left = block->found = 0;
+            memset(block->lanes_returned, 0, sizeof block->lanes_returned);
             poison_block();
             forget_boxes();
             begin();

@@ -1,6 +1,7 @@
-// Twins of what tensor cores do with halves, bfloat16s and TF32: conversions, and mma with sums in float.
+// What tensor cores compute: mma on doubles, and mma and wgmma on halves, bfloat16s and TF32, with sums in float;
+// conversions to and from those.
 //
-// Their sums are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are
+// The sums in float are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are
 // added to are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off
 // once more to the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
 #pragma once
@@ -9,7 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "copies.h"
 #include "fibers.h"
+#include "launch.h"
 
 // The arithmetic is where tests spend their time: it is optimized and left unchecked under sanitizers too, where all
 // else is not. What it works on was read by others.
@@ -133,13 +136,42 @@ TILEWRIGHT_ARITHMETIC void terms(const void* from, Scaled* to)
 #pragma GCC pop_options
 #endif
 
+// What a lane has of a tile of 16 x 8 sums: of row g columns 2t and 2t + 1, then those of row g + 8.
+template <class Sum>
 struct OfTile {
-    float x[4];
+    Sum x[4];
 };
 
-// What mma.m16n8k16 leaves a lane: rows g and g + 8 of the 16 x 8 sums, columns 2t and 2t + 1. HALF, else bfloat16.
+// The products of 16 x 4 K and 4 K x 8 doubles, for mma.m16n8k8 (K = 2), or with one row group of 8 for mma.m8n8k4 (K = 1).
+// A lane has rows[i][p], of row 8i + g, and col[p], of column g, at step 4p + t.
+template <int GROUPS, int K>
+OfTile<double> product_f64(const double (&rows)[GROUPS][K], const double (&col)[K])
+{
+    struct Fragment {
+        double rows[GROUPS][K], col[K];
+    };
+    Fragment mine;
+    memcpy(mine.rows, rows, sizeof rows);
+    memcpy(mine.col, col, sizeof col);
+    const int g = int(lane()) / 4, t = int(lane()) % 4;
+    return warp_collective(~0u, mine, [=](auto of) {
+        OfTile<double> sum = {};
+        for (int p = 0; p < K; ++p) {
+            for (int each = 0; each < 4; ++each) {
+                const Fragment& row = of(4 * g + each);
+                for (int i = 0; i < GROUPS; ++i) {
+                    sum.x[2 * i] += row.rows[i][p] * of(8 * t + each).col[p];
+                    sum.x[2 * i + 1] += row.rows[i][p] * of(8 * t + 4 + each).col[p];
+                }
+            }
+        }
+        return sum;
+    });
+}
+
+// What mma.m16n8k16 makes of a lane's sums. HALF, else bfloat16.
 template <bool HALF>
-OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* upper, const float* lower)
+OfTile<float> mma_16816(const OfTile<float>& start, const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     struct Fragment {
         unsigned a[4], b[2];
@@ -159,8 +191,9 @@ OfTile mma_16816(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* 
             terms<HALF, 16>(of_rows[each], rows[each]);
             terms<HALF, 16>(of_cols[each], cols[each]);
         }
-        return OfTile{{cut_off_sum(upper[0], rows[0], cols[0]), cut_off_sum(upper[1], rows[0], cols[1]),
-                       cut_off_sum(lower[0], rows[1], cols[0]), cut_off_sum(lower[1], rows[1], cols[1])}};
+        OfTile<float> sums;
+        for (int e = 0; e < 4; ++e) sums.x[e] = cut_off_sum(start.x[e], rows[e / 2], cols[e % 2]);
+        return sums;
     });
 }
 
@@ -181,8 +214,8 @@ inline float cut_off_sum_tf32(float start, const unsigned* a, const unsigned* b)
     return finite && fabs(plain) < ldexp(1.0, 128) ? cut_off_sum<8>(start, x, y) : float(plain);
 }
 
-// What mma.m16n8k8 on TF32 leaves a lane: rows g and g + 8 of the 16 x 8 sums, columns 2t and 2t + 1.
-inline OfTile mma_1688(const unsigned (&a)[4], unsigned b0, unsigned b1, const float* upper, const float* lower)
+// What mma.m16n8k8 on TF32 makes of a lane's sums.
+inline OfTile<float> mma_1688(const OfTile<float>& start, const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     struct Fragment {
         unsigned a[4], b[2];
@@ -197,17 +230,33 @@ inline OfTile mma_1688(const unsigned (&a)[4], unsigned b0, unsigned b1, const f
                 cols[each][p] = of(4 * (2 * t + each) + p % 4).b[p / 4];
             }
         }
-        return OfTile{{cut_off_sum_tf32(upper[0], rows[0], cols[0]), cut_off_sum_tf32(upper[1], rows[0], cols[1]),
-                       cut_off_sum_tf32(lower[0], rows[1], cols[0]), cut_off_sum_tf32(lower[1], rows[1], cols[1])}};
+        OfTile<float> sums;
+        for (int e = 0; e < 4; ++e) sums.x[e] = cut_off_sum_tf32(start.x[e], rows[e / 2], cols[e % 2]);
+        return sums;
     });
 }
 
 // ---- wgmma: a thread's part of what its warpgroup has started is done when it waits ----------------------------
 
+// Rows of 16-bit numbers in shared memory, as a matrix descriptor tells.
+struct Matrix {
+    const char* first;
+    unsigned row_bytes;     // as wide as the spans of its swizzle mode
+    unsigned stride_bytes;  // from 8 rows to the next 8
+};
+
+// The matrix of a descriptor. Swizzle modes are 1 for spans of 128 bytes, 2 for those of 64.
+inline Matrix matrix_of(uint64_t descriptor)
+{
+    const unsigned mode = descriptor >> 62, unused = descriptor >> 46 & 0xFFFF;
+    if ((mode != 1 && mode != 2) || unused) abort();
+    return {shared_place((descriptor & 0x3FFF) * 16), 256 >> mode, unsigned(descriptor >> 32 & 0x3FFF) * 16};
+}
+
 struct Started {
     void (*finish)(const Started&);
     float* sums;
-    const char *a, *b;
+    Matrix a, b;
     bool fresh;
 };
 
@@ -222,28 +271,30 @@ struct AllStarted {
 // What the thread that runs has started; it lies behind the thread's copies.
 inline AllStarted& own_started() { return own_queue<AllStarted, sizeof(Copies) + 64>(); }
 
-// 16 steps of row `row` of rows of BLOCK_K numbers, 128 or 64 bytes, with their pieces of 8 swapped by address.
-template <bool HALF, int BLOCK_K>
-void read_row(const char* rows, int row, Scaled (&to)[16])
+// 16 steps of row `row`. Bits 4 and up of a byte's address are changed by those from bit 7 on, as many as tell the
+// 16-byte pieces of a span apart.
+template <bool HALF>
+void read_row(const Matrix& matrix, int row, Scaled (&to)[16])
 {
     unsigned short bits[16];
     for (int piece = 0; piece < 2; ++piece) {
-        size_t at = reinterpret_cast<size_t>(rows) + row * BLOCK_K * 2 + piece * 16;
-        at ^= (at >> 7 & (BLOCK_K / 8 - 1)) << 4;
+        size_t at = reinterpret_cast<size_t>(matrix.first);
+        at += row / 8 * matrix.stride_bytes + row % 8 * matrix.row_bytes + piece * 16;
+        at ^= (at >> 7 & (matrix.row_bytes / 16 - 1)) << 4;
         memcpy(bits + 8 * piece, reinterpret_cast<const char*>(at), 16);
     }
     terms<HALF, 16>(bits, to);
 }
 
 // 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
-template <bool HALF, int COLUMNS, int BLOCK_K>
+template <bool HALF, int COLUMNS>
 void finish_wgmma(const Started& one)
 {
     const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
     Scaled rows[2][16], col[16];
-    for (int each = 0; each < 2; ++each) read_row<HALF, BLOCK_K>(one.a, row + 8 * each, rows[each]);
+    for (int each = 0; each < 2; ++each) read_row<HALF>(one.a, row + 8 * each, rows[each]);
     for (int j = 0; j < COLUMNS / 4; ++j) {
-        read_row<HALF, BLOCK_K>(one.b, j / 2 * 8 + 2 * t + j % 2, col);
+        read_row<HALF>(one.b, j / 2 * 8 + 2 * t + j % 2, col);
         for (int each = 0; each < 2; ++each) {
             float& sum = one.sums[each * (COLUMNS / 4) + j];
             sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);
@@ -251,13 +302,12 @@ void finish_wgmma(const Started& one)
     }
 }
 
-template <bool HALF, int COLUMNS, int BLOCK_K>
-void wgmma_start(float* sums, const void* a, const void* b, bool fresh)
+template <bool HALF, int COLUMNS>
+void wgmma_start(float* sums, uint64_t a, uint64_t b, bool fresh)
 {
     AllStarted& all = own_started();
     if (all.count == MAX_STARTED) abort();
-    all.each[all.count++] =
-        {finish_wgmma<HALF, COLUMNS, BLOCK_K>, sums, static_cast<const char*>(a), static_cast<const char*>(b), fresh};
+    all.each[all.count++] = {finish_wgmma<HALF, COLUMNS>, sums, matrix_of(a), matrix_of(b), fresh};
 }
 
 inline void wgmma_commit()

@@ -61,8 +61,7 @@ inline void arrive_barrier(void* at, unsigned bytes = 0)
     open_if_complete(barrier);
 }
 
-// The place of a byte in a target whose rows of 128 bytes have their 16-byte pieces swapped: piece i of row r is at
-// i ^ (r % 8).
+// The place of a byte in a target that is swizzled in spans of 128 bytes: 16-byte piece i of row r is at i ^ (r % 8).
 inline unsigned swizzle(unsigned at) { return at ^ (at / 128 % 8 * 16); }
 
 inline void deliver(const BoxCopy& copy)
