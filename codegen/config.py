@@ -216,7 +216,7 @@ class Config:
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
         """Constants of the text, by name, that differ between fits of a config, or parameters of a template."""
-        return {"GUARDED": fit.guarded}
+        return {"kGuarded": fit.guarded}
 
     def edge_of(self, problem: Problem) -> Edge:
         """Edge of the kernel for a problem's matrices."""

@@ -74,11 +74,12 @@ class TensorBox:
 class KernelSource:
     """CUDA C++ of one variant. The text serves every shape that its edge allows.
 
-    Kernel arguments, in order: const T* A, int lda, const T* B, int ldb, T* C, int ldc, int m, int n, int k,
-    T alpha, T beta; T* workspace and unsigned* counters where the config has them; unsigned stream_ctas, the CTAs that
-    share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap) with TMA; const char* terms where
-    operands are split. Leading dimensions are in elements. The workspace is aligned to 256 bytes; counters are zero
-    before the first launch, and are left zero by each. Both are used by one launch at a time.
+    Kernel arguments, in order: const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Elem* matrix_c, int ldc,
+    int m, int n, int k, Elem alpha, Elem beta; Elem* workspace and unsigned* counters where the config has them;
+    unsigned stream_ctas, the CTAs that share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap)
+    with TMA; const char* terms where operands are split. Elem is the type of the elements, in which leading dimensions
+    are given too. The workspace is aligned to 256 bytes; counters are zero before the first launch, and are left zero
+    by each. Both are used by one launch at a time.
     """
 
     name: str
@@ -90,15 +91,16 @@ class KernelSource:
     lie. It is compiled by itself, once for all configs that share it. By its template it is one of three:
 
     pad    copies matrices to padded buffers and back. It has PAD_THREADS threads along x, and a CTA for each
-           PAD_THREADS / 32 rows of a copy or fewer. Its arguments are const T* X, int ld, int rows, int cols, T* copy,
-           int ld, int rows, int cols of one matrix, then of another one, whose copy may be null: then all CTAs work for
-           the first, else every other.
+           PAD_THREADS / 32 rows of a copy or fewer. Its arguments are const Elem* matrix, int ld, int rows, int cols,
+           Elem* copy, int ld, int rows, int cols of one matrix, then of another one, whose copy may be null: then all
+           CTAs work for the first, else every other.
     pack   copies operands to aligned rows of k. A CTA has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE
-           elements. Its arguments are const T* X, int ld, T* copy, int copy_ld for each operand that is copied, then
-           int m, int n, int k.
+           elements. Its arguments are const Elem* matrix, int ld, Elem* copy, int copy_ld for each operand that is
+           copied, then int m, int n, int k.
     split  splits A and B into terms. `mechanisms.split_terms.term_ctas` says how many CTAs it has, of TERM_THREADS
-           threads along x. Its arguments are const T* A, int lda, const T* B, int ldb, char* terms, int m, int n,
-           int k, then m, n and k rounded up to whole tiles, each unsigned; terms is aligned to 256 bytes.
+           threads along x. Its arguments are const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, char* terms,
+           int m, int n, int k, then m, n and k rounded up to whole tiles, each unsigned; terms is aligned to 256
+           bytes.
     """
 
     @property

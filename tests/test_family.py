@@ -133,7 +133,7 @@ def test_the_family_that_the_documents_add(tmp_path: Path) -> None:
     reasons, config, emitted = json.loads(run(tmp_path, "program.py", folder=tmp_path))
     assert reasons == [""] * 4
     assert config == "column:4x32"
-    assert "constexpr int THREAD_M  = 4;" in emitted
+    assert "constexpr int kThreadM  = 4;" in emitted
     shutil.copytree(tmp_path / "tilewright" / "configs" / "spaces", tmp_path / "spaces")
     for file in (tmp_path / "spaces").glob("[!c]*.toml"):
         file.unlink()

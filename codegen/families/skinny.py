@@ -161,7 +161,7 @@ class SkinnyConfig(Config):
         return (wide, 1, 1) if self.large == "a" else (1, wide, 1)
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        return {"VEC": max(fit.vec_a, fit.vec_b), "GUARDED": fit.guarded}
+        return {"kVec": max(fit.vec_a, fit.vec_b), "kGuarded": fit.guarded}
 
     def along_k(self, problem: Problem) -> bool:
         """Whether stored rows of the large operand run along k; otherwise they run along C."""

@@ -178,18 +178,18 @@ class BlockedConfig(Config):
         return a, b
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        stored: dict[str, int] = {"VEC_C": fit.vec_c, "GUARDED": fit.guarded}
+        stored: dict[str, int] = {"kVecC": fit.vec_c, "kGuarded": fit.guarded}
         if not self.copying_threads:
             return stored
         along_a, along_b = self.along_k(problem)
         copiers = {
-            "COPIERS_A": self.copiers("a", fit.vec_a, along_a),
-            "COPIERS_B": self.copiers("b", fit.vec_b, along_b),
+            "kCopiersA": self.copiers("a", fit.vec_a, along_a),
+            "kCopiersB": self.copiers("b", fit.vec_b, along_b),
         }
         widths = [vec for vec in WIDTHS if vec * problem.dtype.size_bytes <= WIDE_BYTES]
         fewest = min(self.copiers(x, vec, along) for x, along in (("a", along_a), ("b", along_b)) for vec in widths)
         apart = copiers if fewest < self.copying_threads else {}  # whatever the fit, for the text to be one
-        return {"VEC_A": fit.vec_a, "VEC_B": fit.vec_b, **apart, **stored}
+        return {"kVecA": fit.vec_a, "kVecB": fit.vec_b, **apart, **stored}
 
     @property
     def cooperative_ctas(self) -> int:

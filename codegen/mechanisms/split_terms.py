@@ -108,7 +108,7 @@ class TermConfig(Config):
     epilogue: Any
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        return {"VEC_C": fit.vec_c, "GUARDED": fit.guarded}
+        return {"kVecC": fit.vec_c, "kGuarded": fit.guarded}
 
     @property
     def accuracy(self) -> Grade:

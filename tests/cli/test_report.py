@@ -124,7 +124,7 @@ def test_a_recording_of_a_gpu(run: Run, tmp_path: Path, recorded: Path) -> None:
     assert times == sorted(times)
     kernel = page.source[page.source.index("<summary>CUDA C++") :]
     assert "__global__" in kernel
-    assert "BLOCK_N" in kernel  # of the figure at its head
+    assert "kBlockN" in kernel  # of the figure at its head
 
 
 def test_the_table_of_trials_says_what_it_leaves_out(

@@ -91,9 +91,9 @@ def test_any_other_shape_can_be_tested(each_alone: Path) -> None:
 
 
 FAULTS = {
-    "a dropped term": ("tiled", r"p < TILE_WIDTH; \+\+p", "p < TILE_WIDTH - 1; ++p"),
+    "a dropped term": ("tiled", r"p < kTileWidth; \+\+p", "p < kTileWidth - 1; ++p"),
     "a store outside": ("tiled", r"row < m && col < n", "row < m && col < n + 1"),
-    "C read at beta 0": ("tiled", r"beta == T\(0\) \? alpha \* product :", ""),
+    "C read at beta 0": ("tiled", r"beta == Elem\(0\) \? alpha \* product :", ""),
     "beta forgotten": ("tiled", r"\+ beta \* \*c", ""),
     "swapped operands": ("tiled", r"b_tile\[p\]\[tx\]", "b_tile[tx][p]"),
     "an empty product launched": ("tiled", r" \|\| !sizes\[0\][^)]*\)( return status;\n +call\.r)", r")\1"),
@@ -105,7 +105,7 @@ FAULTS = {
     "copies over partial tiles": ("packed with split-K", r"memory \+= step.bytes\(", "(void)step.bytes("),
     "one copy over the other": ("packed", r"memory \+= ld \* call", "ctas += 0 * call"),
     "rows of a box for its columns": ("TMA", r"\{box.cols, box.rows\}", "{box.rows, box.cols}"),
-    "padding not zeroed": ("pad", r": T\(0\);(\n        \}\n    \}\n\})", r": to[row * ld_to + col];\1"),
+    "padding not zeroed": ("pad", r": Elem\(0\);(\n        \}\n    \}\n\})", r": to[row * ld_to + col];\1"),
     "C left in its buffer": ("pad", r"if \(step.end &&", "if (!step.end &&"),
     "no room for partial tiles": ("stream-K", r"stream_ctas \? 2 :", "stream_ctas ? 1 :"),
 }  # fmt: skip

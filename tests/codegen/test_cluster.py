@@ -42,5 +42,5 @@ def test_a_cluster_takes_no_workspace(family: str, dtype: str) -> None:
     assert config.workspace_bytes(problem, 132) == 0
     assert launch.grid == (4 * 2 * 3, 1, 1)
     assert launch.static_smem_bytes + launch.dynamic_smem_bytes == 2 * 64 * 64 * problem.dtype.size_bytes
-    assert "__cluster_dims__(SPLIT_K, 1, 1)" in source.code
+    assert "__cluster_dims__(kSplitK, 1, 1)" in source.code
     assert "workspace" not in source.code

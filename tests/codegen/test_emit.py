@@ -58,7 +58,7 @@ def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: st
     problem = Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy)
     kernel = render(problem, config, TYPICAL["sm_90a"])
     code = dict(emitted(text, shape=shape).files)["gemm.cu"]
-    fitted = r"(?:^constexpr .*\n)*^constexpr bool GUARDED .*\n\n^\}  // namespace\n\nextern \"C\" "
+    fitted = r"(?:^constexpr .*\n)*^constexpr bool kGuarded .*\n\n^\}  // namespace\n\nextern \"C\" "
     functions, body = re.split(fitted, kernel.code[kernel.code.index("namespace {") :], flags=re.MULTILINE)
     assert functions in code
     assert "static " + body.replace('extern "C"', "static") in code
@@ -112,7 +112,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
     asserts = "\n".join(re.findall(r"static_assert\(.*", kernel))
     for word, present in {
         "slice": config.family == "simt" and config.get("slices") > 1,
-        "SPLIT_K": config.split_ctas > 1,
+        "kSplitK": config.split_ctas > 1,
         "stream": config.stream_ctas_per_sm > 0,
         "cluster": config.clustered,
     }.items():
@@ -126,10 +126,10 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         "struct Step": fit.has_memory or bool(config.boxes(problem)),
         "struct Kept": fit.has_memory,
         "ratios": False,
-        "SPLIT_K": config.split_ctas > 1,
+        "kSplitK": config.split_ctas > 1,
     }
     assert {word: word in kernel for word in sections} == sections
-    constants = set(re.findall(r"\b([A-Z][A-Z0-9]*_?[A-Z0-9_]*)\b *=", kernel))
+    constants = set(re.findall(r"\b(k[A-Z]\w*|[A-Z][A-Z0-9]*_?[A-Z0-9_]*)\b *=", kernel))
     for name in constants:
         assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
 
@@ -323,7 +323,7 @@ def test_name_that_is_no_identifier_is_refused(name: str) -> None:
     "name",
     (
         "main malloc sqrtf memcpy index read errno cudaMalloc _a __a math stdio cuda_runtime float4 dim3 INT_MAX "
-        "T Index A lda blend TILE_WIDTH std random_matrix require Kernel run "
+        "T Index A lda blend kTileWidth std random_matrix require Kernel run "
         "con NUL com1 lpt9 exit EXIT Cuda nvrtc MPI major linux INFINITY I errno TRUE near"
     ).split(),
 )
@@ -363,7 +363,7 @@ def test_files_are_written_and_written_again(tmp_path: Path) -> None:
 def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> None:
     emitted("naive:").write(tmp_path)
     (path, *_) = emitted("tiled:16").write(tmp_path)
-    assert "TILE_WIDTH" in path.read_text()
+    assert "kTileWidth" in path.read_text()
 
 
 def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def test_the_compiler_keeps_it_there(text: str, shape: str) -> None:
 
 
 @pytest.mark.parametrize(("trans", "whole", "split"), [
-    ("nn", (r"BLOCK_M, .*>\(A \+ row0 \* lda,", r"BLOCK_N>\(B \+ col0,"),
-     (r"BLOCK_M, .*>\(A \+ row0 \* lda \+ k_begin,", r"BLOCK_N>\(B \+ k_begin \* ldb \+ col0,")),
-    ("tt", (r"BLOCK_M>\(A \+ row0,", r"BLOCK_N, .*>\(B \+ col0 \* ldb,"),
-     (r"BLOCK_M>\(A \+ k_begin \* lda \+ row0,", r"BLOCK_N, .*>\(B \+ col0 \* ldb \+ k_begin,")),
+    ("nn", (r"kBlockM, .*>\(matrix_a \+ row0 \* lda,", r"kBlockN>\(matrix_b \+ col0,"),
+     (r"kBlockM, .*>\(matrix_a \+ row0 \* lda \+ k_begin,", r"kBlockN>\(matrix_b \+ k_begin \* ldb \+ col0,")),
+    ("tt", (r"kBlockM>\(matrix_a \+ row0,", r"kBlockN, .*>\(matrix_b \+ col0 \* ldb,"),
+     (r"kBlockM>\(matrix_a \+ k_begin \* lda \+ row0,", r"kBlockN, .*>\(matrix_b \+ col0 \* ldb \+ k_begin,")),
 ])  # fmt: skip
 @pytest.mark.parametrize("family", ["simt", "dmma"])
 def test_it_prefetches_tiles_before_it_waits(

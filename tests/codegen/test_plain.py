@@ -78,7 +78,7 @@ FAULTS = {
     "naive pad": ("p < k; ++p", "p + 1 < k; ++p"),
     "tiled exact": ("b_tile[i][tx]", "b_tile[tx][i]"),
     "tiled bounds": ("p + tx < k ?", "p + tx < k - 1 ?"),
-    "tiled pad": ("p < k; p += TILE", "p + TILE < k; p += TILE"),
+    "tiled pad": ("p < k; p += kTile", "p + kTile < k; p += kTile"),
 }
 
 

@@ -73,7 +73,7 @@ def test_config_that_cannot_serve_is_refused_before_rendering() -> None:
 def test_constants_are_parameters_with_their_meaning_and_each_is_used(family: type[Config]) -> None:
     config = variant(f"{family.family}:")
     code = render(coarse(Problem.parse("1024x768x512", dtypes(family)[0])), config, SM_90).code
-    values = {name.upper(): value for name, value in config.values}
+    values = {"k" + name.title().replace("_", ""): value for name, value in config.values}
     constants = re.findall(r"^constexpr int (\w+) *= (\d+); *// (.+)$", code, re.MULTILINE)
     assert len(set(values) & {name for name, *_ in constants}) >= 2
     for name, value, meaning in constants:

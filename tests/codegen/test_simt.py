@@ -85,7 +85,7 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
     assert launch.grid == (8, 1, 1)
     assert launch.static_smem_bytes == 0
     assert launch.dynamic_smem_bytes == 4 * (128 * (16 + 4) + 16 * (128 + 4)) * 4
-    assert "T* __restrict__ workspace" in code
+    assert "Elem* __restrict__ workspace" in code
     assert "extern __shared__" in code
 
 

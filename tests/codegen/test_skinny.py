@@ -48,7 +48,7 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
     assert config.workspace_bytes(problem, 132) == 128 * 16 * 16 * 4 + 16 * 4
     assert launch.static_smem_bytes == 0
     assert launch.dynamic_smem_bytes == (4 * 16 * 256 + 512 * 20) * 4
-    assert "T* __restrict__ workspace" in code
+    assert "Elem* __restrict__ workspace" in code
     assert "extern __shared__" in code
 
 

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 3241fac181aba61e. To write it again:
+// Written by tilewright, file digest fc3f6483912fe73d. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -75,7 +75,7 @@ namespace tiled_f32_nn_16x16x16_489e88e4 {
 
 // gemm_tiled_f32_nn_16x16x16_489e88e4: any size and alignment.
 
-//            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
+//            n                     Each CTA computes one tile of C, kTileWidth wide and high, one element a
 //         +-----+                  thread, in phases along k:
 //       k | | | |  op(B)
 //         +-----+                    load      a tile of op(A) and one of op(B), one element of each a thread
@@ -87,11 +87,11 @@ namespace tiled_f32_nn_16x16x16_489e88e4 {
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int TILE_WIDTH = 16;  // rows and columns of the tiles of A, B and C
-constexpr int UNROLL     = 8;   // steps of a phase's multiply loop unrolled
+constexpr int kTileWidth = 16;  // rows and columns of the tiles of A, B and C
+constexpr int kUnroll    = 8;   // steps of a phase's multiply loop unrolled
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -106,30 +106,30 @@ __device__ __forceinline__ void griddepcontrol_wait()
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
-__device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
+__device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
-    return beta == T(0) ? alpha * product : alpha * product + beta * *c;
+    return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
 }
 
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_489e88e4(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta)
+static __global__ void __launch_bounds__(kTileWidth * kTileWidth) gemm_tiled_f32_nn_16x16x16_489e88e4(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta)
 {
-    __shared__ T a_tile[TILE_WIDTH][TILE_WIDTH];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
-    __shared__ T b_tile[TILE_WIDTH][TILE_WIDTH];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
+    __shared__ Elem a_tile[kTileWidth][kTileWidth];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
+    __shared__ Elem b_tile[kTileWidth][kTileWidth];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
 
     griddepcontrol_wait();
     const int tx = threadIdx.x;
     const int ty = threadIdx.y;
 
     // The CTA's tile of C, and this thread's element. CTAs go along the rows of C first.
-    const unsigned tiles_n = unsigned(n - 1) / TILE_WIDTH + 1;
-    const Index row0 = Index(blockIdx.x / tiles_n) * TILE_WIDTH;
-    const Index col0 = Index(blockIdx.x % tiles_n) * TILE_WIDTH;
+    const unsigned tiles_n = unsigned(n - 1) / kTileWidth + 1;
+    const Index row0 = Index(blockIdx.x / tiles_n) * kTileWidth;
+    const Index col0 = Index(blockIdx.x % tiles_n) * kTileWidth;
     const Index row = row0 + ty;
     const Index col = col0 + tx;
 
@@ -140,25 +140,25 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     const bool b_inside = col0 + b_j < n;
     const Index a_step = 1;  // one step along k
     const Index b_step = ldb;
-    const T* a = A + (row0 + a_i) * lda + a_p * a_step;
-    const T* b = B + col0 + b_j + b_p * b_step;
+    const Elem* a = matrix_a + (row0 + a_i) * lda + a_p * a_step;
+    const Elem* b = matrix_b + col0 + b_j + b_p * b_step;
 
-    T acc = 0;
-    const Index depth = alpha == T(0) ? 0 : k;
-    for (Index p0 = 0; p0 < depth; p0 += TILE_WIDTH) {
-        a_tile[a_i][a_p] = !GUARDED || (a_inside && p0 + a_p < depth) ? *a : T(0);
-        b_tile[b_p][b_j] = !GUARDED || (b_inside && p0 + b_p < depth) ? *b : T(0);
-        a += TILE_WIDTH * a_step;
-        b += TILE_WIDTH * b_step;
+    Elem acc = 0;
+    const Index depth = alpha == Elem(0) ? 0 : k;
+    for (Index p0 = 0; p0 < depth; p0 += kTileWidth) {
+        a_tile[a_i][a_p] = !kGuarded || (a_inside && p0 + a_p < depth) ? *a : Elem(0);
+        b_tile[b_p][b_j] = !kGuarded || (b_inside && p0 + b_p < depth) ? *b : Elem(0);
+        a += kTileWidth * a_step;
+        b += kTileWidth * b_step;
         __syncthreads();
 
-        #pragma unroll UNROLL
-        for (int p = 0; p < TILE_WIDTH; ++p) acc += a_tile[ty][p] * b_tile[p][tx];
+        #pragma unroll kUnroll
+        for (int p = 0; p < kTileWidth; ++p) acc += a_tile[ty][p] * b_tile[p][tx];
         __syncthreads();
     }
 
-    if (!GUARDED || (row < m && col < n)) {
-        T* c = C + row * ldc + col;
+    if (!kGuarded || (row < m && col < n)) {
+        Elem* c = matrix_c + row * ldc + col;
         *c = blend(acc, c, alpha, beta);
     }
 }

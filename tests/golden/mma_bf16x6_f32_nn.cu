@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 49907818d602cc01. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest b88a974ba56739c6. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -20,49 +20,49 @@
 #error "mma on halves and bfloat16s needs sm_80 or newer"
 #endif
 
-//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, by
-//                 +---------+        instructions that multiply 16 x 16 by 16 x 8 terms.
-//         BLOCK_K |         | op(B)
-//                 +---------+        Tiles of the terms of op(A) and op(B) pass along k through STAGES buffers in
-//       BLOCK_K        v             shared memory, copied by cp.async while others are multiplied. Each term of
-//       +-----+   +----+----+        a tile is used for all its products, the smallest first.
-// BLOCK |     | > |warp|warp|  C
-//    _M |     |   +----+----+        Every PROMOTE steps of k what the tensor cores have added up is added to sums
-//       |     |   |warp|warp|        in float: they cut their own sums off, which grows with the sum.
-//       +-----+   +----+----+
-//        op(A)                       A row or column that terms cannot hold is multiplied in float, as it is.
+//                    kBlockN         Each CTA computes a tile of C, each warp of it kWarpM x kWarpN, by
+//                  +---------+       instructions that multiply 16 x 16 by 16 x 8 terms.
+//          kBlockK |         | op(B)
+//                  +---------+       Tiles of the terms of op(A) and op(B) pass along k through kStages buffers in
+//        kBlockK        v            shared memory, copied by cp.async while others are multiplied. Each term of
+//        +-----+   +----+----+       a tile is used for all its products, the smallest first.
+// kBlock |     | > |warp|warp|  C
+//      M |     |   +----+----+       Every kPromote steps of k what the tensor cores have added up is added to sums
+//        |     |   |warp|warp|       in float: they cut their own sums off, which grows with the sum.
+//        +-----+   +----+----+
+//         op(A)                      A row or column that terms cannot hold is multiplied in float, as it is.
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M    = 64;     // rows of C that a CTA computes
-constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
-constexpr int BLOCK_K    = 32;     // steps of k that a tile covers
-constexpr int WARP_M     = 32;     // rows of C that a warp computes
-constexpr int WARP_N     = 32;     // columns of C that a warp computes
-constexpr int TERMS      = 3;      // terms of an element: bfloat16s
-constexpr int PROMOTE    = 32;     // steps of k that the tensor cores add up
-constexpr int LEAST_K    = 128;    // steps of k with fewer of which products are in float, to keep the bound
-constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int RASTER     = 4;      // rows of tiles of a rasterisation group
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
-constexpr int SMEM_BYTES = 73728;  // shared memory of a CTA
+constexpr int kBlockM    = 64;     // rows of C that a CTA computes
+constexpr int kBlockN    = 64;     // columns of C that a CTA computes
+constexpr int kBlockK    = 32;     // steps of k that a tile covers
+constexpr int kWarpM     = 32;     // rows of C that a warp computes
+constexpr int kWarpN     = 32;     // columns of C that a warp computes
+constexpr int kTerms     = 3;      // terms of an element: bfloat16s
+constexpr int kPromote   = 32;     // steps of k that the tensor cores add up
+constexpr int kLeastK    = 128;    // steps of k with fewer of which products are in float, to keep the bound
+constexpr int kStages    = 3;      // tiles that shared memory holds at a time
+constexpr int kRaster    = 4;      // rows of tiles of a rasterisation group
+constexpr int kMinCtas   = 1;      // CTAs of an SM that the registers must allow
+constexpr int kSmemBytes = 73728;  // shared memory of a CTA
 
-constexpr int WARPS_M  = BLOCK_M / WARP_M;        // warps along the rows of C
-constexpr int WARPS_N  = BLOCK_N / WARP_N;        // warps along the columns of C
-constexpr int THREADS  = 32 * WARPS_M * WARPS_N;  // threads that multiply
-constexpr int THREAD_M = WARP_M / 8;              // rows of C that a thread holds: one of every 8
-constexpr int THREAD_N = WARP_N / 4;              // columns of C that a thread holds: two of every 8
-constexpr int MMAS_M   = WARP_M / 16;             // instructions of a warp along the rows of C
-constexpr int MMAS_N   = WARP_N / 8;              // and along its columns
-constexpr int STEPS    = BLOCK_K / 16;            // steps of an instruction in a tile
-constexpr int ACC      = THREAD_M * THREAD_N;     // elements of C that a thread holds
+constexpr int kWarpsM  = kBlockM / kWarpM;        // warps along the rows of C
+constexpr int kWarpsN  = kBlockN / kWarpN;        // warps along the columns of C
+constexpr int kThreads = 32 * kWarpsM * kWarpsN;  // threads that multiply
+constexpr int kThreadM = kWarpM / 8;              // rows of C that a thread holds: one of every 8
+constexpr int kThreadN = kWarpN / 4;              // columns of C that a thread holds: two of every 8
+constexpr int kMmasM   = kWarpM / 16;             // instructions of a warp along the rows of C
+constexpr int kMmasN   = kWarpN / 8;              // and along its columns
+constexpr int kSteps   = kBlockK / 16;            // steps of an instruction in a tile
+constexpr int kAcc     = kThreadM * kThreadN;     // elements of C that a thread holds
 
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp tile is made of whole instructions, two by two along B");
-static_assert(BLOCK_K % PROMOTE == 0 && PROMOTE % 16 == 0, "sums are promoted after whole steps");
+static_assert(kBlockM % kWarpM == 0 && kBlockN % kWarpN == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(kWarpM % 16 == 0 && kWarpN % 16 == 0, "a warp tile is made of whole instructions, two by two along B");
+static_assert(kBlockK % kPromote == 0 && kPromote % 16 == 0, "sums are promoted after whole steps");
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ __device__ __forceinline__ void launch_dependents()
 #endif
 }
 
-// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
 {
@@ -88,22 +88,22 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool ins
     const int bytes = inside ? 16 : 0;  // that are read: zeros follow
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
 }
-template <int BYTES>
+template <int kBytes>
 __device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
 {
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
+    const int bytes = inside ? kBytes : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+                 ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes));
 }
 
-// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
-// groups but the last PENDING. Other threads see what arrived after a barrier.
+// The copies that a thread starts before commit_copies() are a group. wait_copies<kPending>() waits for all of its
+// groups but the last kPending. Other threads see what arrived after a barrier.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
+template <int kPending>
 __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // A warp reads four 8 x 8 matrices of 16-bit numbers from shared memory, of which lanes 8 apart name the rows: lane
@@ -130,51 +130,54 @@ __device__ __forceinline__ void mma_bf16_m16n8k16(
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+template <int kCount>
+struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
-// Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-template <int BYTES>
+// Starts to copy kBytes bytes from global to shared memory: zeros where `inside` is false, with nothing read.
+template <int kBytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
-    else cp_async<BYTES>(to, from, inside);
+    if constexpr (kBytes == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<kBytes>(to, from, inside);
 }
 
-// Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
+// Each element of A and B is a sum of kTerms terms, with a power of two for each row of op(A) and column of op(B). All
 // of row i of op(A), or of column j of op(B), lie side by side along k, all of one term before those of the next;
 // exponents of the rows, then of the columns, follow them. Past the matrix terms are 0.
 using Term = unsigned short;  // the bits of a half or bfloat16
-constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that terms cannot hold
+constexpr int kSpecial = 1 << 20;  // the exponent of a row or column that terms cannot hold
 
 struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up to whole tiles
     char* memory;
 
     __device__ __forceinline__ Terms(char* memory, int m, int n, int k)
-        : rows((Index(m) + BLOCK_M - 1) / BLOCK_M * BLOCK_M), cols((Index(n) + BLOCK_N - 1) / BLOCK_N * BLOCK_N),
+        : rows((Index(m) + kBlockM - 1) / kBlockM * kBlockM), cols((Index(n) + kBlockN - 1) / kBlockN * kBlockN),
           depth((Index(k) + 31) / 32 * 32), memory(memory)
     {
     }
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
-    __device__ __forceinline__ Term* b() const { return a() + TERMS * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + TERMS * cols * depth); }
+    __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const
+    {
+        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
+    }
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
 // Where piece `piece` of 16 bytes lies in row `row` of a tile. Rows are swizzled, so that the 8 rows that ldmatrix
 // reads at a time meet in no bank, nor do those that neighbouring threads write.
-constexpr int PIECES = BLOCK_K / 8;  // of a row
-__device__ __forceinline__ int swizzled(int row, int piece) { return piece ^ (row / (8 / PIECES) % PIECES); }
+constexpr int kPieces = kBlockK / 8;  // of a row
+__device__ __forceinline__ int swizzled(int row, int piece) { return piece ^ (row / (8 / kPieces) % kPieces); }
 
-// A tile of one operand: EXTENT rows of op(A) or columns of op(B), BLOCK_K steps of k of each, term after term.
-template <int EXTENT>
+// A tile of one operand: kExtent rows of op(A) or columns of op(B), kBlockK steps of k of each, term after term.
+template <int kExtent>
 struct Operand {
-    static constexpr int ROWS = THREADS / PIECES;       // that all threads copy at once
-    static constexpr int TERM_SIZE = EXTENT * BLOCK_K;  // elements of a term of a tile
-    static constexpr int SIZE = TERMS * TERM_SIZE;
-    static_assert(EXTENT % ROWS == 0 && ROWS % 8 == 0, "threads copy equally often, rows that are swizzled alike");
+    static constexpr int kRows = kThreads / kPieces;     // that all threads copy at once
+    static constexpr int kTermSize = kExtent * kBlockK;  // elements of a term of a tile
+    static constexpr int kSize = kTerms * kTermSize;
+    static_assert(kExtent % kRows == 0 && kRows % 8 == 0, "threads copy equally often, rows that are swizzled alike");
 
     const Term* source;  // what this thread copies first of the next tile
     Index term_size;     // elements of a term of the whole operand
@@ -184,40 +187,40 @@ struct Operand {
     __device__ __forceinline__ Operand(const Term* terms, Index rows, Index depth, Index first)
         : term_size(rows * depth), depth(depth)
     {
-        const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        const int row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
         source = terms + (first + row) * depth + piece * 8;
-        place = row * BLOCK_K + swizzled(row, piece) * 8;
+        place = row * kBlockK + swizzled(row, piece) * 8;
     }
 
     // Starts to copy the next tile.
     __device__ __forceinline__ void start(Term* tile)
     {
         #pragma unroll
-        for (int term = 0; term < TERMS; ++term) {
+        for (int term = 0; term < kTerms; ++term) {
             #pragma unroll
-            for (int row = 0; row < EXTENT; row += ROWS) {
+            for (int row = 0; row < kExtent; row += kRows) {
                 copy_async<16>(
-                    tile + term * TERM_SIZE + place + row * BLOCK_K, source + term * term_size + row * depth, true);
+                    tile + term * kTermSize + place + row * kBlockK, source + term * term_size + row * depth, true);
             }
         }
-        source += BLOCK_K;
+        source += kBlockK;
     }
 };
 
-using TileA = Operand<BLOCK_M>;
-using TileB = Operand<BLOCK_N>;
-constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
-static_assert(STAGES * STAGE * sizeof(Term) <= SMEM_BYTES, "the stages fit");
+using TileA = Operand<kBlockM>;
+using TileB = Operand<kBlockN>;
+constexpr int kStage = TileA::kSize + TileB::kSize;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(kStages * kStage * sizeof(Term) <= kSmemBytes, "the stages fit");
 
 // Adds the products of a term of op(A) and a term of op(B) over 16 steps of k. A warp does it together.
 __device__ __forceinline__ void multiply(
-    T (&acc)[ACC], const unsigned (&a)[MMAS_M][4], const unsigned (&b)[MMAS_N / 2][4])
+    Elem (&acc)[kAcc], const unsigned (&a)[kMmasM][4], const unsigned (&b)[kMmasN / 2][4])
 {
     #pragma unroll
-    for (int i = 0; i < MMAS_M; ++i) {
+    for (int i = 0; i < kMmasM; ++i) {
         #pragma unroll
-        for (int j = 0; j < MMAS_N; ++j) {
-            T *const upper = acc + 2 * i * THREAD_N + 2 * j, *const lower = upper + THREAD_N;
+        for (int j = 0; j < kMmasN; ++j) {
+            Elem *const upper = acc + 2 * i * kThreadN + 2 * j, *const lower = upper + kThreadN;
             const auto& of_b = b[j / 2];
             mma_bf16_m16n8k16(
                 upper[0], upper[1], lower[0], lower[1], a[i], of_b[j % 2 * 2], of_b[j % 2 * 2 + 1]);
@@ -235,58 +238,60 @@ __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j
 // A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
 // hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
-    T (&sums)[ACC], const T* A, int lda, const T* B, int ldb, Index row, Index col, int m, int n, int depth, int lane)
+    Elem (&sums)[kAcc], const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Index row, Index col, int m,
+    int n, int depth, int lane)
 {
-    const T* a[THREAD_M];
+    const Elem* a[kThreadM];
     #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
+    for (int i = 0; i < kThreadM; ++i) {
         const Index at = min(row + row_of(i, lane_m(lane)), Index(m - 1));  // what lies outside is not stored
-        a[i] = A + at * lda;
+        a[i] = matrix_a + at * lda;
     }
-    const int last = int(min(n - 1 - col, Index(WARP_N - 1)));  // column of the warp tile; negative where it has none
-    const T* b = B + col;
+    const int last = int(min(n - 1 - col, Index(kWarpN - 1)));  // column of the warp tile; negative where it has none
+    const Elem* b = matrix_b + col;
     #pragma unroll 1
     for (int p = 0; p < depth; ++p) {
-        T x[THREAD_M];
+        Elem x[kThreadM];
         #pragma unroll
-        for (int i = 0; i < THREAD_M; ++i) {
+        for (int i = 0; i < kThreadM; ++i) {
             x[i] = *a[i];
             a[i] += 1;
         }
         #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
-            const T y = b[min(col_of(j, lane), last)];
+        for (int j = 0; j < kThreadN; ++j) {
+            const Elem y = b[min(col_of(j, lane), last)];
             #pragma unroll
-            for (int i = 0; i < THREAD_M; ++i) sums[i * THREAD_N + j] += x[i] * y;
+            for (int i = 0; i < kThreadM; ++i) sums[i * kThreadN + j] += x[i] * y;
         }
         b += ldb;
     }
 }
 
-constexpr int SMALL_POWER = 63;  // magnitude of exponents two of which make a factor that is a normal number
+constexpr int kSmallPower = 63;  // magnitude of exponents two of which make a factor that is a normal number
 
 // Takes the powers of two off that rows of op(A) and columns of op(B) were scaled by: exact, or rounded once where the
-// result is subnormal. FAR: not all exponents are near.
-template <bool FAR>
-__device__ __forceinline__ void unscale(T (&sums)[ACC], const int* row_exponents, const int* col_exponents, int lane)
+// result is subnormal. kFar: not all exponents are near.
+template <bool kFar>
+__device__ __forceinline__ void unscale(
+    Elem (&sums)[kAcc], const int* row_exponents, const int* col_exponents, int lane)
 {
     struct alignas(8) Pair { int x[2]; };  // neighbours
     #pragma unroll
-    for (int j = 0; j < THREAD_N; j += 2) {
+    for (int j = 0; j < kThreadN; j += 2) {
         const Pair of_cols = *reinterpret_cast<const Pair*>(col_exponents + col_of(j, lane));
         #pragma unroll
-        for (int e = 0; e < 2 * THREAD_M; ++e) {
+        for (int e = 0; e < 2 * kThreadM; ++e) {
             const int power = -(row_exponents[row_of(e / 2, lane_m(lane))] + of_cols.x[e % 2]);
-            T& sum = sums[e / 2 * THREAD_N + j + e % 2];
-            if constexpr (FAR) sum = ldexpf(sum, power);
+            Elem& sum = sums[e / 2 * kThreadN + j + e % 2];
+            if constexpr (kFar) sum = ldexpf(sum, power);
             else sum *= __uint_as_float(unsigned(127 + power) << 23);
         }
     }
 }
 
 // Writes a vector evict-first: nothing reads C soon.
-template <int N>
-__device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector<N>& value)
+template <int kN>
+__device__ __forceinline__ void store_evict_first(Vector<kN>* place, const Vector<kN>& value)
 {
     if constexpr (sizeof(value) == 16) {
         __stcs(reinterpret_cast<float4*>(place), reinterpret_cast<const float4&>(value));
@@ -297,69 +302,69 @@ __device__ __forceinline__ void store_evict_first(Vector<N>* place, const Vector
     }
 }
 
-// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// Writes accumulators of a thread, kVecC elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
-template <int VEC_C, bool GUARDED>
+template <int kVecC, bool kGuarded>
 __device__ __forceinline__ void store(
-    T (&out)[ACC], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    Elem (&out)[kAcc], int first, Elem* c, int ldc, int rows, int cols, int lane, Elem alpha, Elem beta)
 {
     // Where the vector belongs that begins with out[e]; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
-        const int col = col_of((first + e) % THREAD_N, lane);
-        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    const auto place_of = [&](int e) -> Vector<kVecC>* {
+        const int row = row_of((first + e) / kThreadN, lane_m(lane));
+        const int col = col_of((first + e) % kThreadN, lane);
+        if constexpr (kGuarded) if (row >= rows || col >= cols) return nullptr;
+        return reinterpret_cast<Vector<kVecC>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
-    for (int e = 0; e < ACC; ++e) out[e] *= alpha;
+    for (int e = 0; e < kAcc; ++e) out[e] *= alpha;
     // All is read before any of it is written, else each read would wait for the write before it; but not all at a
     // time, which would take as many registers again.
-    if (beta != T(0)) {
+    if (beta != Elem(0)) {
         #pragma unroll
-        for (int e = 0; e < ACC; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const Vector<VEC_C> old = *place;
+        for (int e = 0; e < kAcc; e += kVecC) {
+            if (const Vector<kVecC>* place = place_of(e)) {
+                const Vector<kVecC> old = *place;
                 #pragma unroll
-                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
+                for (int v = 0; v < kVecC; ++v) out[e + v] += beta * old.x[v];
             }
-            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
+            if ((e + kVecC) % kThreadN == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int e = 0; e < ACC; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> value;
+    for (int e = 0; e < kAcc; e += kVecC) {
+        if (Vector<kVecC>* place = place_of(e)) {
+            Vector<kVecC> value;
             #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            for (int v = 0; v < kVecC; ++v) value.x[v] = out[e + v];
             store_evict_first(place, value);
         }
     }
 }
 
-constexpr int VEC_C    = 2;     // elements of C that one store moves
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr int kVecC     = 2;     // elements of C that one store moves
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_64x64x32_fe8e0a12(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, char* terms)
+extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas) gemm_mma_f32_nn_64x64x32_fe8e0a12(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta, char* terms)
 {
-    extern __shared__ __align__(16) T shared[];
+    extern __shared__ __align__(16) Elem shared[];
     Term* const stages = reinterpret_cast<Term*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
-    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
-    // Tiles of C are counted down RASTER rows of them, then one to the right: CTAs that run at the same time share
+    const int warp_m = warp / kWarpsN * kWarpM, warp_n = warp % kWarpsN * kWarpN;
+    const unsigned tiles_n = unsigned(n - 1) / kBlockN + 1;
+    // Tiles of C are counted down kRaster rows of them, then one to the right: CTAs that run at the same time share
     // more of A and B in the L2 cache than along a row of tiles.
-    const unsigned tiles_m = unsigned(m - 1) / BLOCK_M + 1;
-    const unsigned top = blockIdx.x / (RASTER * tiles_n) * RASTER;  // first row of tiles of the group
-    const unsigned height = min(unsigned(RASTER), tiles_m - top);
-    const unsigned tile_m = top + blockIdx.x % (RASTER * tiles_n) % height;
-    const unsigned tile_n = blockIdx.x % (RASTER * tiles_n) / height;
-    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
-    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
-    const int tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
+    const unsigned tiles_m = unsigned(m - 1) / kBlockM + 1;
+    const unsigned top = blockIdx.x / (kRaster * tiles_n) * kRaster;  // first row of tiles of the group
+    const unsigned height = min(unsigned(kRaster), tiles_m - top);
+    const unsigned tile_m = top + blockIdx.x % (kRaster * tiles_n) % height;
+    const unsigned tile_n = blockIdx.x % (kRaster * tiles_n) / height;
+    const Index row0 = Index(tile_m) * kBlockM, col0 = Index(tile_n) * kBlockN;
+    const int depth = alpha == Elem(0) ? 0 : k;  // A and B are not read where alpha is 0
+    const int tiles = int((unsigned(depth) + kBlockK - 1) / kBlockK);
 
     const Terms from(terms, m, n, k);
     TileA a(from.a(), from.rows, from.depth, row0);
@@ -369,82 +374,82 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_mma_f32_nn_
     launch_dependents();
 
     const auto fetch = [&](int stage) {
-        a.start(stages + stage * STAGE);
-        b.start(stages + stage * STAGE + TileA::SIZE);
+        a.start(stages + stage * kStage);
+        b.start(stages + stage * kStage + TileA::kSize);
     };
     #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
+    for (int stage = 0; stage < kStages - 1; ++stage) {
         if (stage < tiles) fetch(stage);
         commit_copies();  // an empty group counts too
     }
 
     // Meanwhile: do terms hold all rows and columns of the tile?
-    bool special = depth < LEAST_K, far = false;
-    for (int each = threadIdx.x; depth > 0 && each < BLOCK_M + BLOCK_N; each += THREADS) {
-        const int exponent = each < BLOCK_M ? row_exponents[each] : col_exponents[each - BLOCK_M];
-        special |= exponent == SPECIAL;
-        far |= abs(exponent) > SMALL_POWER;
+    bool special = depth < kLeastK, is_far = false;
+    for (int each = threadIdx.x; depth > 0 && each < kBlockM + kBlockN; each += kThreads) {
+        const int exponent = each < kBlockM ? row_exponents[each] : col_exponents[each - kBlockM];
+        special |= exponent == kSpecial;
+        is_far |= abs(exponent) > kSmallPower;
     }
-    far = __syncthreads_or(far);
-    T sums[ACC] = {};
+    is_far = __syncthreads_or(is_far);
+    Elem sums[kAcc] = {};
     if (__syncthreads_or(special)) {
         wait_copies<0>();
-        multiply_plainly(sums, A, lda, B, ldb, row0 + warp_m, col0 + warp_n, m, n, depth, lane);
+        multiply_plainly(sums, matrix_a, lda, matrix_b, ldb, row0 + warp_m, col0 + warp_n, m, n, depth, lane);
     } else {
         const int a_row = warp_m + lane % 16, a_piece = swizzled(a_row, lane / 16);
         const int b_row = warp_n + lane / 16 * 8 + lane % 8, b_piece = swizzled(b_row, lane / 8 % 2);
-        T acc[ACC] = {};
+        Elem acc[kAcc] = {};
         const auto promote = [&] {
             #pragma unroll
-            for (int e = 0; e < ACC; ++e) {
+            for (int e = 0; e < kAcc; ++e) {
                 sums[e] += acc[e];
                 acc[e] = 0;
             }
         };
-        int reading = 0, writing = STAGES - 1;  // stages
+        int reading = 0, writing = kStages - 1;  // stages
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
             // The oldest tile on its way has come, and no thread reads the one before it any more.
-            wait_copies<STAGES - 2>();
+            wait_copies<kStages - 2>();
             __syncthreads();
-            if (each + STAGES - 1 < tiles) fetch(writing);
+            if (each + kStages - 1 < tiles) fetch(writing);
             commit_copies();
-            const Term* const a_tile = stages + reading * STAGE + a_row * BLOCK_K;
-            const Term* const b_tile = stages + reading * STAGE + TileA::SIZE + b_row * BLOCK_K;
+            const Term* const a_tile = stages + reading * kStage + a_row * kBlockK;
+            const Term* const b_tile = stages + reading * kStage + TileA::kSize + b_row * kBlockK;
             #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                unsigned a_terms[TERMS][MMAS_M][4], b_terms[TERMS][MMAS_N / 2][4];
+            for (int step = 0; step < kSteps; ++step) {
+                unsigned a_terms[kTerms][kMmasM][4], b_terms[kTerms][kMmasN / 2][4];
                 #pragma unroll
-                for (int term = 0; term < TERMS; ++term) {
-                    const int a_at = term * TileA::TERM_SIZE + (a_piece ^ 2 * step) * 8;
-                    const int b_at = term * TileB::TERM_SIZE + (b_piece ^ 2 * step) * 8;
+                for (int term = 0; term < kTerms; ++term) {
+                    const int a_at = term * TileA::kTermSize + (a_piece ^ 2 * step) * 8;
+                    const int b_at = term * TileB::kTermSize + (b_piece ^ 2 * step) * 8;
                     #pragma unroll
-                    for (int i = 0; i < MMAS_M; ++i) {
-                        load_matrices(a_terms[term][i], a_tile + a_at + i * 16 * BLOCK_K);
+                    for (int i = 0; i < kMmasM; ++i) {
+                        load_matrices(a_terms[term][i], a_tile + a_at + i * 16 * kBlockK);
                     }
                     #pragma unroll
-                    for (int j = 0; j < MMAS_N / 2; ++j) {
-                        load_matrices(b_terms[term][j], b_tile + b_at + j * 16 * BLOCK_K);
+                    for (int j = 0; j < kMmasN / 2; ++j) {
+                        load_matrices(b_terms[term][j], b_tile + b_at + j * 16 * kBlockK);
                     }
                 }
                 // The smallest products first: what they add would be cut off beside the largest.
                 #pragma unroll
-                for (int order = TERMS - 1; order >= 0; --order) {
+                for (int order = kTerms - 1; order >= 0; --order) {
                     #pragma unroll
                     for (int term = 0; term <= order; ++term) {
                         multiply(acc, a_terms[term], b_terms[order - term]);
                     }
                 }
-                if ((step + 1) % (PROMOTE / 16) == 0) promote();
+                if ((step + 1) % (kPromote / 16) == 0) promote();
             }
-            reading = reading == STAGES - 1 ? 0 : reading + 1;
-            writing = writing == STAGES - 1 ? 0 : writing + 1;
+            reading = reading == kStages - 1 ? 0 : reading + 1;
+            writing = writing == kStages - 1 ? 0 : writing + 1;
         }
-        if (far) unscale<true>(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
+        if (is_far) unscale<true>(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
         else if (depth > 0) unscale<false>(sums, row_exponents + warp_m, col_exponents + warp_n, lane);
     }
 
     const Index row = row0 + warp_m, col = col0 + warp_n;
-    const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store<VEC_C, GUARDED>(sums, 0, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    const int rows = int(min(m - row, Index(kWarpM))), cols = int(min(n - col, Index(kWarpN)));
+    store<kVecC, kGuarded>(sums, 0, matrix_c + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }

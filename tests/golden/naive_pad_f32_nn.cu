@@ -8,7 +8,7 @@
 //              A and B in buffers to which the kernel pad_f32 has copied them
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 048b48920cd8c4de. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest b7370dc7d7b28d97. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32,edge=pad"
 // SPDX-License-Identifier: MIT
 
@@ -24,12 +24,12 @@
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M = 8;   // rows of C that a CTA computes
-constexpr int BLOCK_N = 32;  // columns of C that a CTA computes
-constexpr int UNROLL  = 4;   // steps of k unrolled
+constexpr int kBlockM = 8;   // rows of C that a CTA computes
+constexpr int kBlockN = 32;  // columns of C that a CTA computes
+constexpr int kUnroll = 4;   // steps of k unrolled
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -44,39 +44,39 @@ __device__ __forceinline__ void griddepcontrol_wait()
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
-__device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
+__device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
-    return beta == T(0) ? alpha * product : alpha * product + beta * *c;
+    return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
 }
 
-constexpr bool GUARDED = false;  // tiles may reach beyond the matrices
+constexpr bool kGuarded = false;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive_f32_nn_8x32x1_f553edf1(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta)
+extern "C" __global__ void __launch_bounds__(kBlockM * kBlockN) gemm_naive_f32_nn_8x32x1_f553edf1(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta)
 {
     griddepcontrol_wait();
 
     // This thread's element of C. CTAs go along the rows of C first.
-    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
-    const Index row = Index(blockIdx.x / tiles_n) * BLOCK_M + threadIdx.y;
-    const Index col = Index(blockIdx.x % tiles_n) * BLOCK_N + threadIdx.x;
-    if (GUARDED && (row >= m || col >= n)) return;
+    const unsigned tiles_n = unsigned(n - 1) / kBlockN + 1;
+    const Index row = Index(blockIdx.x / tiles_n) * kBlockM + threadIdx.y;
+    const Index col = Index(blockIdx.x % tiles_n) * kBlockN + threadIdx.x;
+    if (kGuarded && (row >= m || col >= n)) return;
 
-    const T* a = A + row * lda;
-    const T* b = B + col;
+    const Elem* a = matrix_a + row * lda;
+    const Elem* b = matrix_b + col;
 
-    T acc = 0;
-    const int depth = alpha == T(0) ? 0 : k;
-    #pragma unroll UNROLL
+    Elem acc = 0;
+    const int depth = alpha == Elem(0) ? 0 : k;
+    #pragma unroll kUnroll
     for (int p = 0; p < depth; ++p) {
         acc += *a * *b;
         a += 1;
         b += Index(ldb);
     }
 
-    T* c = C + row * ldc + col;
+    Elem* c = matrix_c + row * ldc + col;
     *c = blend(acc, c, alpha, beta);
 }

@@ -11,7 +11,7 @@
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e55096bfc99046a1. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest ed6e5b2a6bbf7a59. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -19,49 +19,49 @@
 #error "cp.async needs sm_80 or newer"
 #endif
 
-//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, each
-//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
-//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
-//                 +---------+
-//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
-//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
-// BLOCK |     | > |warp|warp|  C     cp.async copies them behind the threads' backs.
-//    _M |     |   +----+----+
-//       |     |   |warp|warp|        One barrier a tile: then the next tile is whole, and the one before may
-//       +-----+   +----+----+        be overwritten.
-//        op(A)
+//                    kBlockN         Each CTA computes a tile of C, each warp of it kWarpM x kWarpN, each
+//                  +---------+       thread kThreadM x kThreadN in registers: chunks of up to 16 bytes that
+//          kBlockK |         | op(B) alternate with those of the warp's other lanes.
+//                  +---------+
+//        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
+//        +-----+   +----+----+       memory. While one is multiplied the next are on their way:
+// kBlock |     | > |warp|warp|  C    cp.async copies them behind the threads' backs.
+//      M |     |   +----+----+
+//        |     |   |warp|warp|       One barrier a tile: then the next tile is whole, and the one before may
+//        +-----+   +----+----+       be overwritten.
+//         op(A)
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M    = 64;     // rows of C that a CTA computes
-constexpr int BLOCK_N    = 64;     // columns of C that a CTA computes
-constexpr int BLOCK_K    = 16;     // steps of k that a tile covers
-constexpr int THREAD_M   = 4;      // rows of C that a thread computes
-constexpr int THREAD_N   = 4;      // columns of C that a thread computes
-constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
-constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int INTERLEAVE = 2;      // groups in which a tile's copies are started
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
-constexpr int SMEM_BYTES = 26112;  // shared memory of a CTA
+constexpr int kBlockM     = 64;     // rows of C that a CTA computes
+constexpr int kBlockN     = 64;     // columns of C that a CTA computes
+constexpr int kBlockK     = 16;     // steps of k that a tile covers
+constexpr int kThreadM    = 4;      // rows of C that a thread computes
+constexpr int kThreadN    = 4;      // columns of C that a thread computes
+constexpr int kLanesM     = 8;      // lanes of a warp along the rows of C
+constexpr int kStages     = 3;      // tiles that shared memory holds at a time
+constexpr int kInterleave = 2;      // groups in which a tile's copies are started
+constexpr int kMinCtas    = 1;      // CTAs of an SM that the registers must allow
+constexpr int kSmemBytes  = 26112;  // shared memory of a CTA
 
-constexpr int LANES_N     = 32 / LANES_M;            // lanes of a warp along the columns of C
-constexpr int WARP_M      = LANES_M * THREAD_M;      // rows of C that a warp computes
-constexpr int WARP_N      = LANES_N * THREAD_N;      // columns of C that a warp computes
-constexpr int WARPS_M     = BLOCK_M / WARP_M;        // warps along the rows of C
-constexpr int WARPS_N     = BLOCK_N / WARP_N;        // warps along the columns of C
-constexpr int THREADS     = 32 * WARPS_M * WARPS_N;  // threads that multiply
-constexpr int WIDE        = 16 / int(sizeof(T));     // elements of the widest load
-constexpr int STEP        = 1;                       // steps of k that a thread reads at once
-constexpr int STEPS       = BLOCK_K / STEP;          // such steps of a thread in a tile
-constexpr int COPY_PLACES = STEPS;                   // steps of a tile that its copies go with
-constexpr int ACC         = THREAD_M * THREAD_N;     // accumulators of a thread
-constexpr int OUT         = ACC;                     // those it writes in the end
+constexpr int kLanesN     = 32 / kLanesM;            // lanes of a warp along the columns of C
+constexpr int kWarpM      = kLanesM * kThreadM;      // rows of C that a warp computes
+constexpr int kWarpN      = kLanesN * kThreadN;      // columns of C that a warp computes
+constexpr int kWarpsM     = kBlockM / kWarpM;        // warps along the rows of C
+constexpr int kWarpsN     = kBlockN / kWarpN;        // warps along the columns of C
+constexpr int kThreads    = 32 * kWarpsM * kWarpsN;  // threads that multiply
+constexpr int kWide       = 16 / int(sizeof(Elem));  // elements of the widest load
+constexpr int kStep       = 1;                       // steps of k that a thread reads at once
+constexpr int kSteps      = kBlockK / kStep;         // such steps of a thread in a tile
+constexpr int kCopyPlaces = kSteps;                  // steps of a tile that its copies go with
+constexpr int kAcc        = kThreadM * kThreadN;     // accumulators of a thread
+constexpr int kOut        = kAcc;                    // those it writes in the end
 
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
-static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
+static_assert(kBlockM % kWarpM == 0 && kBlockN % kWarpN == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(kWarpM % kWide == 0 && kWarpN % kWide == 0, "a warp tile is made of vectors of 16 bytes");
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void launch_dependents()
 #endif
 }
 
-// Start to copy from global to shared memory, 16 bytes past L1, or BYTES bytes: zeros where `inside` is false, with
+// Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool inside)
 {
@@ -87,13 +87,13 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool ins
     const int bytes = inside ? 16 : 0;  // that are read: zeros follow
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
 }
-template <int BYTES>
+template <int kBytes>
 __device__ __forceinline__ void cp_async(void* to, const void* from, bool inside)
 {
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
+    const int bytes = inside ? kBytes : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes));
+                 ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes));
 }
 
 // The same where `on`: by a predicate, not a branch.
@@ -105,23 +105,23 @@ __device__ __forceinline__ void cp_async_16_if(bool on, void* to, const void* fr
                  " @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
                  ::"r"(address), "l"(from), "r"(bytes), "r"(int(on)));
 }
-template <int BYTES>
+template <int kBytes>
 __device__ __forceinline__ void cp_async_if(bool on, void* to, const void* from, bool inside)
 {
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int bytes = inside ? BYTES : 0;
+    const int bytes = inside ? kBytes : 0;
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;"
                  " @p cp.async.ca.shared.global [%0], [%1], %2, %3; }"
-                 ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes), "r"(int(on)));
+                 ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes), "r"(int(on)));
 }
 
-// The copies that a thread starts before commit_copies() are a group. wait_copies<PENDING>() waits for all of its
-// groups but the last PENDING. Other threads see what arrived after a barrier.
+// The copies that a thread starts before commit_copies() are a group. wait_copies<kPending>() waits for all of its
+// groups but the last kPending. Other threads see what arrived after a barrier.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
+template <int kPending>
 __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
@@ -143,147 +143,153 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter)
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+template <int kCount>
+struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
-// Starts to copy BYTES bytes from global to shared memory: zeros where `inside` is false, with nothing read.
-template <int BYTES>
+// Starts to copy kBytes bytes from global to shared memory: zeros where `inside` is false, with nothing read.
+template <int kBytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)
 {
-    if constexpr (BYTES == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
-    else cp_async<BYTES>(to, from, inside);
+    if constexpr (kBytes == 16) cp_async_16(to, from, inside);  // past L1: no other thread of the CTA reads them
+    else cp_async<kBytes>(to, from, inside);
 }
 
 // As copy_async(), where `on`: a predicate, not a branch, for these copies stand among multiply-adds.
-template <int BYTES>
+template <int kBytes>
 __device__ __forceinline__ void copy_async_if(bool on, void* to, const void* from, bool inside)
 {
-    if constexpr (BYTES == 16) cp_async_16_if(on, to, from, inside);
-    else cp_async_if<BYTES>(on, to, from, inside);
+    if constexpr (kBytes == 16) cp_async_16_if(on, to, from, inside);
+    else cp_async_if<kBytes>(on, to, from, inside);
 }
 
 // How a tile of one operand lies in shared memory, and comes from there to the registers.
 //
-//   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
-//   COUNT    those of one thread
-//   LANES    lanes of a warp that share out a warp tile's
-//   ALONG_K  in global memory a row of the operand runs along k
-template <int EXTENT, int COUNT, int LANES, bool ALONG_K>
+//   kExtent  rows of op(A), or columns of op(B), in a tile: its other side is kBlockK
+//   kCount   those of one thread
+//   kLanes   lanes of a warp that share out a warp tile's
+//   kAlongK  in global memory a row of the operand runs along k
+template <int kExtent, int kCount, int kLanes, bool kAlongK>
 struct Operand {
-    static constexpr int PITCH = EXTENT + WIDE;                // 16 spare bytes: rows shift banks
-    static constexpr int SIZE = BLOCK_K * PITCH;                // of a tile in shared memory
-    static constexpr int CHUNK = COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
+    static constexpr int kPitch = kExtent + kWide;                  // 16 spare bytes: rows shift banks
+    static constexpr int kSize = kBlockK * kPitch;                   // of a tile in shared memory
+    static constexpr int kChunk = kCount < kWide ? kCount : kWide;  // neighbours read at once
 
     // Where element (row, col) of the stored tile is, and what lies so much further in `t` than another place.
-    static __device__ constexpr int place_of(int r, int c) { return ALONG_K ? c * PITCH + r : r * PITCH + c; }
-    static __device__ __forceinline__ T* further(T* t, int place, int r, int c) { return t + place + place_of(r, c); }
+    static __device__ constexpr int place_of(int r, int c) { return kAlongK ? c * kPitch + r : r * kPitch + c; }
+    static __device__ __forceinline__ Elem* further(Elem* t, int place, int r, int c)
+    {
+        return t + place + place_of(r, c);
+    }
 
     // Where a thread's fragments of a tile begin, for a warp tile that begins at `first`. A thread owns chunks of
-    // CHUNK neighbours, LANES chunks apart, so that the lanes of a warp together read without gaps.
-    static __device__ constexpr int fragment(int first, int lane) { return first + lane * CHUNK; }
+    // kChunk neighbours, kLanes chunks apart, so that the lanes of a warp together read without gaps.
+    static __device__ constexpr int fragment(int first, int lane) { return first + lane * kChunk; }
 
     // Which row or column of the warp tile a thread's i-th is.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
-        return (i / CHUNK * LANES + lane) * CHUNK + i % CHUNK;
+        return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
     }
 
-    // Reads a thread's fragment of STEP rows of shared memory, from row `p` on.
-    static __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], const T* from, int p)
+    // Reads a thread's fragment of kStep rows of shared memory, from row `p` on.
+    static __device__ __forceinline__ void read(Elem (&fragment)[kStep][kCount], const Elem* from, int p)
     {
         #pragma unroll
-        for (int e = 0; e < STEP; ++e) {
+        for (int e = 0; e < kStep; ++e) {
             #pragma unroll
-            for (int i = 0; i < COUNT; i += CHUNK) {
-                const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from + (p + e) * PITCH + i * LANES);
+            for (int i = 0; i < kCount; i += kChunk) {
+                const auto chunk = *reinterpret_cast<const Vector<kChunk>*>(from + (p + e) * kPitch + i * kLanes);
                 #pragma unroll
-                for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
+                for (int c = 0; c < kChunk; ++c) fragment[e][i + c] = chunk.x[c];
             }
         }
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, true>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, false>;
+using TileA = Operand<kBlockM, kThreadM, kLanesM, true>;
+using TileB = Operand<kBlockN, kThreadN, kLanesN, false>;
 
-// How tiles of one operand, EXTENT by BLOCK_K, come to shared memory, where they lie as Tile says. ALONG_K: stored rows
-// run along k. A copy moves VEC elements. GUARDED: a tile may reach beyond the matrix.
-template <typename Tile, int EXTENT, bool ALONG_K, int VEC, bool GUARDED>
+// How tiles of one operand, kExtent by kBlockK, come to shared memory, where they lie as Tile says. kAlongK: stored
+// rows run along k. A copy moves kVec elements. kGuarded: a tile may reach beyond the matrix.
+template <typename Tile, int kExtent, bool kAlongK, int kVec, bool kGuarded>
 struct Copies {
-    static constexpr int PER_ROW = (ALONG_K ? BLOCK_K : EXTENT) / VEC;  // vectors of a row in global memory
-    static constexpr int COPIES = (EXTENT * BLOCK_K / VEC + THREADS - 1) / THREADS;  // of each thread
-    static constexpr bool ONE_OUTER = ALONG_K ? COPIES == 1 : PER_ROW <= THREADS;  // row or column of all copies
-    static_assert(COPIES <= 32, "a bit for each copy");
+    static constexpr int kPerRow = (kAlongK ? kBlockK : kExtent) / kVec;  // vectors of a row in global memory
+    static constexpr int kCopies = (kExtent * kBlockK / kVec + kThreads - 1) / kThreads;  // of each thread
+    static constexpr bool kOneOuter = kAlongK ? kCopies == 1 : kPerRow <= kThreads;  // row or column of all copies
+    static_assert(kCopies <= 32, "a bit for each copy");
 
-    const T* source;            // what this thread copies first of the next tile
+    const Elem* source;         // what this thread copies first of the next tile
     int ld;
     int place;                  // where that goes in a tile in shared memory
     unsigned k;                 // its place along k; beyond any k where no copy lies inside the matrix
     unsigned outer_inside = 0;  // bit i: copy i lies inside, k left aside
 
     // The operand X from its row or column `outer` on, of which `outer_left` are left, and from `k_begin` on.
-    __device__ __forceinline__ Copies(const T* X, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
+    __device__ __forceinline__ Copies(const Elem* matrix_x, int ld, Index outer, Index k_begin, int outer_left) : ld(ld)
     {
-        const int row = threadIdx.x / PER_ROW, col = threadIdx.x % PER_ROW * VEC;
-        source = X + ((ALONG_K ? outer : k_begin) + row) * ld + (ALONG_K ? k_begin : outer) + col;
+        const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVec;
+        source = matrix_x + ((kAlongK ? outer : k_begin) + row) * ld + (kAlongK ? k_begin : outer) + col;
         place = Tile::place_of(row, col);
-        k = ALONG_K ? col : row;
-        if constexpr (ONE_OUTER) {
-            if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;
+        k = kAlongK ? col : row;
+        if constexpr (kOneOuter) {
+            if ((kAlongK ? row : col) >= outer_left) k = 1u << 31;
         } else {
             #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
+            for (int i = 0; i < kCopies; ++i) {
+                outer_inside |= unsigned((kAlongK ? row + row_of(i) : col + col_of(i)) < outer_left) << i;
             }
         }
     }
 
     // How much further copy i lies than copy 0. Neighbouring threads copy neighbouring vectors.
-    static __device__ constexpr int row_of(int i) { return i * THREADS / PER_ROW; }
-    static __device__ constexpr int col_of(int i) { return i * THREADS % PER_ROW * VEC; }
-    __device__ __forceinline__ const T* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
-    __device__ __forceinline__ void advance() { source += ALONG_K ? Index(BLOCK_K) : Index(BLOCK_K) * ld; }
+    static __device__ constexpr int row_of(int i) { return i * kThreads / kPerRow; }
+    static __device__ constexpr int col_of(int i) { return i * kThreads % kPerRow * kVec; }
+    __device__ __forceinline__ const Elem* from(int i) const { return source + Index(row_of(i)) * ld + col_of(i); }
+    __device__ __forceinline__ void advance() { source += kAlongK ? Index(kBlockK) : Index(kBlockK) * ld; }
 
     // Where it goes in `tile`.
-    __device__ __forceinline__ T* to(T* tile, int i) const { return Tile::further(tile, place, row_of(i), col_of(i)); }
+    __device__ __forceinline__ Elem* to(Elem* tile, int i) const
+    {
+        return Tile::further(tile, place, row_of(i), col_of(i));
+    }
 
     // Whether this thread has a copy i: some threads may have none, some the last one not.
     static __device__ __forceinline__ bool has_copy(int i)
     {
-        constexpr int VECTORS = EXTENT * BLOCK_K / VEC;
-        return (i + 1) * THREADS <= VECTORS || i * THREADS + int(threadIdx.x) < VECTORS;
+        constexpr int kVectors = kExtent * kBlockK / kVec;
+        return (i + 1) * kThreads <= kVectors || i * kThreads + int(threadIdx.x) < kVectors;
     }
 
     // Whether copy i lies inside the matrix; `k_left` is what is left of k, this tile included.
     __device__ __forceinline__ bool inside(int i, int k_left) const
     {
-        if constexpr (!GUARDED) return true;
-        else return (ONE_OUTER || outer_inside >> i & 1) && k + (ALONG_K ? col_of(i) : row_of(i)) < unsigned(k_left);
+        if constexpr (!kGuarded) return true;
+        else return (kOneOuter || outer_inside >> i & 1) && k + (kAlongK ? col_of(i) : row_of(i)) < unsigned(k_left);
     }
 
     // Starts to copy the next tile to `tile`.
-    __device__ __forceinline__ void start(T* tile, int k_left)
+    __device__ __forceinline__ void start(Elem* tile, int k_left)
     {
         #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            if (has_copy(i)) copy_async<VEC * sizeof(T)>(to(tile, i), from(i), inside(i, k_left));
+        for (int i = 0; i < kCopies; ++i) {
+            if (has_copy(i)) copy_async<kVec * sizeof(Elem)>(to(tile, i), from(i), inside(i, k_left));
         }
         advance();
     }
 
-    // Starts one of INTERLEAVE groups of those copies where `on`; after the last one advance() has to come.
-    __device__ __forceinline__ void start_group(T* tile, int k_left, int group, bool on)
+    // Starts one of kInterleave groups of those copies where `on`; after the last one advance() has to come.
+    __device__ __forceinline__ void start_group(Elem* tile, int k_left, int group, bool on)
     {
         #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            if (i * INTERLEAVE / COPIES != group || !has_copy(i)) continue;
-            copy_async_if<VEC * sizeof(T)>(on, to(tile, i), from(i), inside(i, k_left));
+        for (int i = 0; i < kCopies; ++i) {
+            if (i * kInterleave / kCopies != group || !has_copy(i)) continue;
+            copy_async_if<kVec * sizeof(Elem)>(on, to(tile, i), from(i), inside(i, k_left));
         }
     }
 };
 
-constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
-static_assert(STAGES * STAGE * sizeof(T) <= SMEM_BYTES, "the stages fit");
+constexpr int kStage = TileA::kSize + TileB::kSize;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(kStages * kStage * sizeof(Elem) <= kSmemBytes, "the stages fit");
 
 // All tiles of k of all tiles of C stand in a row. Those of the first tiles of C, as many as the last wave would be
 // left with if each of `ctas` CTAs had as many as the others, are shared out evenly by the first `ctas` CTAs: a part
@@ -295,7 +301,7 @@ struct StreamK {
 
     __device__ __forceinline__ StreamK(unsigned ctas, unsigned tiles_of_c, int depth)
         : ctas(ctas), shared(tiles_of_c < ctas ? tiles_of_c : tiles_of_c % ctas),
-          tiles(depth > 0 ? (unsigned(depth) + BLOCK_K - 1) / BLOCK_K : 1)
+          tiles(depth > 0 ? (unsigned(depth) + kBlockK - 1) / kBlockK : 1)
     {
     }
 
@@ -307,7 +313,7 @@ struct StreamK {
     }
 };
 
-// How tiles of op(A) and op(B) come: copied while the STAGES - 1 before them are multiplied.
+// How tiles of op(A) and op(B) come: copied while the kStages - 1 before them are multiplied.
 template <typename CopyA, typename CopyB>
 struct Pipeline {
     CopyA& a;
@@ -315,20 +321,20 @@ struct Pipeline {
     int& k_left;  // of the next tile to be copied
 
     // Starts to copy the next tile to `stage`.
-    __device__ __forceinline__ void fetch(T* stage) const
+    __device__ __forceinline__ void fetch(Elem* stage) const
     {
         a.start(stage, k_left);
-        b.start(stage + TileA::SIZE, k_left);
+        b.start(stage + TileA::kSize, k_left);
         advance();
     }
 
-    // Starts the group of copies that goes with the `place`-th of COPY_PLACES in the loop over a tile.
-    __device__ __forceinline__ void fetch_group(int place, T* stage, bool more) const
+    // Starts the group of copies that goes with the `place`-th of kCopyPlaces in the loop over a tile.
+    __device__ __forceinline__ void fetch_group(int place, Elem* stage, bool more) const
     {
-        const int group = place * INTERLEAVE / COPY_PLACES;
-        if (place > 0 && (place - 1) * INTERLEAVE / COPY_PLACES == group) return;
+        const int group = place * kInterleave / kCopyPlaces;
+        if (place > 0 && (place - 1) * kInterleave / kCopyPlaces == group) return;
         a.start_group(stage, k_left, group, more);
-        b.start_group(stage + TileA::SIZE, k_left, group, more);
+        b.start_group(stage + TileA::kSize, k_left, group, more);
     }
 
     // Goes on behind the groups of a tile.
@@ -342,7 +348,7 @@ struct Pipeline {
     // Goes on to the next tile to be copied.
     __device__ __forceinline__ void advance() const
     {
-        k_left -= BLOCK_K;
+        k_left -= kBlockK;
     }
 };
 
@@ -351,28 +357,28 @@ struct Pipeline {
 __device__ __forceinline__ void commit_tile(int& writing)
 {
     commit_copies();  // an empty group counts too
-    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
+    writing = writing == (kStages - 1) * kStage ? 0 : writing + kStage;
 }
 
 // Waits for the oldest tile on its way, and until no thread reads the one before it any more.
 __device__ __forceinline__ void wait_tile()
 {
-    wait_copies<STAGES - 2>();
+    wait_copies<kStages - 2>();
     __syncthreads();
 }
 
 // Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
 __device__ __forceinline__ void outer_product(
-    T (&acc)[ACC], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+    Elem (&acc)[kAcc], const Elem (&a)[kStep][kThreadM], const Elem (&b)[kStep][kThreadN])
 {
     #pragma unroll
-    for (int e = 0; e < STEP; ++e) {
+    for (int e = 0; e < kStep; ++e) {
         #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
+        for (int j = 0; j < kThreadN; ++j) {
             #pragma unroll
-            for (int on = 0; on < THREAD_M; ++on) {
-                const int i = j % 2 ? THREAD_M - 1 - on : on;
-                acc[i * THREAD_N + j] += a[e][i] * b[e][j];
+            for (int on = 0; on < kThreadM; ++on) {
+                const int i = j % 2 ? kThreadM - 1 - on : on;
+                acc[i * kThreadN + j] += a[e][i] * b[e][j];
             }
         }
     }
@@ -381,8 +387,8 @@ __device__ __forceinline__ void outer_product(
 // Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
-__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
-__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
+__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }
+__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * kLanesM) * 2 + lane % 2; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
 __device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
@@ -402,8 +408,8 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsi
     return *last;
 }
 
-constexpr int PARTIAL  = OUT % WIDE == 0 ? WIDE : OUT % 2 == 0 ? 2 : 1;  // accumulators that lie side by side
-constexpr int PARTIALS = OUT / PARTIAL;                                  // such vectors of a thread
+constexpr int kPartial  = kOut % kWide == 0 ? kWide : kOut % 2 == 0 ? 2 : 1;  // accumulators that lie side by side
+constexpr int kPartials = kOut / kPartial;                                    // such vectors of a thread
 
 // Adds up the accumulators of the CTAs that share a tile of C, always in the order of k, so that every run gives the
 // same bits. Those of `cta` are of `part` tiles of k from the `at`-th of the row on. A CTA writes its own to the
@@ -416,16 +422,16 @@ constexpr int PARTIALS = OUT / PARTIAL;                                  // such
 // others. There is a counter for each tile of C that they share: how many of its tiles of k have come, 0 before and
 // after.
 __device__ __forceinline__ bool reduce_stream_k(
-    T (&out)[OUT], T* workspace, unsigned* counters, T* shared, const StreamK& stream, unsigned cta, unsigned at,
-    unsigned part)
+    Elem (&out)[kOut], Elem* workspace, unsigned* counters, Elem* shared, const StreamK& stream, unsigned cta,
+    unsigned at, unsigned part)
 {
-    constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
+    constexpr int kTile = kThreads * kPartials;  // vectors of a CTA
     const unsigned tile = at / stream.tiles;  // of C
     const unsigned begin = tile * stream.tiles, end = begin + stream.tiles;
     unsigned* const counter = counters + tile;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
     const auto place = [&](unsigned of, bool begins) {
-        return reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(2 * of + !begins) * TILE + threadIdx.x;
+        return reinterpret_cast<Vector<kPartial>*>(workspace) + Index(2 * of + !begins) * kTile + threadIdx.x;
     };
 
     __syncthreads();
@@ -436,124 +442,125 @@ __device__ __forceinline__ bool reduce_stream_k(
     __syncthreads();
     unsigned from = cta;  // whose part the tile begins in
     if (!*last) {
-        Vector<PARTIAL>* const mine = place(cta, at == begin);
+        Vector<kPartial>* const mine = place(cta, at == begin);
         #pragma unroll
-        for (int g = 0; g < PARTIALS; ++g) {
-            Vector<PARTIAL> partial;
+        for (int g = 0; g < kPartials; ++g) {
+            Vector<kPartial> partial;
             #pragma unroll
-            for (int e = 0; e < PARTIAL; ++e) partial.x[e] = out[g * PARTIAL + e];
-            mine[g * THREADS] = partial;
+            for (int e = 0; e < kPartial; ++e) partial.x[e] = out[g * kPartial + e];
+            mine[g * kThreads] = partial;
         }
         if (!arrives_last(counter, last, part, stream.tiles)) return false;
         while (stream.begin(from) > begin) --from;
-        const Vector<PARTIAL>* const theirs = place(from, true);
+        const Vector<kPartial>* const theirs = place(from, true);
         #pragma unroll
-        for (int g = 0; g < PARTIALS; ++g) {
-            const Vector<PARTIAL> partial = theirs[g * THREADS];
+        for (int g = 0; g < kPartials; ++g) {
+            const Vector<kPartial> partial = theirs[g * kThreads];
             #pragma unroll
-            for (int e = 0; e < PARTIAL; ++e) out[g * PARTIAL + e] = partial.x[e];
+            for (int e = 0; e < kPartial; ++e) out[g * kPartial + e] = partial.x[e];
         }
     }
     #pragma unroll 1
     for (unsigned each = from + 1; stream.begin(each) < end; ++each) {
         if (stream.begin(each) == stream.begin(each + 1)) continue;  // it has no part
-        const Vector<PARTIAL>* const theirs = place(each, false);
+        const Vector<kPartial>* const theirs = place(each, false);
         #pragma unroll
-        for (int g = 0; g < PARTIALS; ++g) {
-            const Vector<PARTIAL> partial = theirs[g * THREADS];
+        for (int g = 0; g < kPartials; ++g) {
+            const Vector<kPartial> partial = theirs[g * kThreads];
             #pragma unroll
-            for (int e = 0; e < PARTIAL; ++e) out[g * PARTIAL + e] += partial.x[e];
+            for (int e = 0; e < kPartial; ++e) out[g * kPartial + e] += partial.x[e];
         }
     }
     return true;
 }
 
-// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// Writes accumulators of a thread, kVecC elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
-template <int VEC_C, bool GUARDED>
+template <int kVecC, bool kGuarded>
 __device__ __forceinline__ void store(
-    T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T beta)
+    Elem (&out)[kOut], int first, Elem* c, int ldc, int rows, int cols, int lane, Elem beta)
 {
     // Where the vector belongs that begins with out[e]; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
-        const int col = col_of((first + e) % THREAD_N, lane);
-        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    const auto place_of = [&](int e) -> Vector<kVecC>* {
+        const int row = row_of((first + e) / kThreadN, lane_m(lane));
+        const int col = col_of((first + e) % kThreadN, lane);
+        if constexpr (kGuarded) if (row >= rows || col >= cols) return nullptr;
+        return reinterpret_cast<Vector<kVecC>*>(c + Index(row) * ldc + col);
     };
     // All is read before any of it is written, else each read would wait for the write before it; but not all at a
     // time, which would take as many registers again.
-    if (beta != T(0)) {
+    if (beta != Elem(0)) {
         #pragma unroll
-        for (int e = 0; e < OUT; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const Vector<VEC_C> old = *place;
+        for (int e = 0; e < kOut; e += kVecC) {
+            if (const Vector<kVecC>* place = place_of(e)) {
+                const Vector<kVecC> old = *place;
                 #pragma unroll
-                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
+                for (int v = 0; v < kVecC; ++v) out[e + v] += beta * old.x[v];
             }
-            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
+            if ((e + kVecC) % kThreadN == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int e = 0; e < OUT; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> value;
+    for (int e = 0; e < kOut; e += kVecC) {
+        if (Vector<kVecC>* place = place_of(e)) {
+            Vector<kVecC> value;
             #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            for (int v = 0; v < kVecC; ++v) value.x[v] = out[e + v];
             *place = value;
         }
     }
 }
 
-constexpr int VEC_A    = 1;     // elements of A that one copy moves
-constexpr int VEC_B    = 1;     // elements of B that one copy moves
-constexpr int VEC_C    = 1;     // elements of C that one store moves
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr int kVecA     = 1;     // elements of A that one copy moves
+constexpr int kVecB     = 1;     // elements of B that one copy moves
+constexpr int kVecC     = 1;     // elements of C that one store moves
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn_64x64x16_ffdbdea6(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters, unsigned stream_ctas)
+extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas) gemm_simt_f32_nn_64x64x16_ffdbdea6(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta,
+    Elem* __restrict__ workspace, unsigned* counters, unsigned stream_ctas)
 {
-    static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
-    using CopyA = Copies<TileA, BLOCK_M, true, VEC_A, GUARDED>;
-    using CopyB = Copies<TileB, BLOCK_N, false, VEC_B, GUARDED>;
-    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
+    static_assert(kThreadN % kVecC == 0, "a thread stores whole vectors");
+    using CopyA = Copies<TileA, kBlockM, true, kVecA, kGuarded>;
+    using CopyB = Copies<TileB, kBlockN, false, kVecB, kGuarded>;
+    __shared__ __align__(16) Elem shared[kSmemBytes / sizeof(Elem)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+    const int warp_m = warp / kWarpsN % kWarpsM * kWarpM, warp_n = warp % kWarpsN * kWarpN;
     griddepcontrol_wait();
     launch_dependents();
 
-    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
-    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
-    const StreamK stream(stream_ctas, (unsigned(m - 1) / BLOCK_M + 1) * tiles_n, depth);
+    const unsigned tiles_n = unsigned(n - 1) / kBlockN + 1;
+    const int depth = alpha == Elem(0) ? 0 : k;  // A and B are not read where alpha is 0
+    const StreamK stream(stream_ctas, (unsigned(m - 1) / kBlockM + 1) * tiles_n, depth);
     unsigned at = stream.begin(blockIdx.x);  // in the row of all tiles of k
     const unsigned end = stream.begin(blockIdx.x + 1);
     #pragma unroll 1
     while (at < end) {
         const unsigned tile = at / stream.tiles;
         const unsigned tile_m = tile / tiles_n, tile_n = tile % tiles_n;
-        const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
+        const Index row0 = Index(tile_m) * kBlockM, col0 = Index(tile_n) * kBlockN;
         const unsigned first_tile = at % stream.tiles;
         const unsigned part = min(end - at, stream.tiles - first_tile);
         const int tiles = depth > 0 ? int(part) : 0;
-        const Index k_begin = Index(first_tile) * BLOCK_K;
+        const Index k_begin = Index(first_tile) * kBlockK;
         at += part;
         __syncthreads();  // no thread reads what shared memory held
-        CopyA a(A, lda, row0, k_begin, int(min(m - row0, Index(BLOCK_M))));
-        CopyB b(B, ldb, col0, k_begin, int(min(n - col0, Index(BLOCK_N))));
+        CopyA a(matrix_a, lda, row0, k_begin, int(min(m - row0, Index(kBlockM))));
+        CopyB b(matrix_b, ldb, col0, k_begin, int(min(n - col0, Index(kBlockN))));
         int k_left = depth - int(k_begin);  // of the next tile to be fetched
-        T acc[ACC] = {};
+        Elem acc[kAcc] = {};
         int reading = 0;  // where the stage begins that is multiplied
-        T a_fragment[1][STEP][THREAD_M], b_fragment[1][STEP][THREAD_N];
-        const T* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
-        const T* b_from = shared + TileA::SIZE + TileB::fragment(warp_n, lane_n(lane));
-        int writing = (STAGES - 1) * STAGE;  // where the stage begins that is filled next
+        Elem a_fragment[1][kStep][kThreadM], b_fragment[1][kStep][kThreadN];
+        const Elem* a_from = shared + TileA::fragment(warp_m, lane_m(lane));
+        const Elem* b_from = shared + TileA::kSize + TileB::fragment(warp_n, lane_n(lane));
+        int writing = (kStages - 1) * kStage;  // where the stage begins that is filled next
         const Pipeline<CopyA, CopyB> pipeline = {a, b, k_left};
         #pragma unroll
-        for (int stage = 0; stage < STAGES - 1; ++stage) {
-            if (stage < tiles) pipeline.fetch(shared + stage * STAGE);
+        for (int stage = 0; stage < kStages - 1; ++stage) {
+            if (stage < tiles) pipeline.fetch(shared + stage * kStage);
             commit_copies();
         }
         wait_tile();
@@ -561,29 +568,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) gemm_simt_f32_nn
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
             // The stage that was multiplied last is filled again: no thread reads it any more.
-            const bool more = each + STAGES - 1 < tiles;
+            const bool more = each + kStages - 1 < tiles;
             #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
+            for (int step = 0; step < kSteps; ++step) {
                 pipeline.fetch_group(step, shared + writing, more);
-                TileA::read(a_fragment[0], a_from + reading, step * STEP);
-                TileB::read(b_fragment[0], b_from + reading, step * STEP);
+                TileA::read(a_fragment[0], a_from + reading, step * kStep);
+                TileB::read(b_fragment[0], b_from + reading, step * kStep);
                 outer_product(acc, a_fragment[0], b_fragment[0]);
             }
             pipeline.end_groups();
             commit_tile(writing);
             wait_tile();
-            reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+            reading = reading == (kStages - 1) * kStage ? 0 : reading + kStage;
         }
 
         // Scaled before they go anywhere: the products may lie in neighbouring registers, as vectors want it. The
         // accumulators of the loop would meet operands in a bank of registers there.
         #pragma unroll
-        for (int e = 0; e < ACC; ++e) acc[e] *= alpha;
+        for (int e = 0; e < kAcc; ++e) acc[e] *= alpha;
 
         const bool whole = part == stream.tiles;
         if (!whole && !reduce_stream_k(acc, workspace, counters, shared, stream, blockIdx.x, at - part, part)) continue;
         const Index row = row0 + warp_m, col = col0 + warp_n;
-        const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-        store<VEC_C, GUARDED>(acc, 0, C + row * ldc + col, ldc, rows, cols, lane, beta);
+        const int rows = int(min(m - row, Index(kWarpM))), cols = int(min(n - col, Index(kWarpN)));
+        store<kVecC, kGuarded>(acc, 0, matrix_c + row * ldc + col, ldc, rows, cols, lane, beta);
     }
 }

@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 8ba385d4bed2f482. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 4a41516b9b0ec275. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -18,51 +18,51 @@
 #error "TMA needs sm_90 or newer"
 #endif
 
-//                   BLOCK_N          Each CTA computes a tile of C, each warp of it WARP_M x WARP_N, each
-//                 +---------+        thread THREAD_M x THREAD_N in registers: chunks of up to 16 bytes that
-//         BLOCK_K |         | op(B)  alternate with those of the warp's other lanes.
-//                 +---------+
-//       BLOCK_K        v             Tiles of op(A) and op(B) pass along k through STAGES buffers in shared
-//       +-----+   +----+----+        memory. While one is multiplied the next are on their way:
-// BLOCK |     | > |warp|warp|  C     a thread of one warp more starts copies of whole tiles by TMA.
-//    _M |     |   +----+----+
-//       |     |   |warp|warp|        A warp waits until a tile has come, and tells when it has read it. When
-//       +-----+   +----+----+        all have, its buffer is filled again. The CTA has no barrier there.
-//        op(A)
+//                    kBlockN         Each CTA computes a tile of C, each warp of it kWarpM x kWarpN, each
+//                  +---------+       thread kThreadM x kThreadN in registers: chunks of up to 16 bytes that
+//          kBlockK |         | op(B) alternate with those of the warp's other lanes.
+//                  +---------+
+//        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
+//        +-----+   +----+----+       memory. While one is multiplied the next are on their way:
+// kBlock |     | > |warp|warp|  C    a thread of one warp more starts copies of whole tiles by TMA.
+//      M |     |   +----+----+
+//        |     |   |warp|warp|       A warp waits until a tile has come, and tells when it has read it. When
+//        +-----+   +----+----+       all have, its buffer is filled again. The CTA has no barrier there.
+//         op(A)
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_M    = 32;     // rows of C that a CTA computes
-constexpr int BLOCK_N    = 32;     // columns of C that a CTA computes
-constexpr int BLOCK_K    = 64;     // steps of k that a tile covers
-constexpr int THREAD_M   = 4;      // rows of C that a thread computes
-constexpr int THREAD_N   = 4;      // columns of C that a thread computes
-constexpr int LANES_M    = 8;      // lanes of a warp along the rows of C
-constexpr int SLICES     = 4;      // groups of warps that share the k of each tile
-constexpr int STAGES     = 3;      // tiles that shared memory holds at a time
-constexpr int SPLIT_K    = 3;      // CTAs that share the k of a tile of C
-constexpr int MIN_CTAS   = 1;      // CTAs of an SM that the registers must allow
-constexpr int SMEM_BYTES = 53760;  // shared memory of a CTA
+constexpr int kBlockM    = 32;     // rows of C that a CTA computes
+constexpr int kBlockN    = 32;     // columns of C that a CTA computes
+constexpr int kBlockK    = 64;     // steps of k that a tile covers
+constexpr int kThreadM   = 4;      // rows of C that a thread computes
+constexpr int kThreadN   = 4;      // columns of C that a thread computes
+constexpr int kLanesM    = 8;      // lanes of a warp along the rows of C
+constexpr int kSlices    = 4;      // groups of warps that share the k of each tile
+constexpr int kStages    = 3;      // tiles that shared memory holds at a time
+constexpr int kSplitK    = 3;      // CTAs that share the k of a tile of C
+constexpr int kMinCtas   = 1;      // CTAs of an SM that the registers must allow
+constexpr int kSmemBytes = 53760;  // shared memory of a CTA
 
-constexpr int LANES_N       = 32 / LANES_M;             // lanes of a warp along the columns of C
-constexpr int WARP_M        = LANES_M * THREAD_M;       // rows of C that a warp computes
-constexpr int WARP_N        = LANES_N * THREAD_N;       // columns of C that a warp computes
-constexpr int WARPS_M       = BLOCK_M / WARP_M;         // warps along the rows of C
-constexpr int WARPS_N       = BLOCK_N / WARP_N;         // warps along the columns of C
-constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N;   // threads of a slice
-constexpr int THREADS       = SLICES * SLICE_THREADS;   // threads that multiply
-constexpr int WIDE          = 16 / int(sizeof(T));      // elements of the widest load
-constexpr int STEP          = WIDE;                     // steps of k that a thread reads at once
-constexpr int STEPS         = BLOCK_K / SLICES / STEP;  // such steps of a thread in a tile
-constexpr int ACC           = THREAD_M * THREAD_N;      // accumulators of a thread
-constexpr int OUT           = ACC / SLICES;             // those it writes in the end
+constexpr int kLanesN       = 32 / kLanesM;               // lanes of a warp along the columns of C
+constexpr int kWarpM        = kLanesM * kThreadM;         // rows of C that a warp computes
+constexpr int kWarpN        = kLanesN * kThreadN;         // columns of C that a warp computes
+constexpr int kWarpsM       = kBlockM / kWarpM;           // warps along the rows of C
+constexpr int kWarpsN       = kBlockN / kWarpN;           // warps along the columns of C
+constexpr int kSliceThreads = 32 * kWarpsM * kWarpsN;     // threads of a slice
+constexpr int kThreads      = kSlices * kSliceThreads;    // threads that multiply
+constexpr int kWide         = 16 / int(sizeof(Elem));     // elements of the widest load
+constexpr int kStep         = kWide;                      // steps of k that a thread reads at once
+constexpr int kSteps        = kBlockK / kSlices / kStep;  // such steps of a thread in a tile
+constexpr int kAcc          = kThreadM * kThreadN;        // accumulators of a thread
+constexpr int kOut          = kAcc / kSlices;             // those it writes in the end
 
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "a CTA's tile is made of whole warp tiles");
-static_assert(WARP_M % WIDE == 0 && WARP_N % WIDE == 0, "a warp tile is made of vectors of 16 bytes");
-static_assert(BLOCK_K % (SLICES * STEP * 2) == 0, "an even number of steps of k in a tile");
+static_assert(kBlockM % kWarpM == 0 && kBlockN % kWarpN == 0, "a CTA's tile is made of whole warp tiles");
+static_assert(kWarpM % kWide == 0 && kWarpN % kWide == 0, "a warp tile is made of vectors of 16 bytes");
+static_assert(kBlockK % (kSlices * kStep * 2) == 0, "an even number of steps of k in a tile");
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -142,11 +142,11 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+template <int kCount>
+struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
 // Where the slice of a thread begins in the steps of k of each tile.
-__device__ __forceinline__ int slice_k() { return threadIdx.x / SLICE_THREADS * (BLOCK_K / SLICES); }
+__device__ __forceinline__ int slice_k() { return threadIdx.x / kSliceThreads * (kBlockK / kSlices); }
 
 // An mbarrier in shared memory. Each of its phases takes some arrivals, and the bytes that those announce.
 struct Barrier {
@@ -172,28 +172,28 @@ struct alignas(64) TensorMap {
 
 // How one operand comes to shared memory, and from there to the registers.
 //
-//   EXTENT   rows of op(A), or columns of op(B), in a tile: its other side is BLOCK_K
-//   COUNT    those of one thread
-//   LANES    lanes of a warp that share out a warp tile's
-//   K_INNER  rows run along k in memory, and in shared memory, 128 bytes of each before the next row's
-template <int EXTENT, int COUNT, int LANES, bool K_INNER>
+//   kExtent  rows of op(A), or columns of op(B), in a tile: its other side is kBlockK
+//   kCount   those of one thread
+//   kLanes   lanes of a warp that share out a warp tile's
+//   kKInner  rows run along k in memory, and in shared memory, 128 bytes of each before the next row's
+template <int kExtent, int kCount, int kLanes, bool kKInner>
 struct Operand {
-    static constexpr int PITCH = K_INNER ? 8 * WIDE : EXTENT;  // of a row in shared memory: 128 bytes, or all
-    static constexpr int SIZE = EXTENT * BLOCK_K;              // of a tile there
-    static constexpr int CHUNK = K_INNER ? 1 : COUNT < WIDE ? COUNT : WIDE;  // neighbours read at once
+    static constexpr int kPitch = kKInner ? 8 * kWide : kExtent;  // of a row in shared memory: 128 bytes, or all
+    static constexpr int kSize = kExtent * kBlockK;               // of a tile there
+    static constexpr int kChunk = kKInner ? 1 : kCount < kWide ? kCount : kWide;  // neighbours read at once
 
-    const T* tile;  // in the first stage: where a thread's fragments begin, its step of k left aside
-    int step;       // where its first step of k is in a row of 128 bytes, swizzled as that row is
+    const Elem* tile;  // in the first stage: where a thread's fragments begin, its step of k left aside
+    int step;          // where its first step of k is in a row of 128 bytes, swizzled as that row is
 
-    // For a warp tile that begins at `first`, from step `k` on. A thread owns chunks of CHUNK neighbours, LANES
+    // For a warp tile that begins at `first`, from step `k` on. A thread owns chunks of kChunk neighbours, kLanes
     // chunks apart, so that the lanes of a warp together read without gaps.
-    __device__ __forceinline__ Operand(const T* stage, int first, int lane, int k)
+    __device__ __forceinline__ Operand(const Elem* stage, int first, int lane, int k)
     {
-        if constexpr (K_INNER) {
-            tile = stage + (k / PITCH * EXTENT + first + lane) * PITCH;
-            step = k % PITCH ^ (first + lane) % 8 * WIDE;
+        if constexpr (kKInner) {
+            tile = stage + (k / kPitch * kExtent + first + lane) * kPitch;
+            step = k % kPitch ^ (first + lane) % 8 * kWide;
         } else {
-            tile = stage + k * PITCH + first + lane * CHUNK;
+            tile = stage + k * kPitch + first + lane * kChunk;
             step = 0;
         }
     }
@@ -201,49 +201,49 @@ struct Operand {
     // Which row or column of the warp tile a thread's i-th is.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
-        return (i / CHUNK * LANES + lane) * CHUNK + i % CHUNK;
+        return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
     }
 
-    // Reads a thread's fragment of STEP rows of shared memory, from row `p` on.
-    static __device__ __forceinline__ void read_rows(T (&fragment)[STEP][COUNT], const T* from, int p)
+    // Reads a thread's fragment of kStep rows of shared memory, from row `p` on.
+    static __device__ __forceinline__ void read_rows(Elem (&fragment)[kStep][kCount], const Elem* from, int p)
     {
         #pragma unroll
-        for (int e = 0; e < STEP; ++e) {
+        for (int e = 0; e < kStep; ++e) {
             #pragma unroll
-            for (int i = 0; i < COUNT; i += CHUNK) {
-                const auto chunk = *reinterpret_cast<const Vector<CHUNK>*>(from + (p + e) * PITCH + i * LANES);
+            for (int i = 0; i < kCount; i += kChunk) {
+                const auto chunk = *reinterpret_cast<const Vector<kChunk>*>(from + (p + e) * kPitch + i * kLanes);
                 #pragma unroll
-                for (int c = 0; c < CHUNK; ++c) fragment[e][i + c] = chunk.x[c];
+                for (int c = 0; c < kChunk; ++c) fragment[e][i + c] = chunk.x[c];
             }
         }
     }
 
     // Starts to copy a tile: from row or column `outer` of the operand, and from step `k` on.
-    static __device__ __forceinline__ void copy(T* to, const TensorMap& map, int outer, int k, Barrier& barrier)
+    static __device__ __forceinline__ void copy(Elem* to, const TensorMap& map, int outer, int k, Barrier& barrier)
     {
-        if constexpr (K_INNER) {
+        if constexpr (kKInner) {
             #pragma unroll
-            for (int row = 0; row < BLOCK_K; row += PITCH) {
-                copy_box(to + row * EXTENT, &map, k + row, outer, &barrier);
+            for (int row = 0; row < kBlockK; row += kPitch) {
+                copy_box(to + row * kExtent, &map, k + row, outer, &barrier);
             }
         } else {
             copy_box(to, &map, outer, k, &barrier);
         }
     }
 
-    // Reads a thread's fragment of STEP steps of k, from `p` after its first one on, of the stage that begins
+    // Reads a thread's fragment of kStep steps of k, from `p` after its first one on, of the stage that begins
     // `stage` elements after the first.
-    __device__ __forceinline__ void read(T (&fragment)[STEP][COUNT], int stage, int p) const
+    __device__ __forceinline__ void read(Elem (&fragment)[kStep][kCount], int stage, int p) const
     {
-        if constexpr (K_INNER) {
+        if constexpr (kKInner) {
             #pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                // A thread's first step is a multiple of its steps of a tile, or of PITCH: no carry.
-                const int at = (step ^ i * LANES % 8 * WIDE) ^ p % PITCH;
-                const T* from = tile + stage + (p / PITCH * EXTENT + i * LANES) * PITCH + at;
-                const auto along = *reinterpret_cast<const Vector<STEP>*>(from);
+            for (int i = 0; i < kCount; ++i) {
+                // A thread's first step is a multiple of its steps of a tile, or of kPitch: no carry.
+                const int at = (step ^ i * kLanes % 8 * kWide) ^ p % kPitch;
+                const Elem* from = tile + stage + (p / kPitch * kExtent + i * kLanes) * kPitch + at;
+                const auto along = *reinterpret_cast<const Vector<kStep>*>(from);
                 #pragma unroll
-                for (int e = 0; e < STEP; ++e) fragment[e][i] = along.x[e];
+                for (int e = 0; e < kStep; ++e) fragment[e][i] = along.x[e];
             }
         } else {
             read_rows(fragment, tile + stage, p);
@@ -251,19 +251,19 @@ struct Operand {
     }
 };
 
-using TileA = Operand<BLOCK_M, THREAD_M, LANES_M, true>;
-using TileB = Operand<BLOCK_N, THREAD_N, LANES_N, false>;
-constexpr int STAGE = TileA::SIZE + TileB::SIZE;  // elements of a stage: a tile of op(A), then one of op(B)
-static_assert(STAGES * STAGE * sizeof(T) + 2 * STAGES * sizeof(Barrier) <= SMEM_BYTES, "the stages fit");
+using TileA = Operand<kBlockM, kThreadM, kLanesM, true>;
+using TileB = Operand<kBlockN, kThreadN, kLanesN, false>;
+constexpr int kStage = TileA::kSize + TileB::kSize;  // elements of a stage: a tile of op(A), then one of op(B)
+static_assert(kStages * kStage * sizeof(Elem) + 2 * kStages * sizeof(Barrier) <= kSmemBytes, "the stages fit");
 
 // The barriers of the stages, which lie behind them: a stage is filled with a tile, and emptied of the one before.
 __device__ __forceinline__ void init_barriers(Barrier* filled, Barrier* emptied)
 {
     if (threadIdx.x == 0) {
         #pragma unroll
-        for (int stage = 0; stage < STAGES; ++stage) {
+        for (int stage = 0; stage < kStages; ++stage) {
             filled[stage].init(1);
-            emptied[stage].init(THREADS / 32);
+            emptied[stage].init(kThreads / 32);
         }
         fence_mbarrier_init();
         fence_proxy_async();
@@ -273,7 +273,7 @@ __device__ __forceinline__ void init_barriers(Barrier* filled, Barrier* emptied)
 
 // The producer warp: one thread of it copies every tile of op(A) and op(B).
 __device__ __forceinline__ void produce(
-    T* shared, Barrier* filled, Barrier* emptied, const TensorMap& map_a, const TensorMap& map_b,
+    Elem* shared, Barrier* filled, Barrier* emptied, const TensorMap& map_a, const TensorMap& map_b,
     Index row0, Index col0, Index k_begin, int tiles)
 {
     if (threadIdx.x % 32 == 0) {
@@ -282,11 +282,11 @@ __device__ __forceinline__ void produce(
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
             emptied[stage].wait(parity);  // by all warps
-            filled[stage].expect(STAGE * sizeof(T));
-            const int k_at = int(k_begin) + each * BLOCK_K;
-            TileA::copy(shared + stage * STAGE, map_a, int(row0), k_at, filled[stage]);
-            TileB::copy(shared + stage * STAGE + TileA::SIZE, map_b, int(col0), k_at, filled[stage]);
-            if (++stage == STAGES) {
+            filled[stage].expect(kStage * sizeof(Elem));
+            const int k_at = int(k_begin) + each * kBlockK;
+            TileA::copy(shared + stage * kStage, map_a, int(row0), k_at, filled[stage]);
+            TileB::copy(shared + stage * kStage + TileA::kSize, map_b, int(col0), k_at, filled[stage]);
+            if (++stage == kStages) {
                 stage = 0;
                 parity ^= 1;
             }
@@ -306,27 +306,27 @@ struct Pipeline {
     {
         __syncwarp();
         if (threadIdx.x % 32 == 0) emptied[stage].arrive();
-        if (++stage == STAGES) {
+        if (++stage == kStages) {
             stage = 0;
             parity ^= 1;
         }
-        reading = stage * STAGE;
+        reading = stage * kStage;
         if (more) filled[stage].wait(parity);
     }
 };
 
 // Adds the outer products of two fragments, column after column up and down: neighbours in time share an operand.
 __device__ __forceinline__ void outer_product(
-    T (&acc)[ACC], const T (&a)[STEP][THREAD_M], const T (&b)[STEP][THREAD_N])
+    Elem (&acc)[kAcc], const Elem (&a)[kStep][kThreadM], const Elem (&b)[kStep][kThreadN])
 {
     #pragma unroll
-    for (int e = 0; e < STEP; ++e) {
+    for (int e = 0; e < kStep; ++e) {
         #pragma unroll
-        for (int j = 0; j < THREAD_N; ++j) {
+        for (int j = 0; j < kThreadN; ++j) {
             #pragma unroll
-            for (int on = 0; on < THREAD_M; ++on) {
-                const int i = j % 2 ? THREAD_M - 1 - on : on;
-                acc[i * THREAD_N + j] += a[e][i] * b[e][j];
+            for (int on = 0; on < kThreadM; ++on) {
+                const int i = j % 2 ? kThreadM - 1 - on : on;
+                acc[i * kThreadN + j] += a[e][i] * b[e][j];
             }
         }
     }
@@ -335,29 +335,29 @@ __device__ __forceinline__ void outer_product(
 // Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
-__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % LANES_M; }
-__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * LANES_M) * 2 + lane % 2; }
+__device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }
+__device__ __forceinline__ int lane_n(int lane) { return lane / (2 * kLanesM) * 2 + lane % 2; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
 __device__ __forceinline__ int row_of(int i, int along_m) { return TileA::owned(i, along_m); }
 __device__ __forceinline__ int col_of(int j, int lane) { return TileB::owned(j, lane_n(lane)); }
 
-// Adds up the accumulators of the slices, slice after slice, and leaves each slice OUT of them: all threads have some
+// Adds up the accumulators of the slices, slice after slice, and leaves each slice kOut of them: all threads have some
 // to write then. Through shared memory that holds nothing else any more.
-__device__ __forceinline__ void reduce_slices(T (&out)[OUT], T (&acc)[ACC], T* shared)
+__device__ __forceinline__ void reduce_slices(Elem (&out)[kOut], Elem (&acc)[kAcc], Elem* shared)
 {
-    T* const mine = shared + threadIdx.x % SLICE_THREADS;
-    const int slice = threadIdx.x / SLICE_THREADS;
+    Elem* const mine = shared + threadIdx.x % kSliceThreads;
+    const int slice = threadIdx.x / kSliceThreads;
     __syncthreads();
     #pragma unroll
-    for (int e = 0; e < ACC; ++e) mine[(slice * ACC + e) * SLICE_THREADS] = acc[e];
+    for (int e = 0; e < kAcc; ++e) mine[(slice * kAcc + e) * kSliceThreads] = acc[e];
     __syncthreads();
     #pragma unroll
-    for (int e = 0; e < OUT; ++e) {
+    for (int e = 0; e < kOut; ++e) {
         out[e] = 0;
         #pragma unroll
-        for (int from = 0; from < SLICES; ++from) {
-            out[e] += mine[(from * ACC + slice * OUT + e) * SLICE_THREADS];
+        for (int from = 0; from < kSlices; ++from) {
+            out[e] += mine[(from * kAcc + slice * kOut + e) * kSliceThreads];
         }
     }
 }
@@ -376,121 +376,122 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, bool* last, unsi
     return *last;
 }
 
-constexpr int PARTIAL  = OUT % WIDE == 0 ? WIDE : OUT % 2 == 0 ? 2 : 1;  // accumulators that lie side by side
-constexpr int PARTIALS = OUT / PARTIAL;                                  // such vectors of a thread
+constexpr int kPartial  = kOut % kWide == 0 ? kWide : kOut % 2 == 0 ? 2 : 1;  // accumulators that lie side by side
+constexpr int kPartials = kOut / kPartial;                                    // such vectors of a thread
 
-// Adds up the accumulators of the SPLIT_K CTAs that share a tile of C, always in the same order, so that every run
+// Adds up the accumulators of the kSplitK CTAs that share a tile of C, always in the same order, so that every run
 // gives the same bits. Each CTA writes its own to the workspace, and the last one adds them up. True in that CTA.
 //
 // The workspace holds a tile for each CTA. There is a counter for each tile of C, 0 before and after.
-__device__ __forceinline__ bool reduce_split_k(T (&out)[OUT], T* workspace, unsigned* counters, T* shared)
+__device__ __forceinline__ bool reduce_split_k(Elem (&out)[kOut], Elem* workspace, unsigned* counters, Elem* shared)
 {
-    constexpr int TILE = THREADS * PARTIALS;  // vectors of a CTA
-    constexpr int WORDS = OUT * int(sizeof(T)) / 4;
-    constexpr int AHEAD = WORDS > 32 ? 1 : 64 / WORDS;  // CTAs' read at a time: more would take registers
-    const int split = int(blockIdx.x % SPLIT_K);
-    Vector<PARTIAL>* const tiles =
-        reinterpret_cast<Vector<PARTIAL>*>(workspace) + Index(blockIdx.x - split) * TILE + threadIdx.x;
+    constexpr int kTile = kThreads * kPartials;  // vectors of a CTA
+    constexpr int kWords = kOut * int(sizeof(Elem)) / 4;
+    constexpr int kAhead = kWords > 32 ? 1 : 64 / kWords;  // CTAs' read at a time: more would take registers
+    const int split = int(blockIdx.x % kSplitK);
+    Vector<kPartial>* const tiles =
+        reinterpret_cast<Vector<kPartial>*>(workspace) + Index(blockIdx.x - split) * kTile + threadIdx.x;
     bool* const last = reinterpret_cast<bool*>(shared);  // which holds nothing else any more
 
     #pragma unroll
-    for (int g = 0; g < PARTIALS; ++g) {
-        Vector<PARTIAL> partial;
+    for (int g = 0; g < kPartials; ++g) {
+        Vector<kPartial> partial;
         #pragma unroll
-        for (int e = 0; e < PARTIAL; ++e) partial.x[e] = out[g * PARTIAL + e];
-        tiles[Index(split) * TILE + g * THREADS] = partial;
+        for (int e = 0; e < kPartial; ++e) partial.x[e] = out[g * kPartial + e];
+        tiles[Index(split) * kTile + g * kThreads] = partial;
     }
-    if (!arrives_last(counters + blockIdx.x / SPLIT_K, last, 1, SPLIT_K)) return false;
+    if (!arrives_last(counters + blockIdx.x / kSplitK, last, 1, kSplitK)) return false;
 
     #pragma unroll
-    for (int e = 0; e < OUT; ++e) out[e] = 0;
-    #pragma unroll AHEAD
-    for (int each = 0; each < SPLIT_K; ++each) {
+    for (int e = 0; e < kOut; ++e) out[e] = 0;
+    #pragma unroll kAhead
+    for (int each = 0; each < kSplitK; ++each) {
         #pragma unroll
-        for (int g = 0; g < PARTIALS; ++g) {
-            const Vector<PARTIAL> partial = tiles[Index(each) * TILE + g * THREADS];
+        for (int g = 0; g < kPartials; ++g) {
+            const Vector<kPartial> partial = tiles[Index(each) * kTile + g * kThreads];
             #pragma unroll
-            for (int e = 0; e < PARTIAL; ++e) out[g * PARTIAL + e] += partial.x[e];
+            for (int e = 0; e < kPartial; ++e) out[g * kPartial + e] += partial.x[e];
         }
     }
     return true;
 }
 
-// Writes accumulators of a thread, VEC_C elements of a row of C at a time: those from `first` on, row after row.
+// Writes accumulators of a thread, kVecC elements of a row of C at a time: those from `first` on, row after row.
 // `c` is where the warp tile begins; `rows` and `cols` are left of C from there.
-template <int VEC_C, bool GUARDED>
+template <int kVecC, bool kGuarded>
 __device__ __forceinline__ void store(
-    T (&out)[OUT], int first, T* c, int ldc, int rows, int cols, int lane, T alpha, T beta)
+    Elem (&out)[kOut], int first, Elem* c, int ldc, int rows, int cols, int lane, Elem alpha, Elem beta)
 {
     // Where the vector belongs that begins with out[e]; null outside of C.
-    const auto place_of = [&](int e) -> Vector<VEC_C>* {
-        const int row = row_of((first + e) / THREAD_N, lane_m(lane));
-        const int col = col_of((first + e) % THREAD_N, lane);
-        if constexpr (GUARDED) if (row >= rows || col >= cols) return nullptr;
-        return reinterpret_cast<Vector<VEC_C>*>(c + Index(row) * ldc + col);
+    const auto place_of = [&](int e) -> Vector<kVecC>* {
+        const int row = row_of((first + e) / kThreadN, lane_m(lane));
+        const int col = col_of((first + e) % kThreadN, lane);
+        if constexpr (kGuarded) if (row >= rows || col >= cols) return nullptr;
+        return reinterpret_cast<Vector<kVecC>*>(c + Index(row) * ldc + col);
     };
     #pragma unroll
-    for (int e = 0; e < OUT; ++e) out[e] *= alpha;
+    for (int e = 0; e < kOut; ++e) out[e] *= alpha;
     // All is read before any of it is written, else each read would wait for the write before it; but not all at a
     // time, which would take as many registers again.
-    if (beta != T(0)) {
+    if (beta != Elem(0)) {
         #pragma unroll
-        for (int e = 0; e < OUT; e += VEC_C) {
-            if (const Vector<VEC_C>* place = place_of(e)) {
-                const Vector<VEC_C> old = *place;
+        for (int e = 0; e < kOut; e += kVecC) {
+            if (const Vector<kVecC>* place = place_of(e)) {
+                const Vector<kVecC> old = *place;
                 #pragma unroll
-                for (int v = 0; v < VEC_C; ++v) out[e + v] += beta * old.x[v];
+                for (int v = 0; v < kVecC; ++v) out[e + v] += beta * old.x[v];
             }
-            if ((e + VEC_C) % THREAD_N == 0) asm volatile("" ::: "memory");  // a row's reads at a time
+            if ((e + kVecC) % kThreadN == 0) asm volatile("" ::: "memory");  // a row's reads at a time
         }
     }
     #pragma unroll
-    for (int e = 0; e < OUT; e += VEC_C) {
-        if (Vector<VEC_C>* place = place_of(e)) {
-            Vector<VEC_C> value;
+    for (int e = 0; e < kOut; e += kVecC) {
+        if (Vector<kVecC>* place = place_of(e)) {
+            Vector<kVecC> value;
             #pragma unroll
-            for (int v = 0; v < VEC_C; ++v) value.x[v] = out[e + v];
+            for (int v = 0; v < kVecC; ++v) value.x[v] = out[e + v];
             *place = value;
         }
     }
 }
 
-constexpr int VEC_C    = 4;     // elements of C that one store moves
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr int kVecC     = 4;     // elements of C that one store moves
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f32_nn_32x32x64_62a9c598(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta, T* __restrict__ workspace, unsigned* counters,
+extern "C" __global__ void __launch_bounds__(kThreads + 32, kMinCtas) gemm_simt_f32_nn_32x32x64_62a9c598(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta,
+    Elem* __restrict__ workspace, unsigned* counters,
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b)
 {
-    static_assert(THREAD_N % VEC_C == 0, "a thread stores whole vectors");
-    extern __shared__ __align__(1024) T shared[];
+    static_assert(kThreadN % kVecC == 0, "a thread stores whole vectors");
+    extern __shared__ __align__(1024) Elem shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int warp_m = warp / WARPS_N % WARPS_M * WARP_M, warp_n = warp % WARPS_N * WARP_N;
-    const unsigned tiles_n = unsigned(n - 1) / BLOCK_N + 1;
-    const unsigned tile = blockIdx.x / SPLIT_K;
+    const int warp_m = warp / kWarpsN % kWarpsM * kWarpM, warp_n = warp % kWarpsN * kWarpN;
+    const unsigned tiles_n = unsigned(n - 1) / kBlockN + 1;
+    const unsigned tile = blockIdx.x / kSplitK;
     const unsigned tile_m = tile / tiles_n, tile_n = tile % tiles_n;
-    const Index row0 = Index(tile_m) * BLOCK_M, col0 = Index(tile_n) * BLOCK_N;
-    const int depth = alpha == T(0) ? 0 : k;  // A and B are not read where alpha is 0
-    const int all_tiles = int((unsigned(depth) + BLOCK_K - 1) / BLOCK_K);
-    const int split = int(blockIdx.x % SPLIT_K), over = all_tiles % SPLIT_K;  // the first take one more
-    const int first_tile = all_tiles / SPLIT_K * split + min(split, over);
-    const int tiles = all_tiles / SPLIT_K + (split < over);
-    const Index k_begin = Index(first_tile) * BLOCK_K;
-    T acc[ACC] = {};
+    const Index row0 = Index(tile_m) * kBlockM, col0 = Index(tile_n) * kBlockN;
+    const int depth = alpha == Elem(0) ? 0 : k;  // A and B are not read where alpha is 0
+    const int all_tiles = int((unsigned(depth) + kBlockK - 1) / kBlockK);
+    const int split = int(blockIdx.x % kSplitK), over = all_tiles % kSplitK;  // the first take one more
+    const int first_tile = all_tiles / kSplitK * split + min(split, over);
+    const int tiles = all_tiles / kSplitK + (split < over);
+    const Index k_begin = Index(first_tile) * kBlockK;
+    Elem acc[kAcc] = {};
     int reading = 0;  // where the stage begins that is multiplied
     const TileA a(shared, warp_m, lane_m(lane), slice_k());
-    const TileB b(shared + TileA::SIZE, warp_n, lane_n(lane), slice_k());
-    Barrier* const filled = reinterpret_cast<Barrier*>(shared + STAGES * STAGE);
-    Barrier* const emptied = filled + STAGES;
+    const TileB b(shared + TileA::kSize, warp_n, lane_n(lane), slice_k());
+    Barrier* const filled = reinterpret_cast<Barrier*>(shared + kStages * kStage);
+    Barrier* const emptied = filled + kStages;
     init_barriers(filled, emptied);
-    T a_fragment[2][STEP][THREAD_M], b_fragment[2][STEP][THREAD_N];
+    Elem a_fragment[2][kStep][kThreadM], b_fragment[2][kStep][kThreadN];
     griddepcontrol_wait();
     launch_dependents();
 
-    if (threadIdx.x >= THREADS) {
+    if (threadIdx.x >= kThreads) {
         produce(shared, filled, emptied, map_a, map_b, row0, col0, k_begin, tiles);
         return;
     }
@@ -506,9 +507,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f
 
         // The next step's fragments are read before this one's are multiplied, at last those of the next tile.
         #pragma unroll
-        for (int step = 0; step < STEPS - 1; ++step) {
-            a.read(a_fragment[(step + 1) % 2], reading, (step + 1) * STEP);
-            b.read(b_fragment[(step + 1) % 2], reading, (step + 1) * STEP);
+        for (int step = 0; step < kSteps - 1; ++step) {
+            a.read(a_fragment[(step + 1) % 2], reading, (step + 1) * kStep);
+            b.read(b_fragment[(step + 1) % 2], reading, (step + 1) * kStep);
             outer_product(acc, a_fragment[step % 2], b_fragment[step % 2]);
         }
         pipeline.next(each + 1 < tiles);
@@ -517,11 +518,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, MIN_CTAS) gemm_simt_f
         outer_product(acc, a_fragment[1], b_fragment[1]);
     }
 
-    T out[OUT];
+    Elem out[kOut];
     reduce_slices(out, acc, shared);
-    const int first = threadIdx.x / SLICE_THREADS * OUT;  // of the thread's accumulators, row after row
+    const int first = threadIdx.x / kSliceThreads * kOut;  // of the thread's accumulators, row after row
     if (!reduce_split_k(out, workspace, counters, shared)) return;
     const Index row = row0 + warp_m, col = col0 + warp_n;
-    const int rows = int(min(m - row, Index(WARP_M))), cols = int(min(n - col, Index(WARP_N)));
-    store<VEC_C, GUARDED>(out, first, C + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
+    const int rows = int(min(m - row, Index(kWarpM))), cols = int(min(n - col, Index(kWarpN)));
+    store<kVecC, kGuarded>(out, first, matrix_c + row * ldc + col, ldc, rows, cols, lane, alpha, beta);
 }

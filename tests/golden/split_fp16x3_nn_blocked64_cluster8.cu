@@ -4,16 +4,16 @@
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int TERMS      = 2;     // terms of an element
-constexpr int TERM_WARPS = 4;     // warps of a CTA that splits
-constexpr int TERM_HELD  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
-constexpr int TERM_ROWS  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
-constexpr int TERM_K     = 64;    // steps of k that it holds of them
-static_assert(TERM_ROWS == 32 && TERM_K % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
-constexpr int TERM_PARTS = 8;     // CTAs of a cluster, which share the k of such rows
+constexpr int kTerms     = 2;     // terms of an element
+constexpr int kTermWarps = 4;     // warps of a CTA that splits
+constexpr int kTermHeld  = 2048;  // steps of k that a warp holds of a row of op(A) or column of op(B) stored along k
+constexpr int kTermRows  = 32;    // rows of op(A) or columns of op(B), stored across k, that a warp holds
+constexpr int kTermK     = 64;    // steps of k that it holds of them
+static_assert(kTermRows == 32 && kTermK % 32 == 0, "what a warp holds is turned in shared memory by 32 lanes");
+constexpr int kTermParts = 8;     // CTAs of a cluster, which share the k of such rows
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -82,16 +82,16 @@ __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.w
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+template <int kCount>
+struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
-// Each element of A and B is a sum of TERMS terms, with a power of two for each row of op(A) and column of op(B). All
+// Each element of A and B is a sum of kTerms terms, with a power of two for each row of op(A) and column of op(B). All
 // of one term come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
 // 64. These 128 bytes of a row lie side by side, in pieces of 16 bytes, of which piece i of row r is at i ^ (r % 8):
 // a tile is one run of memory, as the tensor cores read it. Exponents of the rows, then of the columns, follow the
 // terms. Past the matrix terms are 0.
 using Term = unsigned short;  // the bits of a half or bfloat16
-constexpr int SPECIAL = 1 << 20;  // the exponent of a row or column that terms cannot hold
+constexpr int kSpecial = 1 << 20;  // the exponent of a row or column that terms cannot hold
 
 struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up to whole tiles
@@ -104,8 +104,11 @@ struct Terms {
     }
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
-    __device__ __forceinline__ Term* b() const { return a() + TERMS * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const { return reinterpret_cast<int*>(b() + TERMS * cols * depth); }
+    __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
+    __device__ __forceinline__ int* row_exponents() const
+    {
+        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
+    }
     __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
 };
 
@@ -114,7 +117,7 @@ struct Span {
     unsigned most;
 
     static __device__ __forceinline__ Span none() { return {0}; }
-    __device__ __forceinline__ void add(T x)
+    __device__ __forceinline__ void add(Elem x)
     {
         most = __float_as_uint(max_nan(__uint_as_float(most), fabsf(x)));  // NaN where one of them is
     }
@@ -135,18 +138,18 @@ struct Span {
 
     // Of the power of two that a row with such magnitudes is multiplied by.
     // Halves hold 2^15, and 24 bits of a number of 2^-14 or more.
-    static constexpr int TOP = 14;
+    static constexpr int kTop = 14;
     __device__ __forceinline__ int exponent() const
     {
-        return most == 0 || most >= 0x7f800000u ? 0 : min(127, TOP - ilogbf(__uint_as_float(most)));
+        return most == 0 || most >= 0x7f800000u ? 0 : min(127, kTop - ilogbf(__uint_as_float(most)));
     }
     // Whether terms cannot hold it.
     __device__ __forceinline__ bool special() const
     {
         return most >= 0x7f800000u;
     }
-    __device__ __forceinline__ int told() const { return special() ? SPECIAL : exponent(); }
-    __device__ __forceinline__ T scale() const { return __uint_as_float(unsigned(exponent() + 127) << 23); }
+    __device__ __forceinline__ int told() const { return special() ? kSpecial : exponent(); }
+    __device__ __forceinline__ Elem scale() const { return __uint_as_float(unsigned(exponent() + 127) << 23); }
 };
 
 // Warps that share k, each with so many steps of it at a time: a power of two, at most `most`.
@@ -158,18 +161,19 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
 }
 
 // What a lane holds, in eights of neighbours along k.
-constexpr int EIGHTS = 8;
-using Held = T[EIGHTS][8];
+constexpr int kEights = 8;
+using Held = Elem[kEights][8];
 
 // Scales eight neighbours along k, splits them and writes the terms.
-__device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Index row, int p, Index rows, Index depth)
+__device__ __forceinline__ void write(
+    const Elem (&x)[8], Elem scale, Term* terms, Index row, int p, Index rows, Index depth)
 {
-    unsigned found[TERMS][4];
+    unsigned found[kTerms][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
-        T low = x[e] * scale, high = x[e + 1] * scale;
+        Elem low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
-        for (int term = 0; term < TERMS; ++term) {
+        for (int term = 0; term < kTerms; ++term) {
             const unsigned both = to_f16x2(low, high);
             found[term][e / 2] = both;
             low -= low_f16(both);
@@ -178,20 +182,20 @@ __device__ __forceinline__ void write(const T (&x)[8], T scale, Term* terms, Ind
     }
     Term* const to = terms + Terms::place(row, p, rows, depth);
     #pragma unroll
-    for (int term = 0; term < TERMS; ++term) store_eight(to + term * rows * depth, found[term]);
+    for (int term = 0; term < kTerms; ++term) store_eight(to + term * rows * depth, found[term]);
 }
 
 // Clusters that split so many rows of op(A) or columns of op(B), stored along k.
 __device__ __forceinline__ Index clusters_along(Index rows, Index depth)
 {
-    const int each = TERM_PARTS * TERM_WARPS / sharing(depth, TERM_HELD, TERM_WARPS);
+    const int each = kTermParts * kTermWarps / sharing(depth, kTermHeld, kTermWarps);
     return (rows + each - 1) / each;
 }
 
 // Clusters that split so many rows of op(A) or columns of op(B), stored across k.
 __device__ __forceinline__ Index clusters_across(Index rows, Index depth)
 {
-    const int each = TERM_PARTS * TERM_WARPS / sharing(depth, TERM_K, TERM_PARTS * TERM_WARPS) * TERM_ROWS;
+    const int each = kTermParts * kTermWarps / sharing(depth, kTermK, kTermParts * kTermWarps) * kTermRows;
     return (rows + each - 1) / each;
 }
 
@@ -210,14 +214,14 @@ __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
     return {of_a > of_b, at - both};
 }
 
-// Reads what a lane has of a row over TERM_HELD steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
+// Reads what a lane has of a row over kTermHeld steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
 // zeros outside the matrix.
-__device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, int begin, int k, T* turned)
+__device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside, int begin, int k, Elem* turned)
 {
     const int lane = threadIdx.x % 32;
     if (reinterpret_cast<unsigned long long>(row) % 16 == 0) {
         #pragma unroll
-        for (int i = 0; i < EIGHTS; ++i) {
+        for (int i = 0; i < kEights; ++i) {
             const int p = begin + 256 * i + 8 * lane;
             if (inside && p + 8 <= k) {
                 #pragma unroll
@@ -228,18 +232,18 @@ __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, i
                 }
             } else {
                 #pragma unroll
-                for (int e = 0; e < 8; ++e) x[i][e] = inside && p + e < k ? row[p + e] : T(0);
+                for (int e = 0; e < 8; ++e) x[i][e] = inside && p + e < k ? row[p + e] : Elem(0);
             }
         }
     } else {  // neighbouring lanes read neighbours
-        T mixed[8 * EIGHTS];
+        Elem mixed[8 * kEights];
         #pragma unroll
-        for (int j = 0; j < 8 * EIGHTS; ++j) {
+        for (int j = 0; j < 8 * kEights; ++j) {
             const int p = begin + 32 * j + lane;
-            mixed[j] = inside && p < k ? row[p] : T(0);
+            mixed[j] = inside && p < k ? row[p] : Elem(0);
         }
         #pragma unroll
-        for (int first = 0; first < EIGHTS; first += 4) {
+        for (int first = 0; first < kEights; first += 4) {
             __syncwarp();
             #pragma unroll
             for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[8 * first + j];
@@ -260,21 +264,21 @@ __device__ __forceinline__ void read_along(Held& x, const T* row, bool inside, i
 // Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
 // CTA.
 __device__ __forceinline__ void split_along(
-    const T* X, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
-    Span* spans, T* turned)
+    const Elem* matrix_x, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth,
+    int* exponents, Span* spans, Elem* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, TERM_HELD, TERM_WARPS), part = warp % count, apart = count * TERM_HELD;
-    const Index row = cta * (TERM_WARPS / count) + warp / count;
+    const int count = sharing(depth, kTermHeld, kTermWarps), part = warp % count, apart = count * kTermHeld;
+    const Index row = cta * (kTermWarps / count) + warp / count;
     const bool inside = row < extent;
-    const T* const from = X + row * ld;
+    const Elem* const from = matrix_x + row * ld;
     Held x;
     Span span = Span::none();
-    Index begin = part * TERM_HELD;
+    Index begin = part * kTermHeld;
     for (; begin < depth; begin += apart) {
         read_along(x, from, inside, int(begin), k, turned);
         #pragma unroll
-        for (int e = 0; e < 8 * EIGHTS; ++e) span.add(x[e / 8][e % 8]);
+        for (int e = 0; e < 8 * kEights; ++e) span.add(x[e / 8][e % 8]);
     }
     span.add_lanes(1, 16);
     if (count > 1) {
@@ -286,38 +290,38 @@ __device__ __forceinline__ void split_along(
     if (part == 0 && lane == 0) exponents[row] = span.told();
 
     // Split and written, what was read last first.
-    const T scale = span.scale();
+    const Elem scale = span.scale();
     bool there = true;
     for (begin -= apart; begin >= 0; begin -= apart) {
         if (!there) read_along(x, from, inside, int(begin), k, turned);
         there = false;
         #pragma unroll
-        for (int i = 0; i < EIGHTS; ++i) {
+        for (int i = 0; i < kEights; ++i) {
             const int p = int(begin) + 256 * i + 8 * lane;
             if (p < depth) write(x[i], scale, terms, row, p, rows, depth);
         }
     }
 }
 
-// Reads what a lane has of TERM_ROWS rows over TERM_K steps of k from `begin` on: of row 8i + lane / 4 steps
+// Reads what a lane has of kTermRows rows over kTermK steps of k from `begin` on: of row 8i + lane / 4 steps
 // 32h + lane % 4 * 8 and the 7 after it, zeros outside the matrix.
 __device__ __forceinline__ void read_across(
-    Held& x, const T* X, int ld, Index first, int extent, int begin, int k, T* turned)
+    Held& x, const Elem* matrix_x, int ld, Index first, int extent, int begin, int k, Elem* turned)
 {
     const int lane = threadIdx.x % 32;
-    const T* const source = X + Index(begin) * ld + first + lane;
-    T column[TERM_K];
-    if (first + TERM_ROWS <= extent && begin + TERM_K <= k) {
+    const Elem* const source = matrix_x + Index(begin) * ld + first + lane;
+    Elem column[kTermK];
+    if (first + kTermRows <= extent && begin + kTermK <= k) {
         #pragma unroll
-        for (int j = 0; j < TERM_K; ++j) column[j] = source[Index(j) * ld];
+        for (int j = 0; j < kTermK; ++j) column[j] = source[Index(j) * ld];
     } else {
         #pragma unroll
-        for (int j = 0; j < TERM_K; ++j) {
-            column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : T(0);
+        for (int j = 0; j < kTermK; ++j) {
+            column[j] = first + lane < extent && begin + j < k ? source[Index(j) * ld] : Elem(0);
         }
     }
     #pragma unroll
-    for (int h = 0; h < TERM_K / 32; ++h) {
+    for (int h = 0; h < kTermK / 32; ++h) {
         __syncwarp();
         #pragma unroll
         for (int j = 0; j < 32; ++j) turned[33 * lane + j] = column[32 * h + j];
@@ -331,22 +335,22 @@ __device__ __forceinline__ void read_across(
 }
 
 // Splits the rows of op(A) or columns of op(B) of a cluster, of `extent`, stored across k. Warps share
-// TERM_ROWS of them; where k is short, some warps have others.
+// kTermRows of them; where k is short, some warps have others.
 __device__ __forceinline__ void split_across(
-    const T* X, int ld, Index cluster, int extent, int k, Term* terms, Index rows, Index depth, int* exponents,
-    Span (&spans)[TERM_WARPS + 1][TERM_ROWS], T* turned)
+    const Elem* matrix_x, int ld, Index cluster, int extent, int k, Term* terms, Index rows, Index depth,
+    int* exponents, Span (&spans)[kTermWarps + 1][kTermRows], Elem* turned)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int count = sharing(depth, TERM_K, TERM_PARTS * TERM_WARPS), apart = count * TERM_K;
-    const int rank = blockIdx.x % TERM_PARTS, member = rank * TERM_WARPS + warp, part = member % count;
-    const Index first = (cluster * (TERM_PARTS * TERM_WARPS / count) + member / count) * TERM_ROWS;
+    const int count = sharing(depth, kTermK, kTermParts * kTermWarps), apart = count * kTermK;
+    const int rank = blockIdx.x % kTermParts, member = rank * kTermWarps + warp, part = member % count;
+    const Index first = (cluster * (kTermParts * kTermWarps / count) + member / count) * kTermRows;
     Held x;
     Span mine[4] = {Span::none(), Span::none(), Span::none(), Span::none()};
-    Index begin = part * TERM_K;
+    Index begin = part * kTermK;
     for (; begin < depth; begin += apart) {
-        read_across(x, X, ld, first, extent, int(begin), k, turned);
+        read_across(x, matrix_x, ld, first, extent, int(begin), k, turned);
         #pragma unroll
-        for (int e = 0; e < 8 * EIGHTS; ++e) mine[e / 8 % 4].add(x[e / 8][e % 8]);
+        for (int e = 0; e < 8 * kEights; ++e) mine[e / 8 % 4].add(x[e / 8][e % 8]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -355,20 +359,20 @@ __device__ __forceinline__ void split_across(
     }
     __syncthreads();
     Span span = Span::none();  // of a row for each lane
-    const bool shared = count > TERM_WARPS;  // by CTAs
+    const bool shared = count > kTermWarps;  // by CTAs
     if (shared) {
         if (warp == 0) {
             #pragma unroll
-            for (int each = 0; each < TERM_WARPS; ++each) span.add(spans[each][lane]);
-            spans[TERM_WARPS][lane] = span;
+            for (int each = 0; each < kTermWarps; ++each) span.add(spans[each][lane]);
+            spans[kTermWarps][lane] = span;
         }
         arrive_cluster();
         wait_cluster();
         if (warp == 0) {
-            const int ctas = count / TERM_WARPS;
+            const int ctas = count / kTermWarps;
             for (int each = rank / ctas * ctas; each < (rank / ctas + 1) * ctas; ++each) {
                 Span theirs = Span::none();
-                theirs.most = *peer(&spans[TERM_WARPS][lane].most, each);
+                theirs.most = *peer(&spans[kTermWarps][lane].most, each);
                 span.add(theirs);
             }
             spans[0][lane] = span;
@@ -381,18 +385,18 @@ __device__ __forceinline__ void split_across(
     }
     if (first < rows) {
         if (part == 0) exponents[first + lane] = span.told();
-        const T all = span.scale();
-        T scale[4];
+        const Elem all = span.scale();
+        Elem scale[4];
         #pragma unroll
         for (int i = 0; i < 4; ++i) scale[i] = __shfl_sync(~0u, all, 8 * i + lane / 4);
 
         // Split and written, what was read last first.
         bool there = true;
         for (begin -= apart; begin >= 0; begin -= apart) {
-            if (!there) read_across(x, X, ld, first, extent, int(begin), k, turned);
+            if (!there) read_across(x, matrix_x, ld, first, extent, int(begin), k, turned);
             there = false;
             #pragma unroll
-            for (int e = 0; e < EIGHTS; ++e) {
+            for (int e = 0; e < kEights; ++e) {
                 const int p = int(begin) + 32 * (e / 4) + lane % 4 * 8;
                 if (p < depth) write(x[e], scale[e % 4], terms, first + 8 * (e % 4) + lane / 4, p, rows, depth);
             }
@@ -405,27 +409,27 @@ __device__ __forceinline__ void split_across(
 
 // Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k rounded up to its
 // whole tiles.
-extern "C" __global__ void __cluster_dims__(TERM_PARTS, 1, 1) __launch_bounds__(32 * TERM_WARPS, 4)
+extern "C" __global__ void __cluster_dims__(kTermParts, 1, 1) __launch_bounds__(32 * kTermWarps, 4)
 split_fp16x3_nn_blocked64_cluster8(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, char* __restrict__ terms,
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb, char* __restrict__ terms,
     int m, int n, int k, unsigned rows, unsigned cols, unsigned depth)
 {
-    __shared__ Span spans[TERM_WARPS + 1][TERM_ROWS];
-    __shared__ __align__(16) T turned[TERM_WARPS][33 * TERM_ROWS];
+    __shared__ Span spans[kTermWarps + 1][kTermRows];
+    __shared__ __align__(16) Elem turned[kTermWarps][33 * kTermRows];
     const Terms to = {rows, cols, depth, terms};
-    T* const own = turned[threadIdx.x / 32];
+    Elem* const own = turned[threadIdx.x / 32];
     const Index of_a = clusters_along(to.rows, to.depth), of_b = clusters_across(to.cols, to.depth);
-    const Unit unit = unit_of(blockIdx.x / TERM_PARTS, of_a, of_b);
-    const Index cta = unit.index * TERM_PARTS + blockIdx.x % TERM_PARTS;  // of rows along k
+    const Unit unit = unit_of(blockIdx.x / kTermParts, of_a, of_b);
+    const Index cta = unit.index * kTermParts + blockIdx.x % kTermParts;  // of rows along k
     griddepcontrol_wait();
     launch_dependents();
     if (unit.of_a) {
         split_along(
-            A, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
+            matrix_a, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
             spans[0], own);
     } else {
         split_across(
-            B, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
+            matrix_b, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
             spans, own);
     }
 }

@@ -44,31 +44,32 @@ TENSOR = "dmma:32x32x16,warp=32x16,stages=3,slices=2,split_k=24"
 SHAPES = ((66, 36, 130), (64, 32, 256), (4, 4, 4))
 """Several tiles with ragged edges, whole tiles with a tile of k for each block, and one vector."""
 FAULTS = (
-    ("first to come taken for the last", "came(seen) == SPLIT_K - 1", "came(seen) == 0", LINES),
+    ("first to come taken for the last", "came(seen) == kSplitK - 1", "came(seen) == 0", LINES),
     ("parts that are left to the last forgotten", "parts |= left_to_last(seen);", "", LINES),
     ("another part left", "count(word, 256 * own)", "count(word, 512 * own)", LINES),
-    ("part added up and left", "< SPLIT_K) parts = 0;", "< 0) parts = 0;", LINES),
-    ("word not put back", "if (before / GONE == SPLIT_K - 1) *word = 0;", "", LINES),
-    ("word put back by the first", "before / GONE == SPLIT_K - 1", "before / GONE == 0", LINES),
+    ("part added up and left", "< kSplitK) parts = 0;", "< 0) parts = 0;", LINES),
+    ("word not put back", "if (before / kGone == kSplitK - 1) *word = 0;", "", LINES),
+    ("word put back by the first", "before / kGone == kSplitK - 1", "before / kGone == 0", LINES),
     ("word where accumulators are", "= counters + block", "= reinterpret_cast<unsigned*>(workspace) + block", LINES),
-    ("accumulators of a CTA put down over another's", "tiles[split * TILE + g", "tiles[split / 2 * TILE + g", LINES),
-    ("last part left out", "part < REDUCERS; ++part", "part < REDUCERS - 1; ++part", SLICES),
-    ("last CTA of a thread left out", "? TERMS : 0", "? TERMS - 1 : 0", LINES),
-    ("threads add up the same CTAs", "line * TERMS + term", "term", LINES),
-    ("last line left out", "other < ADDERS; ++other", "other < ADDERS - 1; ++other", LINES),
+    ("accumulators of a CTA put down over another's", "tiles[split * kTile + g", "tiles[split / 2 * kTile + g", LINES),
+    ("last part left out", "part < kReducers; ++part", "part < kReducers - 1; ++part", SLICES),
+    ("last CTA of a thread left out", "? kTerms : 0", "? kTerms - 1 : 0", LINES),
+    ("threads add up the same CTAs", "line * kTerms + term", "term", LINES),
+    ("last line left out", "other < kAdders; ++other", "other < kAdders - 1; ++other", LINES),
     ("lines read before they are there", "= total[0];\n            __syncthreads();", "= total[0];", LINES),
-    ("lines put down over those that are read", "if constexpr (ADDERS > 1) {\n            __syncthreads();",
-     "if constexpr (ADDERS > 1) {", LINES),
-    ("pieces of a thread read in one place", "part * PART + first + i * THREADS];", "part * PART + first];", PIECES),
-    ("pieces written in one place", "at = part * PART + first + i * THREADS;", "at = part * PART + first;", PIECES),
-    ("pieces beyond the part written", "if (OWN * THREADS > PART && first + i * THREADS >= PART) break;", "", PIECES),
-    ("piece written in the place of who adds it up", "at % THREADS, at", "int(threadIdx.x), at", LINES),
-    ("accumulators taken for the first of a thread", "at / THREADS * PIECE);", "0);", PIECES),
-    ("slice's accumulators taken for the first one's", "thread / SLICE_THREADS * OUT + e", "e", SLICES),
-    ("warp's rows taken for the first one's", "warp / WARPS_N % WARPS_M * WARP_M, col", "0, col", PIECES),
-    ("warp's columns taken for the first one's", "col0 + warp % WARPS_N * WARP_N", "col0", TENSOR),
+    ("lines put down over those that are read", "if constexpr (kAdders > 1) {\n            __syncthreads();",
+     "if constexpr (kAdders > 1) {", LINES),
+    ("pieces of a thread read in one place", "part * kPart + first + i * kThreads];", "part * kPart + first];", PIECES),
+    ("pieces written in one place", "at = part * kPart + first + i * kThreads;", "at = part * kPart + first;", PIECES),
+    ("pieces beyond the part written", "if (kOwn * kThreads > kPart && first + i * kThreads >= kPart) break;", "",
+     PIECES),
+    ("piece written in the place of who adds it up", "at % kThreads, at", "int(threadIdx.x), at", LINES),
+    ("accumulators taken for the first of a thread", "at / kThreads * kPiece);", "0);", PIECES),
+    ("slice's accumulators taken for the first one's", "thread / kSliceThreads * kOut + e", "e", SLICES),
+    ("warp's rows taken for the first one's", "warp / kWarpsN % kWarpsM * kWarpM, col", "0, col", PIECES),
+    ("warp's columns taken for the first one's", "col0 + warp % kWarpsN * kWarpN", "col0", TENSOR),
     ("lane taken for another", "cols, thread % 32,", "cols, lane,", UNEQUAL),
-    ("alpha ignored", "out[e] *= alpha", "out[e] *= T(1)", TENSOR),
+    ("alpha ignored", "out[e] *= alpha", "out[e] *= Elem(1)", TENSOR),
 )  # fmt: skip
 
 
@@ -104,12 +105,12 @@ def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -
     a, b = (xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
     fit = fitted(problem, config, device.info)
     source = render(problem, config, device.info, fit)
-    patience = "PATIENCE = 1 << 18"
+    patience = "kPatience = 1 << 18"
     assert patience in source.code
 
     seen = set()
     for clocks in ("1 << 18", "0", "2000"):
-        text_of = replace(source, code=source.code.replace(patience, f"PATIENCE = {clocks}"))
+        text_of = replace(source, code=source.code.replace(patience, f"kPatience = {clocks}"))
         kernel = Kernel(device, problem, fit, text_of, compile_cached(device.compiler, text_of))
         streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
         made = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]

@@ -158,15 +158,15 @@ def test_accumulators_that_pass_through_shared_memory_keep_their_bits(name: str)
 PROBE = """
 extern "C" __global__ void places(double* out)
 {
-    __shared__ double tile[STAGE];
-    for (int i = threadIdx.x; i < STAGE; i += 32) tile[i] = i;
+    __shared__ double tile[kStage];
+    for (int i = threadIdx.x; i < kStage; i += 32) tile[i] = i;
     __syncthreads();
-    const double* from[TileA::BASES];
+    const double* from[TileA::kBases];
     TileA::find(from, tile, 0, 0, threadIdx.x);
-    for (int p = 0; p < BLOCK_K; p += STEP) {
-        double fragment[LANE_K];
+    for (int p = 0; p < kBlockK; p += kStep) {
+        double fragment[kLaneK];
         TileA::read(fragment, from, 0, p, 1);
-        for (int e = 0; e < LANE_K; ++e) out[threadIdx.x * BLOCK_K / 4 + p / 4 + e] = fragment[e];
+        for (int e = 0; e < kLaneK; ++e) out[threadIdx.x * kBlockK / 4 + p / 4 + e] = fragment[e];
     }
 }
 """
@@ -210,41 +210,41 @@ UNFAULTED = (FITTED, PLAIN, WARPS, SMALL, WIDE, DOUBLE, INTERLEAVED, LARGE_K, CL
 
 # Name, text, replacement, config, and transposes or vectors where they matter.
 FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
-    ("accumulators not set", "T acc[ACC] = {};", "T acc[ACC];", PLAIN, "nn", 1),
-    ("C read where beta is 0", "if (beta != T(0)) {", "if (true) {", PLAIN, "nn", 1),
-    ("alpha ignored", "out[e] *= alpha", "out[e] *= T(1)", PLAIN, "nn", 1),
-    ("A and B read where alpha is 0", "alpha == T(0) ? 0 : k", "k", PLAIN, "nn", 1),
-    ("ld of A and B swapped", "A, int lda, const T* __restrict__ B, int ldb",
-     "A, int ldb, const T* __restrict__ B, int lda", PLAIN, "nn", 1),
+    ("accumulators not set", "Elem acc[kAcc] = {};", "Elem acc[kAcc];", PLAIN, "nn", 1),
+    ("C read where beta is 0", "if (beta != Elem(0)) {", "if (true) {", PLAIN, "nn", 1),
+    ("alpha ignored", "out[e] *= alpha", "out[e] *= Elem(1)", PLAIN, "nn", 1),
+    ("A and B read where alpha is 0", "alpha == Elem(0) ? 0 : k", "k", PLAIN, "nn", 1),
+    ("ld of A and B swapped", "matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb",
+     "matrix_a, int ldb, const Elem* __restrict__ matrix_b, int lda", PLAIN, "nn", 1),
     ("guard along k off by one", "< unsigned(k_left)", "<= unsigned(k_left)", PLAIN, "nn", 1),
-    ("guard of rows lost", "outer_inside |= unsigned((ALONG_K ? row + row_of(i) : col + col_of(i)) < outer_left) << i;",
+    ("guard of rows lost", "outer_inside |= unsigned((kAlongK ? row + row_of(i) : col + col_of(i)) < outer_left) << i;",
      "outer_inside |= 1u << i;", PLAIN, "nn", 1),
-    ("guard of columns lost", "if ((ALONG_K ? row : col) >= outer_left) k = 1u << 31;", "", PLAIN, "nn", 1),
+    ("guard of columns lost", "if ((kAlongK ? row : col) >= outer_left) k = 1u << 31;", "", PLAIN, "nn", 1),
     ("guard of stored rows off by one", "row >= rows || col >= cols", "row > rows || col >= cols", PLAIN, "nn", 1),
     ("guard of stored columns off by one", "|| col >= cols) return", "|| col > cols) return", PLAIN, "nn", 1),
-    ("shared memory a row short", "/ sizeof(T)];", "/ sizeof(T) - BLOCK_N - 4];", PLAIN, "nn", 1),
+    ("shared memory a row short", "/ sizeof(Elem)];", "/ sizeof(Elem) - kBlockN - 4];", PLAIN, "nn", 1),
     ("last tile dropped", "each < tiles; ++each", "each < tiles - 1; ++each", PLAIN, "nn", 1),
     ("endless loop", "each < tiles; ++each", "each < tiles; each += 0", PLAIN, "nn", 1),
-    ("tile index off by one", "Index(tile_m) * BLOCK_M", "Index(tile_m) * BLOCK_M + 1", PLAIN, "nn", 1),
+    ("tile index off by one", "Index(tile_m) * kBlockM", "Index(tile_m) * kBlockM + 1", PLAIN, "nn", 1),
     ("rows swizzled as read only", "(col ^ swizzle(row))", "col", PLAIN, "nn", 1),
     ("rows swizzled as written only", "^ swizzle(lane / 4))", "^ 0)", PLAIN, "tt", 1),
     ("swizzle of later copies forgotten", "(place ^ swizzle(row))", "place", PLAIN, "nn", 1),
     ("fragment read a step late", "const int at = p + 4 * e;", "const int at = p + 4 * e + 1;", WARPS, "tn", 1),
-    ("group read twice", "at * PITCH + i / BASES * BASES * 8]", "at * PITCH]", WIDE, "tn", 1),
-    ("threads copy that have no part", "const bool copier = COPIERS == THREADS || threadIdx.x < COPIERS;",
+    ("group read twice", "at * kPitch + i / kBases * kBases * 8]", "at * kPitch]", WIDE, "tn", 1),
+    ("threads copy that have no part", "const bool copier = kCopiers == kThreads || threadIdx.x < kCopiers;",
      "const bool copier = true;", FITTED, "nn", 1),
-    ("fewer threads copy than lie apart", "return copier && (", "return threadIdx.x < COPIERS / 2 && (",
+    ("fewer threads copy than lie apart", "return copier && (", "return threadIdx.x < kCopiers / 2 && (",
      FITTED, "nn", 1),
-    ("groups read a row early", "at / 16 * 16 + i * 8 * PITCH", "at / 16 * 16 + i * 7 * PITCH", PLAIN, "nt", 1),
-    ("vectors stored scalar", "v < VEC_C; ++v) value", "v < 1; ++v) value", PLAIN, "nn", 2),
-    ("wait forgotten", "wait_copies<STAGES - 2>();", "", WARPS, "nn", 1),
-    ("wait too short", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", WARPS, "nn", 1),
-    ("barrier missing", "wait_copies<STAGES - 2>();\n    __syncthreads();", "wait_copies<STAGES - 2>();",
+    ("groups read a row early", "at / 16 * 16 + i * 8 * kPitch", "at / 16 * 16 + i * 7 * kPitch", PLAIN, "nt", 1),
+    ("vectors stored scalar", "v < kVecC; ++v) value", "v < 1; ++v) value", PLAIN, "nn", 2),
+    ("wait forgotten", "wait_copies<kStages - 2>();", "", WARPS, "nn", 1),
+    ("wait too short", "wait_copies<kStages - 2>();", "wait_copies<kStages - 1>();", WARPS, "nn", 1),
+    ("barrier missing", "wait_copies<kStages - 2>();\n    __syncthreads();", "wait_copies<kStages - 2>();",
      WARPS, "nn", 1),
     ("group not committed", "commit_copies();  // an empty group counts too", "", PLAIN, "nn", 1),
-    ("stage filled too early", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;", PLAIN, "nn", 1),
-    ("stages not advanced", "reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;", "", WARPS, "nn", 1),
-    ("copy reads outside", "cp_async<BYTES>(to, from, inside)", "cp_async<BYTES>(to, from, true)", PLAIN, "nn", 1),
+    ("stage filled too early", "int writing = (kStages - 1) * kStage;", "int writing = 0;", PLAIN, "nn", 1),
+    ("stages not advanced", "reading = reading == (kStages - 1) * kStage ? 0 : reading + kStage;", "", WARPS, "nn", 1),
+    ("copy reads outside", "cp_async<kBytes>(to, from, inside)", "cp_async<kBytes>(to, from, true)", PLAIN, "nn", 1),
     ("rows of a fragment exchanged", "a_upper[0], a_lower[0],", "a_lower[0], a_upper[0],", PLAIN, "nn", 1),
     ("small instruction takes other rows", "(c[0], c[1], a[i][p],", "(c[0], c[1], a[0][p],", SMALL, "nn", 1),
     ("part of the result in the wrong rows", "along_m + 8 * i", "along_m + 7 * i",
@@ -253,27 +253,27 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("every other group swizzled alike", "(outer + 8 * b) ^", "outer ^", WIDE, "nn", 1),
     ("wrong set of operands", "a_fragment[step % 2]", "a_fragment[0]", DOUBLE, "nn", 1),
     ("wrong columns beside", "read, (step + 1) % 2);", "read, step % 2);", DOUBLE, "nn", 1),
-    ("rows beside from this step", "read_a((step + 1) % STEPS, read", "read_a(step, read", DOUBLE, "nn", 1),
-    ("last groups beside not read", "read < READS;", "read < READS - 1;", DOUBLE, "nn", 1),
-    ("group of copies left out", "i * INTERLEAVE / COPIES != group", "i * INTERLEAVE / COPIES + 1 != group",
+    ("rows beside from this step", "read_a((step + 1) % kSteps, read", "read_a(step, read", DOUBLE, "nn", 1),
+    ("last groups beside not read", "read < kReads;", "read < kReads - 1;", DOUBLE, "nn", 1),
+    ("group of copies left out", "i * kInterleave / kCopies != group", "i * kInterleave / kCopies + 1 != group",
      INTERLEAVED, "nn", 1),
-    ("groups of the last places left out", "if (place < COPY_PLACES)", "if (place < COPY_PLACES / 2)",
+    ("groups of the last places left out", "if (place < kCopyPlaces)", "if (place < kCopyPlaces / 2)",
      INTERLEAVED, "nn", 1),
-    ("interleaved copies beyond the last tile", "_if<BYTES>(on,", "_if<BYTES>(true,", INTERLEAVED, "nn", 1),
+    ("interleaved copies beyond the last tile", "_if<kBytes>(on,", "_if<kBytes>(true,", INTERLEAVED, "nn", 1),
     ("interleaved copies of the same tile again",
      "        a.advance();\n        b.advance();\n", "", INTERLEAVED, "nn", 1),
     ("interleaved copies committed too late", "        commit_tile(writing);\n        wait_tile();",
      "        wait_tile();\n        commit_tile(writing);", INTERLEAVED, "nn", 1),
-    ("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * 0", LARGE_K, "nn", 2),
+    ("slices overlap", "kSliceThreads * (kBlockK / kSlices)", "kSliceThreads * 0", LARGE_K, "nn", 2),
     ("accumulators read before they are there", "    arrive_cluster();\n    wait_cluster();", "", CLUSTER, "nn", 2),
     ("CTA ends while it is read", "    wait_cluster();\n}\n", "}\n", CLUSTER, "nn", 1),
-    ("own accumulators taken for all", "(split + other) % SPLIT_K", "split", CLUSTER, "nn", 1),
+    ("own accumulators taken for all", "(split + other) % kSplitK", "split", CLUSTER, "nn", 1),
     ("accumulators read before they are put down", "    __syncwarp();\n    #pragma", "    #pragma", SHARED, "nn", 1),
-    ("accumulators exchanged for another lane", "+ at % WARP_N;", "+ (at ^ 2) % WARP_N;", SHARED, "nn", 1),
+    ("accumulators exchanged for another lane", "+ at % kWarpN;", "+ (at ^ 2) % kWarpN;", SHARED, "nn", 1),
     ("accumulators put down in one row",
      "band_place(first + e, lane_m(lane))", "band_place(first + e, 0)", SHARED, "nn", 1),
-    ("accumulators of the tile before kept", "        T acc[ACC] = {};", "        static thread_local T acc[ACC];",
-     PERSISTENT, "nn", 1),
+    ("accumulators of the tile before kept", "        Elem acc[kAcc] = {};",
+     "        static thread_local Elem acc[kAcc];", PERSISTENT, "nn", 1),
     ("operands of the first tile again", "tile_of(copied", "tile_of(blockIdx.x", PERSISTENT, "nn", 1),
     ("k not begun anew", "k_left = work.depth;", "k_left = 1;", PERSISTENT, "nn", 1),
     ("copies beyond the last tile of C", "if (copied < work.tiles) pipeline.fetch(shared + writing)",
@@ -281,7 +281,7 @@ FAULTS: tuple[tuple[str, str, str, str, str, int], ...] = (
     ("first tile of C written again", "tile_of(each_tile", "tile_of(blockIdx.x", PERSISTENT, "nn", 1),
     ("next tile of C left out", "each_tile += gridDim.x", "each_tile += 2 * gridDim.x", PERSISTENT, "nn", 1),
     ("accumulators passed on where operands arrive",
-     "shared + STAGES * STAGE, lane", "shared, lane", PERSISTENT, "nn", 1),
+     "shared + kStages * kStage, lane", "shared, lane", PERSISTENT, "nn", 1),
     ("accumulators put down where others are read",
      "    __syncwarp();  // the last ones were read\n", "", PERSISTENT, "nn", 1),
 )  # fmt: skip

@@ -29,7 +29,7 @@ TARGET = TYPICAL["sm_90a"]
 TRANS = ("nn", "nt", "tn", "tt")
 TWINS = Path(host_compiler.__file__).with_name("host").joinpath("instructions.h").read_text()
 FUNCTION = re.compile(r"^__device__ __forceinline__ [\w *]+?(\w+)\(", re.MULTILINE)
-DYNAMIC = re.compile(r" *extern __shared__ __align__\((16|1024)\) T shared\[\];")
+DYNAMIC = re.compile(r" *extern __shared__ __align__\((16|1024)\) Elem shared\[\];")
 
 
 @cache
@@ -185,7 +185,7 @@ def test_a_text_without_instructions_needs_no_section(tmp_path: Path) -> None:
 
 def test_lines_of_a_text_keep_their_numbers(tmp_path: Path) -> None:
     source = render(Problem.parse("64"), parse("naive:8x32"), TYPICAL["host"])
-    line = source.code.count("\n", 0, source.code.index("T acc = 0;")) + 1
-    broken = KernelSource(source.name, source.code.replace("T acc = 0;", "T acc = unknown;"))
+    line = source.code.count("\n", 0, source.code.index("Elem acc = 0;")) + 1
+    broken = KernelSource(source.name, source.code.replace("Elem acc = 0;", "Elem acc = unknown;"))
     with pytest.raises(CompileError, match=rf"{source.name}.cu:{line}:\d+: error"):
         HostCompiler().build(broken, str(tmp_path))

@@ -82,7 +82,7 @@ def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
 
 
 FAULTS = (
-    ("not transposed", "turned[lane + c * LANES][row + r * ROWS] : part", "part[r][c] : part", "nn"),
+    ("not transposed", "turned[lane + c * kLanes][row + r * kRows] : part", "part[r][c] : part", "nn"),
     ("barrier missing", "= part[r][c];\n        }\n        __syncthreads();", "= part[r][c];\n        }", "nn"),
     ("a row too many written", "if (i < k && j < copy_ld)", "if (i < k + 1 && j < copy_ld)", "nt"),
     ("columns beyond the row written", "if (i < k && j < copy_ld)", "if (i < k)", "tn"),

@@ -72,7 +72,7 @@ FAULTS = (
     ("C not written where k is 0", " : 1)\n", " : 0)\n", LOOP),
     ("tiles with a CTA begin at the first one", "(cta - ctas + shared)", "(cta - ctas)", LOOP),
     ("second tile of a part left out", "at += part;", "at = end;", LOOP),
-    ("part begins where the tile does", "k_begin = Index(first_tile) * BLOCK_K;", "k_begin = 0;", LOOP),
+    ("part begins where the tile does", "k_begin = Index(first_tile) * kBlockK;", "k_begin = 0;", LOOP),
     ("part goes on to the tile's end", "min(end - at, stream.tiles - first_tile)", "stream.tiles - first_tile", LOOP),
     ("whole tile taken for a part", "if (!whole && !reduce", "if (!reduce", SLICES),
     ("part taken for a whole tile", "if (!whole && !reduce", "if (false && !reduce", TENSOR),

@@ -178,7 +178,7 @@ def altered(kernel: Kernel, old: str, new: str, folder: Path) -> Kernel:
 
 
 def test_products_are_in_float_where_magnitudes_are_tiny_and_not_elsewhere(tmp_path: Path) -> None:
-    made, condition = kernel_for(CONFIGS["double"], "33x20x300"), "special = depth < LEAST_K"
+    made, condition = kernel_for(CONFIGS["double"], "33x20x300"), "special = depth < kLeastK"
     kernel = altered(made, condition, condition, tmp_path / "kernel")
     plain = altered(made, condition, "special = true", tmp_path / "plain")
     rng = np.random.default_rng(1)
@@ -248,21 +248,21 @@ def test_without_promotion_the_error_is_several_times_as_large(tmp_path: Path) -
     def error(one: Kernel) -> float:
         return in_the_norm(exact, run(one.device, one, a, b, np.zeros((32, 32), np.float32), 1.0, 0.0))
 
-    assert error(altered(kernel, "PROMOTE    = 32;", "PROMOTE    = 1024;", tmp_path / "rare")) > 5 * error(kernel)
+    assert error(altered(kernel, "kPromote   = 32;", "kPromote   = 1024;", tmp_path / "rare")) > 5 * error(kernel)
 
 
 PROBE = """
 extern "C" __global__ void places(float* out)
 {
-    __shared__ __align__(16) float tile[STAGE];
-    for (int i = threadIdx.x; i < STAGE; i += 32) tile[i] = i;
+    __shared__ __align__(16) float tile[kStage];
+    for (int i = threadIdx.x; i < kStage; i += 32) tile[i] = i;
     __syncthreads();
-    const float* from[TileA::BASES];
+    const float* from[TileA::kBases];
     TileA::find(from, tile, 0, 0, threadIdx.x);
-    for (int p = 0; p < BLOCK_K; p += STEP) {
-        float fragment[LANE_K];
+    for (int p = 0; p < kBlockK; p += kStep) {
+        float fragment[kLaneK];
         TileA::read(fragment, from, 0, p, 1);
-        for (int e = 0; e < LANE_K; ++e) out[threadIdx.x * BLOCK_K / 4 + p / 4 + e] = fragment[e];
+        for (int e = 0; e < kLaneK; ++e) out[threadIdx.x * kBlockK / 4 + p / 4 + e] = fragment[e];
     }
 }
 """
@@ -308,9 +308,9 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("promotion lost", "acc[e] += partial[e];", "", DOUBLE, "nn"),
     ("sums promoted twice", "partial[e] = 0;", "", DOUBLE, "nn"),
     ("last promotion lost", "    promote();\n\n    // Once more", "\n    // Once more", SINGLE, "nn"),
-    ("low terms of A lost", "mma(upper, upper + THREAD_N, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "",
+    ("low terms of A lost", "mma(upper, upper + kThreadN, a.low[2 * i], a.low[2 * i + 1], b.high[j]);", "",
      DOUBLE, "tn"),
-    ("low terms of B lost", "mma(upper, upper + THREAD_N, a.high[2 * i], a.high[2 * i + 1], b.low[j]);", "",
+    ("low terms of B lost", "mma(upper, upper + kThreadN, a.high[2 * i], a.high[2 * i + 1], b.low[j]);", "",
      DOUBLE, "nt"),
     ("terms cut off, not rounded, and taken for rounded", "(bits + 0x1000u) & 0xffffe000u", "bits + 0x1000u",
      DOUBLE, "nn"),
@@ -321,33 +321,33 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("columns swizzled as written only", "^ swizzle(k);", "^ 0;", DOUBLE, "nn"),
     ("pair read a step late", "lane % 4 * 2;\n            const int across",
      "lane % 4 * 2 + 2;\n            const int across", DOUBLE, "nn"),
-    ("second of a pair read twice", "stage + (p + e) * PITCH", "stage + p * PITCH", DOUBLE, "tn"),
-    ("places of steps mixed up", "places[p / 8 % BASES]", "places[0]", DOUBLE, "nn"),
+    ("second of a pair read twice", "stage + (p + e) * kPitch", "stage + p * kPitch", DOUBLE, "tn"),
+    ("places of steps mixed up", "places[p / 8 % kBases]", "places[0]", DOUBLE, "nn"),
     ("wrong set of operands", "split_fragment(b_fragment[step % 2]", "split_fragment(b_fragment[0]", DOUBLE, "nn"),
-    ("rows beside from this step", "read_a((step + 1) % STEPS, read", "read_a(step, read", DOUBLE, "nn"),
+    ("rows beside from this step", "read_a((step + 1) % kSteps, read", "read_a(step, read", DOUBLE, "nn"),
     ("guard along k off by one", "< unsigned(k_left)", "<= unsigned(k_left)", DOUBLE, "nn"),
     ("guard of stored rows off by one", "row >= rows || col", "row > rows || col", DOUBLE, "nn"),
     ("infinities not seen", "special |= !(fabsf(acc[e]) < 1.7014118e38f);", "", DOUBLE, "nn"),
-    ("sums kept where terms cannot hold the operands", "for (int e = 0; e < ACC; ++e) acc[e] = 0;", "", DOUBLE, "nn"),
-    ("all of k for each slice", "p += BLOCK_K) {\n            multiply_plainly",
-     "p += BLOCK_K / 2) {\n            multiply_plainly", SPLIT, "nn"),
-    ("part of k begun too early", "A + (k_begin + p)", "A + Index(p)", SPLIT, "nn"),
-    ("part of k begun too early in columns", "B + (k_begin + p)", "B + Index(p)", SPLIT, "tt"),
-    ("end of k not seen", "min(depth - int(k_begin) - p, BLOCK_K / SLICES)", "BLOCK_K / SLICES", SPLIT, "nn"),
+    ("sums kept where terms cannot hold the operands", "for (int e = 0; e < kAcc; ++e) acc[e] = 0;", "", DOUBLE, "nn"),
+    ("all of k for each slice", "p += kBlockK) {\n            multiply_plainly",
+     "p += kBlockK / 2) {\n            multiply_plainly", SPLIT, "nn"),
+    ("part of k begun too early", "matrix_a + (k_begin + p)", "matrix_a + Index(p)", SPLIT, "nn"),
+    ("part of k begun too early in columns", "matrix_b + (k_begin + p)", "matrix_b + Index(p)", SPLIT, "tt"),
+    ("end of k not seen", "min(depth - int(k_begin) - p, kBlockK / kSlices)", "kBlockK / kSlices", SPLIT, "nn"),
     ("beyond A where terms cannot hold it", "Index(m - 1)", "Index(m + 60)", DOUBLE, "nn"),
-    ("slices overlap", "SLICE_THREADS * (BLOCK_K / SLICES)", "SLICE_THREADS * 0", SPLIT, "nn"),
-    ("accumulators of the tile before kept", "        T acc[ACC] = {};", "        static thread_local T acc[ACC];",
-     PERSISTENT, "nn"),
+    ("slices overlap", "kSliceThreads * (kBlockK / kSlices)", "kSliceThreads * 0", SPLIT, "nn"),
+    ("accumulators of the tile before kept", "        Elem acc[kAcc] = {};",
+     "        static thread_local Elem acc[kAcc];", PERSISTENT, "nn"),
     ("next tile of C left out", "each_tile += gridDim.x", "each_tile += 2 * gridDim.x", PERSISTENT, "nn"),
 )  # fmt: skip
 SHAPES = ((34, 35, 107), (64, 32, 128), (1, 1, 97))
 
 # The host device makes copies NaN until they have come: their tiles would be multiplied once more in float, and right.
-NEVER_AGAIN = ("if (__any_sync(~0u, special)) {", "if (depth < LEAST_K) {")
+NEVER_AGAIN = ("if (__any_sync(~0u, special)) {", "if (depth < kLeastK) {")
 FAULTS_OF_COPIES = (
-    ("barrier lost", "wait_copies<STAGES - 2>();\n    __syncthreads();", "wait_copies<STAGES - 2>();"),
-    ("copies not waited for", "wait_copies<STAGES - 2>", "wait_copies<STAGES - 1>"),
-    ("stage filled while it is read", "int writing = (STAGES - 1) * STAGE;", "int writing = 0;"),
+    ("barrier lost", "wait_copies<kStages - 2>();\n    __syncthreads();", "wait_copies<kStages - 2>();"),
+    ("copies not waited for", "wait_copies<kStages - 2>", "wait_copies<kStages - 1>"),
+    ("stage filled while it is read", "int writing = (kStages - 1) * kStage;", "int writing = 0;"),
     ("unfaulted but for special values", "", ""),
 )
 

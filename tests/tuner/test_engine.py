@@ -473,7 +473,7 @@ def test_bad_arguments_are_named() -> None:
 
 def test_recording_holds_failures_and_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    faulty = faults.plant("host", PROBLEM, "tiled:8,unroll=4", "alpha *= T(2);")
+    faulty = faults.plant("host", PROBLEM, "tiled:8,unroll=4", "alpha *= Elem(2);")
     spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
     file = tmp_path / "run.json.gz"
     result = tune(PROBLEM, device="host", sampler="exhaustive", spaces=spaces, record=file)

@@ -114,10 +114,10 @@ class Faults:
         assert all_gone(started)
 
     def test_wrong_result(self, tmp_path: Path, started: list[int]) -> None:
-        self.survives(tmp_path, started, "alpha *= T(2);", Status.WRONG_RESULT, "times its bound")
+        self.survives(tmp_path, started, "alpha *= Elem(2);", Status.WRONG_RESULT, "times its bound")
 
     def test_nan(self, tmp_path: Path, started: list[int]) -> None:
-        self.survives(tmp_path, started, "alpha = T(0) / T(0);", Status.WRONG_RESULT, "made NaN")
+        self.survives(tmp_path, started, "alpha = Elem(0) / Elem(0);", Status.WRONG_RESULT, "made NaN")
 
     def test_endless_loop(self, tmp_path: Path, started: list[int]) -> None:
         self.survives(tmp_path, started, ENDLESS[self.selector], Status.TIMEOUT, "in time")
@@ -164,7 +164,7 @@ class Faults:
             # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.
             good = (width, unroll) == (16, 1)
             text = f"tiled:{width},unroll={unroll}"
-            faults.plant(self.selector, self.problem, text, "alpha *= T(1);" if good else CRASH)
+            faults.plant(self.selector, self.problem, text, "alpha *= Elem(1);" if good else CRASH)
         watching = Watching()
         result = self.run(tmp_path, watching, 4, spaces=spaces)
         assert result.best.config == variant("tiled:16,unroll=1")
@@ -174,7 +174,7 @@ class Faults:
         assert all_gone(started)
 
     def test_no_variant_works(self, tmp_path: Path, started: list[int]) -> None:
-        faults.plant(self.selector, self.problem, FAULTY, "alpha *= T(2);")
+        faults.plant(self.selector, self.problem, FAULTY, "alpha *= Elem(2);")
         again = r"; all of it in earlier runs: .*--trials.* remove the journals in .*trials to try these again$"
         for told in (r"\)$", again):  # the second time by the journal alone
             with pytest.raises(TuningError, match=f": 1 wrong_result; .* times its bound.*{told}"):
@@ -326,7 +326,7 @@ class TestCuda(Faults):
 
 
 def test_without_isolation_a_wrong_result_is_still_only_a_record(tmp_path: Path) -> None:
-    faulty = faults.plant("host", PROBLEM, FAULTY, "alpha *= T(2);")
+    faulty = faults.plant("host", PROBLEM, FAULTY, "alpha *= Elem(2);")
     watching = Watching()
     spaces = faults.small_space(tmp_path / "spaces", 4, 8)
     result = tune(PROBLEM, device="host", sampler="exhaustive", spaces=spaces, isolation=False, progress=watching)

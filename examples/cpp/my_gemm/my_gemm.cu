@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest a5dafead00cd8c90. To write it with kernels that are looked up:
+// Written by tilewright, file digest 9e8e06ad7223b115. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -75,7 +75,7 @@ namespace tiled_f32_nn_16x16x16_489e88e4 {
 
 // gemm_tiled_f32_nn_16x16x16_489e88e4: any size and alignment.
 
-//            n                     Each CTA computes one tile of C, TILE_WIDTH wide and high, one element a
+//            n                     Each CTA computes one tile of C, kTileWidth wide and high, one element a
 //         +-----+                  thread, in phases along k:
 //       k | | | |  op(B)
 //         +-----+                    load      a tile of op(A) and one of op(B), one element of each a thread
@@ -87,11 +87,11 @@ namespace tiled_f32_nn_16x16x16_489e88e4 {
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int TILE_WIDTH = 16;  // rows and columns of the tiles of A, B and C
-constexpr int UNROLL     = 8;   // steps of a phase's multiply loop unrolled
+constexpr int kTileWidth = 16;  // rows and columns of the tiles of A, B and C
+constexpr int kUnroll    = 8;   // steps of a phase's multiply loop unrolled
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -106,30 +106,30 @@ __device__ __forceinline__ void griddepcontrol_wait()
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
-__device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
+__device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
-    return beta == T(0) ? alpha * product : alpha * product + beta * *c;
+    return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
 }
 
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32_nn_16x16x16_489e88e4(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta)
+static __global__ void __launch_bounds__(kTileWidth * kTileWidth) gemm_tiled_f32_nn_16x16x16_489e88e4(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta)
 {
-    __shared__ T a_tile[TILE_WIDTH][TILE_WIDTH];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
-    __shared__ T b_tile[TILE_WIDTH][TILE_WIDTH];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
+    __shared__ Elem a_tile[kTileWidth][kTileWidth];  // a_tile[i][p] = op(A)(row0 + i, p0 + p)
+    __shared__ Elem b_tile[kTileWidth][kTileWidth];  // b_tile[p][j] = op(B)(p0 + p, col0 + j)
 
     griddepcontrol_wait();
     const int tx = threadIdx.x;
     const int ty = threadIdx.y;
 
     // The CTA's tile of C, and this thread's element. CTAs go along the rows of C first.
-    const unsigned tiles_n = unsigned(n - 1) / TILE_WIDTH + 1;
-    const Index row0 = Index(blockIdx.x / tiles_n) * TILE_WIDTH;
-    const Index col0 = Index(blockIdx.x % tiles_n) * TILE_WIDTH;
+    const unsigned tiles_n = unsigned(n - 1) / kTileWidth + 1;
+    const Index row0 = Index(blockIdx.x / tiles_n) * kTileWidth;
+    const Index col0 = Index(blockIdx.x % tiles_n) * kTileWidth;
     const Index row = row0 + ty;
     const Index col = col0 + tx;
 
@@ -140,25 +140,25 @@ static __global__ void __launch_bounds__(TILE_WIDTH * TILE_WIDTH) gemm_tiled_f32
     const bool b_inside = col0 + b_j < n;
     const Index a_step = 1;  // one step along k
     const Index b_step = ldb;
-    const T* a = A + (row0 + a_i) * lda + a_p * a_step;
-    const T* b = B + col0 + b_j + b_p * b_step;
+    const Elem* a = matrix_a + (row0 + a_i) * lda + a_p * a_step;
+    const Elem* b = matrix_b + col0 + b_j + b_p * b_step;
 
-    T acc = 0;
-    const Index depth = alpha == T(0) ? 0 : k;
-    for (Index p0 = 0; p0 < depth; p0 += TILE_WIDTH) {
-        a_tile[a_i][a_p] = !GUARDED || (a_inside && p0 + a_p < depth) ? *a : T(0);
-        b_tile[b_p][b_j] = !GUARDED || (b_inside && p0 + b_p < depth) ? *b : T(0);
-        a += TILE_WIDTH * a_step;
-        b += TILE_WIDTH * b_step;
+    Elem acc = 0;
+    const Index depth = alpha == Elem(0) ? 0 : k;
+    for (Index p0 = 0; p0 < depth; p0 += kTileWidth) {
+        a_tile[a_i][a_p] = !kGuarded || (a_inside && p0 + a_p < depth) ? *a : Elem(0);
+        b_tile[b_p][b_j] = !kGuarded || (b_inside && p0 + b_p < depth) ? *b : Elem(0);
+        a += kTileWidth * a_step;
+        b += kTileWidth * b_step;
         __syncthreads();
 
-        #pragma unroll UNROLL
-        for (int p = 0; p < TILE_WIDTH; ++p) acc += a_tile[ty][p] * b_tile[p][tx];
+        #pragma unroll kUnroll
+        for (int p = 0; p < kTileWidth; ++p) acc += a_tile[ty][p] * b_tile[p][tx];
         __syncthreads();
     }
 
-    if (!GUARDED || (row < m && col < n)) {
-        T* c = C + row * ldc + col;
+    if (!kGuarded || (row < m && col < n)) {
+        Elem* c = matrix_c + row * ldc + col;
         *c = blend(acc, c, alpha, beta);
     }
 }
@@ -185,29 +185,29 @@ namespace skinny_f32_nn_4x128x16_1b8415c9 {
 
 namespace {
 
-using T = float;
+using Elem = float;
 using Index = long long;  // offsets: a matrix may hold more than 2^31 elements
 
-constexpr int BLOCK_S    = 4;     // elements of the short side of C that a CTA computes
-constexpr int THREAD_L   = 4;     // elements of its long side that a thread computes
-constexpr int THREAD_K   = 4;     // steps of k that a thread loads at a time
-constexpr int LANES_K    = 1;     // lanes of a warp that share k
-constexpr int WARPS_L    = 1;     // warps along the long side
-constexpr int WARPS_K    = 4;     // warps that share k
-constexpr int RESIDENT_K = 256;   // steps of k of the small operand in shared memory at a time
-constexpr int SMEM_BYTES = 8192;  // shared memory of a CTA
+constexpr int kBlockS    = 4;     // elements of the short side of C that a CTA computes
+constexpr int kThreadL   = 4;     // elements of its long side that a thread computes
+constexpr int kThreadK   = 4;     // steps of k that a thread loads at a time
+constexpr int kLanesK    = 1;     // lanes of a warp that share k
+constexpr int kWarpsL    = 1;     // warps along the long side
+constexpr int kWarpsK    = 4;     // warps that share k
+constexpr int kResidentK = 256;   // steps of k of the small operand in shared memory at a time
+constexpr int kSmemBytes = 8192;  // shared memory of a CTA
 
-constexpr int THREADS = 32 * WARPS_L * WARPS_K;
-constexpr int WIDE    = 16 / int(sizeof(T));  // elements of the widest load
-constexpr int LANES_L = 32 / LANES_K;         // lanes of a warp along the long side of C
-constexpr int WARP_L  = LANES_L * THREAD_L;   // elements of the long side that a warp computes
-constexpr int TILE_L  = WARPS_L * WARP_L;     // that a CTA computes
-constexpr int WARP_K  = LANES_K * THREAD_K;   // steps of k that a warp loads at a time
-constexpr int TILE_K  = WARPS_K * WARP_K;     // that a CTA loads at a time
-constexpr int NEXT_K  = LANES_L;              // from a lane to the one that has the next steps of k
-constexpr int SMALL_READ = THREAD_K * BLOCK_S < WIDE ? THREAD_K * BLOCK_S : WIDE;  // of the small operand at once
+constexpr int kThreads = 32 * kWarpsL * kWarpsK;
+constexpr int kWide    = 16 / int(sizeof(Elem));  // elements of the widest load
+constexpr int kLanesL  = 32 / kLanesK;            // lanes of a warp along the long side of C
+constexpr int kWarpL   = kLanesL * kThreadL;      // elements of the long side that a warp computes
+constexpr int kTileL   = kWarpsL * kWarpL;        // that a CTA computes
+constexpr int kWarpK   = kLanesK * kThreadK;      // steps of k that a warp loads at a time
+constexpr int kTileK   = kWarpsK * kWarpK;        // that a CTA loads at a time
+constexpr int kNextK   = kLanesL;                 // from a lane to the one that has the next steps of k
+constexpr int kSmallRead = kThreadK * kBlockS < kWide ? kThreadK * kBlockS : kWide;  // of the small operand at once
 
-static_assert(RESIDENT_K % TILE_K == 0, "whole rounds of the main loop");
+static_assert(kResidentK % kTileK == 0, "whole rounds of the main loop");
 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
@@ -228,96 +228,96 @@ __device__ __forceinline__ void launch_dependents()
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
 // What C becomes: alpha * product + beta * C, where C is read only if it counts.
-__device__ __forceinline__ T blend(T product, const T* c, T alpha, T beta)
+__device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
-    return beta == T(0) ? alpha * product : alpha * product + beta * *c;
+    return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
 }
 
-template <int COUNT>
-struct alignas(COUNT * sizeof(T)) Vector { T x[COUNT]; };
+template <int kCount>
+struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
 // A thread's lane along the long side of C and along k, and its warp along k.
-__device__ __forceinline__ int lane_l() { return threadIdx.x % LANES_L; }
-__device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / LANES_L; }
-__device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * WARPS_L); }
+__device__ __forceinline__ int lane_l() { return threadIdx.x % kLanesL; }
+__device__ __forceinline__ int lane_k() { return threadIdx.x % 32 / kLanesL; }
+__device__ __forceinline__ int warp_k() { return threadIdx.x / (32 * kWarpsL); }
 
-// The small operand lies in shared memory as RESIDENT_K rows of BLOCK_S: those of a step of k side by side.
-constexpr int SMALL_PITCH = BLOCK_S <= WIDE ? BLOCK_S : BLOCK_S + WIDE;  // WIDE spare ones: rows shift banks
-__device__ __forceinline__ int small_place(int s, int k) { return k * SMALL_PITCH + s; }
+// The small operand lies in shared memory as kResidentK rows of kBlockS: those of a step of k side by side.
+constexpr int kSmallPitch = kBlockS <= kWide ? kBlockS : kBlockS + kWide;  // kWide spare ones: rows shift banks
+__device__ __forceinline__ int small_place(int s, int k) { return k * kSmallPitch + s; }
 
-// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads THREAD_L / VEC
-// vectors of THREAD_K rows at a time, LANES_L * VEC elements apart in each.
-template <int VEC, bool GUARDED>
+// The large operand, whose stored rows run along C: each lies at one step of k. A thread loads kThreadL / kVec
+// vectors of kThreadK rows at a time, kLanesL * kVec elements apart in each.
+template <int kVec, bool kGuarded>
 struct Large {
-    static constexpr int LOADS = THREAD_L * THREAD_K / VEC;  // of a thread for TILE_K steps of k
-    static constexpr int VECTORS = THREAD_L / VEC;           // of a row
-    static constexpr int READ_ROWS = SMALL_READ > BLOCK_S ? SMALL_READ / BLOCK_S : 1;  // rows side by side
-    static_assert(THREAD_L % VEC == 0, "a thread loads whole vectors");
+    static constexpr int kLoads = kThreadL * kThreadK / kVec;  // of a thread for kTileK steps of k
+    static constexpr int kVectors = kThreadL / kVec;           // of a row
+    static constexpr int kReadRows = kSmallRead > kBlockS ? kSmallRead / kBlockS : 1;  // rows side by side
+    static_assert(kThreadL % kVec == 0, "a thread loads whole vectors");
 
-    const T* next;  // what this thread loads first of the next rows
+    const Elem* next;  // what this thread loads first of the next rows
     int ld;
-    int k_left;     // steps of k from there to the end of the CTA's
-    int l_left;     // columns of the tile from there to the end of the matrix
+    int k_left;        // steps of k from there to the end of the CTA's
+    int l_left;        // columns of the tile from there to the end of the matrix
 
     // How many rows of the warp lie before a thread's i-th, and columns of it before its j-th.
-    static __device__ constexpr int row_of(int i) { return i / READ_ROWS * LANES_K * READ_ROWS + i % READ_ROWS; }
-    static __device__ constexpr int col_of(int j) { return j / VEC * LANES_L * VEC + j % VEC; }
+    static __device__ constexpr int row_of(int i) { return i / kReadRows * kLanesK * kReadRows + i % kReadRows; }
+    static __device__ constexpr int col_of(int j) { return j / kVec * kLanesL * kVec + j % kVec; }
 
     // Which of the CTA's columns of C a thread's j-th is.
     static __device__ __forceinline__ int owned(int j)
     {
-        return threadIdx.x / 32 % WARPS_L * WARP_L + lane_l() * VEC + col_of(j);
+        return threadIdx.x / 32 % kWarpsL * kWarpL + lane_l() * kVec + col_of(j);
     }
 
-    // Where the first row of a thread lies among the TILE_K of a tile.
-    static __device__ __forceinline__ int first() { return warp_k() * WARP_K + lane_k() * READ_ROWS; }
+    // Where the first row of a thread lies among the kTileK of a tile.
+    static __device__ __forceinline__ int first() { return warp_k() * kWarpK + lane_k() * kReadRows; }
 
     // The operand X from column `l` and row `k` on.
-    __device__ __forceinline__ Large(const T* X, int ld, Index l, Index k, int l_left, int k_left)
-        : next(X + (k + first()) * ld + l + owned(0)), ld(ld),
+    __device__ __forceinline__ Large(const Elem* matrix_x, int ld, Index l, Index k, int l_left, int k_left)
+        : next(matrix_x + (k + first()) * ld + l + owned(0)), ld(ld),
           k_left(k_left - first()), l_left(l_left - owned(0))
     {
     }
 
-    // Starts to load this thread's part of the next TILE_K steps; what lies outside is 0.
-    __device__ __forceinline__ void load(Vector<VEC> (&part)[LOADS])
+    // Starts to load this thread's part of the next kTileK steps; what lies outside is 0.
+    __device__ __forceinline__ void load(Vector<kVec> (&part)[kLoads])
     {
         #pragma unroll
-        for (int i = 0; i < THREAD_K; ++i) {
+        for (int i = 0; i < kThreadK; ++i) {
             #pragma unroll
-            for (int j = 0; j < VECTORS; ++j) {
-                const T* from = next + Index(row_of(i)) * ld + col_of(j * VEC);
-                const bool inside = GUARDED ? (row_of(i) < k_left) & (col_of(j * VEC) < l_left) : 0 < k_left;
-                part[i * VECTORS + j] = {};
-                if (inside) part[i * VECTORS + j] = *reinterpret_cast<const Vector<VEC>*>(from);
+            for (int j = 0; j < kVectors; ++j) {
+                const Elem* from = next + Index(row_of(i)) * ld + col_of(j * kVec);
+                const bool inside = kGuarded ? (row_of(i) < k_left) & (col_of(j * kVec) < l_left) : 0 < k_left;
+                part[i * kVectors + j] = {};
+                if (inside) part[i * kVectors + j] = *reinterpret_cast<const Vector<kVec>*>(from);
             }
         }
-        next += Index(TILE_K) * ld;
-        k_left -= TILE_K;
+        next += Index(kTileK) * ld;
+        k_left -= kTileK;
     }
 
-    // Adds the products of a loaded part and of the small operand, of which `small` is this thread's first row.
+    // Adds the products of a loaded part and of the small operand, of which `small_at` is this thread's first row.
     static __device__ __forceinline__ void outer_product(
-        T (&acc)[BLOCK_S][THREAD_L], const Vector<VEC> (&part)[LOADS], const T* small)
+        Elem (&acc)[kBlockS][kThreadL], const Vector<kVec> (&part)[kLoads], const Elem* small_at)
     {
         #pragma unroll
-        for (int i = 0; i < THREAD_K; i += READ_ROWS) {
+        for (int i = 0; i < kThreadK; i += kReadRows) {
             // All lanes that share a step of k read the same: a broadcast.
-            Vector<SMALL_READ> factor[READ_ROWS * BLOCK_S / SMALL_READ];
+            Vector<kSmallRead> factor[kReadRows * kBlockS / kSmallRead];
             #pragma unroll
-            for (int f = 0; f < READ_ROWS * BLOCK_S / SMALL_READ; ++f) {
-                const T* from = small + row_of(i) * SMALL_PITCH + f * SMALL_READ;
-                factor[f] = *reinterpret_cast<const Vector<SMALL_READ>*>(from);
+            for (int f = 0; f < kReadRows * kBlockS / kSmallRead; ++f) {
+                const Elem* from = small_at + row_of(i) * kSmallPitch + f * kSmallRead;
+                factor[f] = *reinterpret_cast<const Vector<kSmallRead>*>(from);
             }
             #pragma unroll
-            for (int t = 0; t < READ_ROWS; ++t) {
+            for (int t = 0; t < kReadRows; ++t) {
                 #pragma unroll
-                for (int s = 0; s < BLOCK_S; ++s) {
-                    const int place = t * BLOCK_S + s;
+                for (int s = 0; s < kBlockS; ++s) {
+                    const int place = t * kBlockS + s;
                     #pragma unroll
-                    for (int j = 0; j < THREAD_L; ++j) {
-                        const T one = part[(i + t) * VECTORS + j / VEC].x[j % VEC];
-                        acc[s][j] += one * factor[place / SMALL_READ].x[place % SMALL_READ];
+                    for (int j = 0; j < kThreadL; ++j) {
+                        const Elem one = part[(i + t) * kVectors + j / kVec].x[j % kVec];
+                        acc[s][j] += one * factor[place / kSmallRead].x[place % kSmallRead];
                     }
                 }
             }
@@ -325,81 +325,81 @@ struct Large {
     }
 };
 
-// Puts the small operand Y down in shared memory: BLOCK_S times RESIDENT_K steps of k, 0 outside the matrix.
-template <bool GUARDED>
-__device__ __forceinline__ void load_small(T* shared, const T* Y, int ld, int s_left, int k_left)
+// Puts the small operand Y down in shared memory: kBlockS times kResidentK steps of k, 0 outside the matrix.
+template <bool kGuarded>
+__device__ __forceinline__ void load_small(Elem* shared, const Elem* matrix_y, int ld, int s_left, int k_left)
 {
     // A warp takes 16 bytes along the short side by as many steps of k as it has lanes left: few conflicts of
     // banks, and whole sectors of memory where rows run along k.
-    constexpr int SIDE = BLOCK_S < WIDE ? BLOCK_S : WIDE;
+    constexpr int kSide = kBlockS < kWide ? kBlockS : kWide;
     #pragma unroll 4
-    for (int first = 0; first < BLOCK_S * RESIDENT_K; first += THREADS) {
+    for (int first = 0; first < kBlockS * kResidentK; first += kThreads) {
         const unsigned i = first + threadIdx.x;
-        if (BLOCK_S * RESIDENT_K % THREADS && i >= BLOCK_S * RESIDENT_K) break;
-        const int k = i / SIDE % RESIDENT_K;
-        const int s = i / (SIDE * RESIDENT_K) * SIDE + i % SIDE;
-        const T* from = Y + Index(s) * ld + k;
-        const bool inside = GUARDED ? (s < s_left) & (k < k_left) : k < k_left;
-        shared[small_place(s, k)] = inside ? *from : T(0);
+        if (kBlockS * kResidentK % kThreads && i >= kBlockS * kResidentK) break;
+        const int k = i / kSide % kResidentK;
+        const int s = i / (kSide * kResidentK) * kSide + i % kSide;
+        const Elem* from = matrix_y + Index(s) * ld + k;
+        const bool inside = kGuarded ? (s < s_left) & (k < k_left) : k < k_left;
+        shared[small_place(s, k)] = inside ? *from : Elem(0);
     }
 }
 
-// How many of the BLOCK_S short rows are added up over the warps at a time: as many as fit in shared memory.
+// How many of the kBlockS short rows are added up over the warps at a time: as many as fit in shared memory.
 __host__ __device__ constexpr int fitting_rows()
 {
-    int rows = BLOCK_S;
-    while (rows > 1 && WARPS_K * TILE_L * rows > (BLOCK_S * RESIDENT_K > 4096 ? BLOCK_S * RESIDENT_K : 4096)) rows /= 2;
+    int rows = kBlockS;
+    while (rows > 1 && kWarpsK * kTileL * rows > (kBlockS * kResidentK > 4096 ? kBlockS * kResidentK : 4096)) rows /= 2;
     return rows;
 }
-constexpr int ROWS = fitting_rows();
-constexpr int PART = ROWS * TILE_L;                     // elements of the CTA's tile of C that they make up
-constexpr int WARP_PITCH = TILE_L; // of a warp's accumulators in shared memory
-constexpr int WARP_ACC = ROWS * WARP_PITCH;
+constexpr int kRows = fitting_rows();
+constexpr int kPart = kRows * kTileL;                     // elements of the CTA's tile of C that they make up
+constexpr int kWarpPitch = kTileL; // of a warp's accumulators in shared memory
+constexpr int kWarpAcc = kRows * kWarpPitch;
 
 // Where an element of C lies in the CTA's part. They are numbered so that neighbours lie side by side in C,
-// ROWS of the short side after ROWS.
+// kRows of the short side after kRows.
 struct Place {
     int s, l;  // along the short side and the long one
 
     explicit __device__ __forceinline__ Place(int e)
-        : s(e / PART * ROWS + e % PART / TILE_L),
-          l(e % TILE_L)
+        : s(e / kPart * kRows + e % kPart / kTileL),
+          l(e % kTileL)
     {
     }
 
     static __device__ __forceinline__ int slot(int s, int l)
     {
-        return s % ROWS * WARP_PITCH + l;
+        return s % kRows * kWarpPitch + l;
     }
 };
 
 // The tile of C that a CTA makes.
-template <bool GUARDED>
+template <bool kGuarded>
 struct Result {
-    T* c;          // its first element
+    Elem* c;          // its first element
     int ldc;
     int s_left, l_left;  // to the edges of C
-    T alpha, beta;
+    Elem alpha, beta;
 
-    __device__ __forceinline__ void write(int e, T acc) const
+    __device__ __forceinline__ void write(int e, Elem acc) const
     {
         const Place at(e);
-        if (GUARDED && (at.s >= s_left || at.l >= l_left)) return;
-        T* to = c + Index(at.s) * ldc + at.l;
+        if (kGuarded && (at.s >= s_left || at.l >= l_left)) return;
+        Elem* to = c + Index(at.s) * ldc + at.l;
         *to = blend(acc, to, alpha, beta);
     }
 };
 
 // Adds up the accumulators of the lanes that share a row or column of C: all of them get the same.
-__device__ __forceinline__ void reduce_lanes(T (&acc)[BLOCK_S][THREAD_L])
+__device__ __forceinline__ void reduce_lanes(Elem (&acc)[kBlockS][kThreadL])
 {
     #pragma unroll
-    for (int distance = 1; distance < LANES_K; distance *= 2) {
+    for (int distance = 1; distance < kLanesK; distance *= 2) {
         #pragma unroll
-        for (int s = 0; s < BLOCK_S; ++s) {
+        for (int s = 0; s < kBlockS; ++s) {
             #pragma unroll
-            for (int j = 0; j < THREAD_L; ++j) {
-                acc[s][j] += __shfl_xor_sync(0xffffffffu, acc[s][j], distance * NEXT_K);
+            for (int j = 0; j < kThreadL; ++j) {
+                acc[s][j] += __shfl_xor_sync(0xffffffffu, acc[s][j], distance * kNextK);
             }
         }
     }
@@ -407,103 +407,103 @@ __device__ __forceinline__ void reduce_lanes(T (&acc)[BLOCK_S][THREAD_L])
 
 // Adds up the accumulators of the warps that share C, warp after warp, and hands on each: `take(element, total)`.
 template <typename Loads, typename Take>
-__device__ __forceinline__ void reduce_warps(T (&acc)[BLOCK_S][THREAD_L], T* shared, Take take)
+__device__ __forceinline__ void reduce_warps(Elem (&acc)[kBlockS][kThreadL], Elem* shared, Take take)
 {
     #pragma unroll
-    for (int first = 0; first < BLOCK_S; first += ROWS) {
+    for (int first = 0; first < kBlockS; first += kRows) {
         __syncthreads();  // shared memory holds nothing that is still read
         if (lane_k() == 0) {
             #pragma unroll
-            for (int s = first; s < first + ROWS; ++s) {
+            for (int s = first; s < first + kRows; ++s) {
                 #pragma unroll
-                for (int j = 0; j < THREAD_L; ++j) {
-                    shared[warp_k() * WARP_ACC + Place::slot(s, Loads::owned(j))] = acc[s][j];
+                for (int j = 0; j < kThreadL; ++j) {
+                    shared[warp_k() * kWarpAcc + Place::slot(s, Loads::owned(j))] = acc[s][j];
                 }
             }
         }
         __syncthreads();
         #pragma unroll
-        for (int e = 0; e < PART; e += THREADS) {
+        for (int e = 0; e < kPart; e += kThreads) {
             const int mine = e + threadIdx.x;
-            if (PART % THREADS && mine >= PART) break;
+            if (kPart % kThreads && mine >= kPart) break;
             const Place at(mine);
-            T total = 0;
+            Elem total = 0;
             #pragma unroll
-            for (int warp = 0; warp < WARPS_K; ++warp) total += shared[warp * WARP_ACC + Place::slot(at.s, at.l)];
-            take(first * TILE_L + mine, total);
+            for (int warp = 0; warp < kWarpsK; ++warp) total += shared[warp * kWarpAcc + Place::slot(at.s, at.l)];
+            take(first * kTileL + mine, total);
         }
     }
 }
 
-constexpr int VEC      = 4;     // elements of the large operand that one load moves
-constexpr bool GUARDED = true;  // tiles may reach beyond the matrices
+constexpr int kVec      = 4;     // elements of the large operand that one load moves
+constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace
 
-static __global__ void __launch_bounds__(THREADS, 1) gemm_skinny_f32_nn_4x128x16_1b8415c9(
-    const T* __restrict__ A, int lda, const T* __restrict__ B, int ldb, T* __restrict__ C, int ldc,
-    int m, int n, int k, T alpha, T beta)
+static __global__ void __launch_bounds__(kThreads, 1) gemm_skinny_f32_nn_4x128x16_1b8415c9(
+    const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb,
+    Elem* __restrict__ matrix_c, int ldc, int m, int n, int k, Elem alpha, Elem beta)
 {
-    using Loads = Large<VEC, GUARDED>;
-    __shared__ __align__(16) T shared[SMEM_BYTES / sizeof(T)];
+    using Loads = Large<kVec, kGuarded>;
+    __shared__ __align__(16) Elem shared[kSmemBytes / sizeof(Elem)];
 
-    // The CTA's tile of C: TILE_L along the long side, BLOCK_S along the short one.
+    // The CTA's tile of C: kTileL along the long side, kBlockS along the short one.
     const int length = n, width = m;
-    const unsigned tiles_l = unsigned(length - 1) / TILE_L + 1;
+    const unsigned tiles_l = unsigned(length - 1) / kTileL + 1;
     const unsigned tile = blockIdx.x;
-    const Index l0 = Index(tile % tiles_l) * TILE_L;
-    const Index s0 = Index(tile / tiles_l) * BLOCK_S;
-    const int l_left = int(min(length - l0, Index(TILE_L)));
-    const int s_left = int(min(width - s0, Index(BLOCK_S)));
+    const Index l0 = Index(tile % tiles_l) * kTileL;
+    const Index s0 = Index(tile / tiles_l) * kBlockS;
+    const int l_left = int(min(length - l0, Index(kTileL)));
+    const int s_left = int(min(width - s0, Index(kBlockS)));
 
     // What this CTA covers of k.
-    const int depth = alpha == T(0) ? 0 : k;
-    const unsigned all_tiles = (unsigned(depth) + TILE_K - 1) / TILE_K;
+    const int depth = alpha == Elem(0) ? 0 : k;
+    const unsigned all_tiles = (unsigned(depth) + kTileK - 1) / kTileK;
     const unsigned tiles = all_tiles;
     const Index k_begin = 0;
-    const int k_left = int(min(depth - k_begin, Index(tiles) * TILE_K));
+    const int k_left = int(min(depth - k_begin, Index(tiles) * kTileK));
 
-    Loads large(B, ldb, l0, k_begin, l_left, k_left);
-    const T* const small = A + s0 * lda + k_begin;
+    Loads large(matrix_b, ldb, l0, k_begin, l_left, k_left);
+    const Elem* const small_at = matrix_a + s0 * lda + k_begin;
     const Index small_step = 1;  // from one step of k to the next
     const int small_ld = lda;
 
-    T* const resident = shared;  // the small operand
+    Elem* const resident = shared;  // the small operand
     // Puts down what the tiles from `tile` on need of the small operand.
     const auto stage_small = [&](unsigned tile) {
-        const T* from = small + Index(tile) * TILE_K * small_step;
-        load_small<GUARDED>(resident, from, small_ld, s_left, k_left - int(tile * TILE_K));
+        const Elem* from = small_at + Index(tile) * kTileK * small_step;
+        load_small<kGuarded>(resident, from, small_ld, s_left, k_left - int(tile * kTileK));
     };
 
-    Vector<VEC> part[Loads::LOADS];
+    Vector<kVec> part[Loads::kLoads];
     griddepcontrol_wait();
     launch_dependents();
     large.load(part);
     stage_small(0);
     __syncthreads();
 
-    T acc[BLOCK_S][THREAD_L] = {};
+    Elem acc[kBlockS][kThreadL] = {};
     #pragma unroll 1
-    for (unsigned begin = 0; begin < tiles; begin += RESIDENT_K / TILE_K) {
+    for (unsigned begin = 0; begin < tiles; begin += kResidentK / kTileK) {
         if (begin) {
             __syncthreads();  // no thread reads what was resident before
             stage_small(begin);
             __syncthreads();
         }
 
-        const T* factors = resident + small_place(0, Loads::first());
-        const unsigned end = min(tiles, begin + RESIDENT_K / TILE_K);
+        const Elem* factors = resident + small_place(0, Loads::first());
+        const unsigned end = min(tiles, begin + kResidentK / kTileK);
         #pragma unroll 1
         for (unsigned tile = begin; tile < end; ++tile) {
             Loads::outer_product(acc, part, factors);
             large.load(part);
-            factors += small_place(0, TILE_K);
+            factors += small_place(0, kTileK);
         }
     }
 
-    const Result<GUARDED> result = {C + s0 * ldc + l0, ldc, s_left, l_left, alpha, beta};
+    const Result<kGuarded> result = {matrix_c + s0 * ldc + l0, ldc, s_left, l_left, alpha, beta};
     reduce_lanes(acc);
-    reduce_warps<Loads>(acc, shared, [&](int e, T total) { result.write(e, total); });
+    reduce_warps<Loads>(acc, shared, [&](int e, Elem total) { result.write(e, total); });
 }
 
 const Kernel row = {

@@ -26,20 +26,20 @@ inline void prefetch_line(const void*) {}
 // ---- Copies ------------------------------------------------------------------------------------------------------
 
 inline void cp_async_16(void* to, const void* from, bool inside) { copy_async(to, inside ? from : nullptr, 16); }
-template <int BYTES> void cp_async(void* to, const void* from, bool inside)
+template <int kBytes> void cp_async(void* to, const void* from, bool inside)
 {
-    copy_async(to, inside ? from : nullptr, BYTES);
+    copy_async(to, inside ? from : nullptr, kBytes);
 }
 inline void cp_async_16_if(bool on, void* to, const void* from, bool inside)
 {
     if (on) cp_async_16(to, from, inside);
 }
-template <int BYTES> void cp_async_if(bool on, void* to, const void* from, bool inside)
+template <int kBytes> void cp_async_if(bool on, void* to, const void* from, bool inside)
 {
-    if (on) cp_async<BYTES>(to, from, inside);
+    if (on) cp_async<kBytes>(to, from, inside);
 }
 using tilewright_host::commit_copies;
-template <int PENDING> void wait_copies() { tilewright_host::wait_copies(PENDING); }
+template <int kPending> void wait_copies() { tilewright_host::wait_copies(kPending); }
 
 inline void mbarrier_init(void* barrier, unsigned count) { init_barrier(barrier, count); }
 inline void mbarrier_arrive(void* barrier) { arrive_barrier(barrier); }
@@ -58,9 +58,9 @@ inline void store_eight(unsigned short* to, const unsigned (&x)[4]) { memcpy(to,
 
 // ---- Barriers ----------------------------------------------------------------------------------------------------
 
-template <int BARRIER, int COUNT> void sync_constant() { tilewright_host::sync_named(BARRIER, COUNT); }
-template <int COUNT> void sync_named(int barrier) { tilewright_host::sync_named(barrier, COUNT); }
-template <int COUNT> void arrive_named(int barrier) { tilewright_host::arrive_named(barrier, COUNT); }
+template <int kBarrier, int kCount> void sync_constant() { tilewright_host::sync_named(kBarrier, kCount); }
+template <int kCount> void sync_named(int barrier) { tilewright_host::sync_named(barrier, kCount); }
+template <int kCount> void arrive_named(int barrier) { tilewright_host::arrive_named(barrier, kCount); }
 template <class Element> const Element* peer(const Element* place, int rank)
 {
     return tilewright_host::peer(place, unsigned(rank));
@@ -77,9 +77,9 @@ inline unsigned count(unsigned* counter, unsigned by)
     return before;
 }
 inline unsigned load_acquire(const unsigned* counter) { return *counter; }
-template <unsigned BY> unsigned count_in_first(unsigned rank, unsigned* counter)
+template <unsigned kBy> unsigned count_in_first(unsigned rank, unsigned* counter)
 {
-    return rank == 0 ? count(counter, BY) : 0;
+    return rank == 0 ? count(counter, kBy) : 0;
 }
 
 // ---- Tensor cores ------------------------------------------------------------------------------------------------
@@ -143,18 +143,18 @@ inline void load_matrices(unsigned (&x)[4], const void* row)
 }
 
 inline void wgmma_fence() {}
-template <int ACC> void wgmma_f16(float (&acc)[ACC], unsigned long long a, unsigned long long b, bool fresh)
+template <int kAcc> void wgmma_f16(float (&acc)[kAcc], unsigned long long a, unsigned long long b, bool fresh)
 {
-    wgmma_start<true, 2 * ACC>(acc, a, b, fresh);
+    wgmma_start<true, 2 * kAcc>(acc, a, b, fresh);
 }
-template <int ACC> void wgmma_bf16(float (&acc)[ACC], unsigned long long a, unsigned long long b, bool fresh)
+template <int kAcc> void wgmma_bf16(float (&acc)[kAcc], unsigned long long a, unsigned long long b, bool fresh)
 {
-    wgmma_start<false, 2 * ACC>(acc, a, b, fresh);
+    wgmma_start<false, 2 * kAcc>(acc, a, b, fresh);
 }
 inline void commit_wgmma() { wgmma_commit(); }
-template <int PENDING, int ACC> void wait_wgmma(float (&)[ACC]) { wgmma_wait(PENDING); }
-template <int COUNT> void take_registers() {}
-template <int COUNT> void give_registers_back() {}
+template <int kPending, int kAcc> void wait_wgmma(float (&)[kAcc]) { wgmma_wait(kPending); }
+template <int kCount> void take_registers() {}
+template <int kCount> void give_registers_back() {}
 
 // ---- Arithmetic --------------------------------------------------------------------------------------------------
 

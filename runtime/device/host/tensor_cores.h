@@ -102,18 +102,18 @@ TILEWRIGHT_ARITHMETIC inline double power_of_two(int exponent)
 TILEWRIGHT_ARITHMETIC inline double places(int below) { return power_of_two(25 - (below < 30 ? below : 30)); }
 
 // start + the sum of a[i] * b[i], as tensor cores add.
-template <int COUNT = 16>
+template <int kCount = 16>
 TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scaled* b)
 {
     const Scaled first = scaled(start);
-    int most = first.exponent, exponents[COUNT];
-    for (int i = 0; i < COUNT; ++i) {
+    int most = first.exponent, exponents[kCount];
+    for (int i = 0; i < kCount; ++i) {
         exponents[i] = a[i].exponent + b[i].exponent;  // where one is 0 far below all others
         most = exponents[i] > most ? exponents[i] : most;
     }
     if (most < ZERO_EXPONENT / 2) return 0;
     int64_t sum = int(first.significand * places(most - first.exponent));
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < kCount; ++i) {
         sum += int(double(a[i].significand) * b[i].significand * places(most - exponents[i]));
     }
     const double whole = double(sum) * power_of_two(most - 25);
@@ -122,14 +122,14 @@ TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scal
 }
 
 // A term as it counts in a sum, and several of them.
-template <bool HALF>
-TILEWRIGHT_ARITHMETIC Scaled term(unsigned short bits) { return scaled(HALF ? from_half(bits) : from_bfloat(bits)); }
-template <bool HALF, int COUNT>
+template <bool kHalf>
+TILEWRIGHT_ARITHMETIC Scaled term(unsigned short bits) { return scaled(kHalf ? from_half(bits) : from_bfloat(bits)); }
+template <bool kHalf, int kCount>
 TILEWRIGHT_ARITHMETIC void terms(const void* from, Scaled* to)
 {
-    unsigned short bits[COUNT];
+    unsigned short bits[kCount];
     memcpy(bits, from, sizeof bits);
-    for (int i = 0; i < COUNT; ++i) to[i] = term<HALF>(bits[i]);
+    for (int i = 0; i < kCount; ++i) to[i] = term<kHalf>(bits[i]);
 }
 
 #ifndef __clang__
@@ -144,11 +144,11 @@ struct OfTile {
 
 // The products of 16 x 4 K and 4 K x 8 doubles, for mma.m16n8k8 (K = 2), or with one row group of 8 for mma.m8n8k4 (K = 1).
 // A lane has rows[i][p], of row 8i + g, and col[p], of column g, at step 4p + t.
-template <int GROUPS, int K>
-OfTile<double> product_f64(const double (&rows)[GROUPS][K], const double (&col)[K])
+template <int kGroups, int K>
+OfTile<double> product_f64(const double (&rows)[kGroups][K], const double (&col)[K])
 {
     struct Fragment {
-        double rows[GROUPS][K], col[K];
+        double rows[kGroups][K], col[K];
     };
     Fragment mine;
     memcpy(mine.rows, rows, sizeof rows);
@@ -159,7 +159,7 @@ OfTile<double> product_f64(const double (&rows)[GROUPS][K], const double (&col)[
         for (int p = 0; p < K; ++p) {
             for (int each = 0; each < 4; ++each) {
                 const Fragment& row = of(4 * g + each);
-                for (int i = 0; i < GROUPS; ++i) {
+                for (int i = 0; i < kGroups; ++i) {
                     sum.x[2 * i] += row.rows[i][p] * of(8 * t + each).col[p];
                     sum.x[2 * i + 1] += row.rows[i][p] * of(8 * t + 4 + each).col[p];
                 }
@@ -169,8 +169,8 @@ OfTile<double> product_f64(const double (&rows)[GROUPS][K], const double (&col)[
     });
 }
 
-// What mma.m16n8k16 makes of a lane's sums. HALF, else bfloat16.
-template <bool HALF>
+// What mma.m16n8k16 makes of a lane's sums. kHalf, else bfloat16.
+template <bool kHalf>
 OfTile<float> mma_16816(const OfTile<float>& start, const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     struct Fragment {
@@ -188,8 +188,8 @@ OfTile<float> mma_16816(const OfTile<float>& start, const unsigned (&a)[4], unsi
         }
         Scaled rows[2][16], cols[2][16];
         for (int each = 0; each < 2; ++each) {
-            terms<HALF, 16>(of_rows[each], rows[each]);
-            terms<HALF, 16>(of_cols[each], cols[each]);
+            terms<kHalf, 16>(of_rows[each], rows[each]);
+            terms<kHalf, 16>(of_cols[each], cols[each]);
         }
         OfTile<float> sums;
         for (int e = 0; e < 4; ++e) sums.x[e] = cut_off_sum(start.x[e], rows[e / 2], cols[e % 2]);
@@ -273,7 +273,7 @@ inline AllStarted& own_started() { return own_queue<AllStarted, sizeof(Copies) +
 
 // 16 steps of row `row`. Bits 4 and up of a byte's address are changed by those from bit 7 on, as many as tell the
 // 16-byte pieces of a span apart.
-template <bool HALF>
+template <bool kHalf>
 void read_row(const Matrix& matrix, int row, Scaled (&to)[16])
 {
     unsigned short bits[16];
@@ -283,31 +283,31 @@ void read_row(const Matrix& matrix, int row, Scaled (&to)[16])
         at ^= (at >> 7 & (matrix.row_bytes / 16 - 1)) << 4;
         memcpy(bits + 8 * piece, reinterpret_cast<const char*>(at), 16);
     }
-    terms<HALF, 16>(bits, to);
+    terms<kHalf, 16>(bits, to);
 }
 
-// 64 x COLUMNS sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
-template <bool HALF, int COLUMNS>
+// 64 x kColumns sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
+template <bool kHalf, int kColumns>
 void finish_wgmma(const Started& one)
 {
     const int rank = int(fibers[current].rank) % 128, row = rank / 32 * 16 + rank % 32 / 4, t = rank % 4;
     Scaled rows[2][16], col[16];
-    for (int each = 0; each < 2; ++each) read_row<HALF>(one.a, row + 8 * each, rows[each]);
-    for (int j = 0; j < COLUMNS / 4; ++j) {
-        read_row<HALF>(one.b, j / 2 * 8 + 2 * t + j % 2, col);
+    for (int each = 0; each < 2; ++each) read_row<kHalf>(one.a, row + 8 * each, rows[each]);
+    for (int j = 0; j < kColumns / 4; ++j) {
+        read_row<kHalf>(one.b, j / 2 * 8 + 2 * t + j % 2, col);
         for (int each = 0; each < 2; ++each) {
-            float& sum = one.sums[each * (COLUMNS / 4) + j];
+            float& sum = one.sums[each * (kColumns / 4) + j];
             sum = cut_off_sum(one.fresh ? 0 : sum, rows[each], col);
         }
     }
 }
 
-template <bool HALF, int COLUMNS>
+template <bool kHalf, int kColumns>
 void wgmma_start(float* sums, uint64_t a, uint64_t b, bool fresh)
 {
     AllStarted& all = own_started();
     if (all.count == MAX_STARTED) abort();
-    all.each[all.count++] = {finish_wgmma<HALF, COLUMNS>, sums, matrix_of(a), matrix_of(b), fresh};
+    all.each[all.count++] = {finish_wgmma<kHalf, kColumns>, sums, matrix_of(a), matrix_of(b), fresh};
 }
 
 inline void wgmma_commit()
