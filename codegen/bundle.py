@@ -104,16 +104,16 @@ class Part:
         return (
             (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
             (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, self.limited), "shared memory and PDL"),
-            (_values(self.fit.alignment, multiples), "alignment and multiples"),
-            (_values(*split), "split-K, tiles of a CTA, stream-K, sums"),
+            (_values(self.fit.alignment, multiples, *split), "alignment, multiples; split-K, tiles of a CTA, stream-K"),
         )
 
     @property
     def operands(self) -> str:
         """Values of its row behind the kernel that comes first: what that does, and the boxes of A and B."""
         config = self.config
-        boxes = tuple((box.rows, box.cols, box.swizzled) for box in self.boxes or 2 * (TensorBox(0, 0, False),))
-        return _values(self.pads, config.packs, config.terms, config.term_k, config.term_ctas, boxes)
+        boxes = self.boxes or 2 * (TensorBox(0, 0, False),)
+        sizes, swizzles = tuple((box.rows, box.cols) for box in boxes), tuple(3 * box.swizzled for box in boxes)
+        return _values(self.pads, config.packs, config.terms, config.term_k, config.term_ctas, sizes, swizzles)
 
     @property
     def config(self) -> Config:

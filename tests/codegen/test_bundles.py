@@ -102,11 +102,11 @@ FAULTS = {
     "general kernel for nothing": ("exact", r"call.size\[i\] % kernel.multiple\[i\]\)", "false)"),
     "counters where partial tiles are": ("split-K", r"workspace\) \+ counter_bytes", "workspace)"),
     "too few CTAs": ("cluster", r"= tiles \* kernel.split_ctas;", "= tiles * (kernel.split_ctas - 1);"),
-    "copies over partial tiles": ("packed with split-K", r"memory \+= step.bytes\(", "(void)step.bytes("),
+    "copies over partial tiles": ("packed with split-K", r"memory \+= step->bytes\(", "(void)step->bytes("),
     "one copy over the other": ("packed", r"memory \+= ld \* call", "ctas += 0 * call"),
-    "rows of a box for its columns": ("TMA", r"\{box.cols, box.rows\}", "{box.rows, box.cols}"),
+    "rows of a box for its columns": ("TMA", r"\{box_cols, box_rows\}", "{box_rows, box_cols}"),
     "padding not zeroed": ("pad", r": Elem\(0\);(\n        \}\n    \}\n\})", r": to[row * ld_to + col];\1"),
-    "C left in its buffer": ("pad", r"if \(step.end &&", "if (!step.end &&"),
+    "C left in its buffer": ("pad", r"&& step->end &&", "&& !step->end &&"),
     "no room for partial tiles": ("stream-K", r"stream_ctas \? 2 :", "stream_ctas ? 1 :"),
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 30abee80aa5d3a5b. To write it with kernels that are looked up:
+// Written by tilewright, file digest 11880df7d327da9b. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -35,7 +35,6 @@ const Product f32_nn = {  // transposes, bytes of an element, capabilities, shap
 // ---- Devices and launches ------------------------------------------------------------------------------------------
 
 constexpr int max_devices = 64;
-
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(error); }
@@ -154,14 +153,12 @@ int launch(const Call& call)
         &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
     for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
     const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    const int smem_bytes = smem_of(kernel, *call.device, call.ctas);
-    return start(call, kernel.function, call.ctas, block, smem_bytes, arguments);
+    return start(call, kernel.function, call.ctas, block, smem_of(kernel, *call.device, call.ctas), arguments);
 }
 
 // ---- Steps of a launch ---------------------------------------------------------------------------------------------
 
 constexpr Index counter_bytes = 16384;  // at the start of a workspace: 0 between two calls
-
 constexpr Index round_up(Index size, Index step) { return ceil_div(size, step) * step; }
 
 // What a kernel may need beyond its own launch.
@@ -359,14 +356,13 @@ int begin_tma(Call& call, char*)
     const int element = call.product->element;
     const int type = element == 4 ? 7 : 8;  // CU_TENSOR_MAP_DATA_TYPE_FLOAT32 or _FLOAT64
     for (int i = 0; i < 2; ++i) {
-        const Box& box = call.kernel->box[i];
+        const auto& [box_rows, box_cols] = call.kernel->box[i];
         const bool runs_along_k = along_k[i] && !call.kernel->packs[i];  // a row of a packed operand is one step of k
         const std::uint64_t extent = std::uint64_t(call.size[i]), depth = std::uint64_t(call.size[2]);
         const std::uint64_t size[2] = {runs_along_k ? depth : extent, runs_along_k ? extent : depth};
         const std::uint64_t pitch[1] = {std::uint64_t(call.ld[i]) * unsigned(element)};
-        const unsigned corner[2] = {box.cols, box.rows}, every[2] = {1, 1};
-        const int swizzle = box.swizzled ? 3 : 0;  // CU_TENSOR_MAP_SWIZZLE_128B or _NONE
-        const int promotion = 2;                   // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+        const unsigned corner[2] = {box_cols, box_rows}, every[2] = {1, 1};
+        const int swizzle = int(call.kernel->swizzle[i]), promotion = 2;  // CU_TENSOR_MAP_L2_PROMOTION_L2_128B
         const int error = encoder.load(std::memory_order_relaxed)(
             call.map[i], type, 2, call.matrix[i], size, pitch, corner, every, 0, swizzle, promotion, 0);
         if (error) return BUNDLE_CUDA_ERROR + int(cudaErrorInvalidValue);
@@ -374,46 +370,38 @@ int begin_tma(Call& call, char*)
     return BUNDLE_SUCCESS;
 }
 
-constexpr Step tma_step = {[](const Kernel& kernel) { return kernel.box[0].rows > 0; }, nullptr, begin_tma, nullptr};
-
-// ---- All steps -----------------------------------------------------------------------------------------------------
+constexpr Step tma_step = {[](const Kernel& kernel) { return kernel.box[0][0] > 0; }, nullptr, begin_tma, nullptr};
 
 const Step* const steps[] = {&sum_step, &pad_step, &pack_step, &tma_step};
-
-// Calls `use` with each step of a kernel.
-template <typename Use>
-void for_steps(const Kernel& kernel, Use use)
-{
-    for (const Step* step : steps) {
-        if (step->applies(kernel)) use(*step);
-    }
-}
 
 // Bytes of the workspace that the steps of a kernel need; -1 where one cannot do the sizes.
 Index bytes_of_steps(const Kernel& kernel, const Call& call)
 {
     Index bytes = 0;
-    for_steps(kernel, [&](const Step& step) {
-        const Index own = step.bytes ? step.bytes(kernel, call) : 0;
-        bytes = own < 0 || bytes < 0 ? -1 : bytes + own;
-    });
-    return bytes > 0 ? counter_bytes + bytes : bytes;
+    for (const Step* step : steps) {
+        if (!step->bytes || !step->applies(kernel)) continue;
+        const Index own = step->bytes(kernel, call);
+        if (own < 0) return -1;
+        bytes += own;
+    }
+    return bytes ? counter_bytes + bytes : 0;
 }
 
 // Queues the kernel of a call with its steps.
 int launch_with_steps(Call& call)
 {
     const Call before = call;
-    int status = BUNDLE_SUCCESS;
     char* memory = static_cast<char*>(call.workspace) + counter_bytes;
-    for_steps(*call.kernel, [&](const Step& step) {
-        if (status == BUNDLE_SUCCESS) status = step.begin(call, memory);
-        if (step.bytes) memory += step.bytes(*call.kernel, before);
-    });
-    if (status == BUNDLE_SUCCESS) status = launch(call);
-    for_steps(*call.kernel, [&](const Step& step) {
-        if (step.end && status == BUNDLE_SUCCESS) status = step.end(call, before);
-    });
+    for (const Step* step : steps) {
+        if (!step->applies(*call.kernel)) continue;
+        const int status = step->begin(call, memory);
+        if (status != BUNDLE_SUCCESS) return status;
+        if (step->bytes) memory += step->bytes(*call.kernel, before);
+    }
+    int status = launch(call);
+    for (const Step* step : steps) {
+        if (status == BUNDLE_SUCCESS && step->end && step->applies(*call.kernel)) status = step->end(call, before);
+    }
     return status;
 }
 
@@ -438,13 +426,15 @@ bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
     return true;
 }
 
-// The products of a device: those of the latest architecture that serves it, null where none does.
-const Product* product_for(const Product& newest, const Device& device)
+// Gives a call the current device and its products: those of the latest architecture that serves it.
+int find_product(Call& call, const Product& newest)
 {
-    const int capability = device.capability;
-    const Product* product = &newest;
+    const int status = current_device(&call.device);
+    if (status != BUNDLE_SUCCESS) return status;
+    const int capability = call.device->capability;
+    const Product*& product = call.product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
-    return product;
+    return product ? BUNDLE_SUCCESS : BUNDLE_UNSUPPORTED_DEVICE;
 }
 
 using Sizes = Index[3];
@@ -526,8 +516,8 @@ int workspace_init(void* workspace, std::size_t bytes, cudaStream_t stream)
 int check_workspace(Call& call, const Product& newest)
 {
     const Index room = room_of(call.workspace_bytes);
-    const Sizes sizes = {call.size[0], call.size[1], call.size[2]};
-    if (call.need > room && Index(workspace_size(newest, sizes)) <= room) choose(call, room);
+    const auto [m, n, k] = call.size;
+    if (call.need > room && Index(workspace_size(newest, {m, n, k})) <= room) choose(call, room);
     if (call.need && (call.need > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
     if (call.need && reinterpret_cast<std::uintptr_t>(call.workspace) % 256) return BUNDLE_MISALIGNED;
     return BUNDLE_SUCCESS;
@@ -629,24 +619,23 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     const unsigned element = unsigned(newest.element);
     const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
     if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return BUNDLE_MISALIGNED;
-    status = current_device(&call.device);
+    status = find_product(call, newest);
     if (status != BUNDLE_SUCCESS) return status;
-    call.product = product_for(newest, *call.device);
-    if (!call.product) return BUNDLE_UNSUPPORTED_DEVICE;
     if (!choose(call)) return BUNDLE_TOO_LARGE;
     status = check_workspace(call, newest);
     if (status == BUNDLE_SUCCESS) status = make_ready(*call.kernel, *call.device);
     return status == BUNDLE_SUCCESS ? launch_with_steps(call) : status;
 }
 
-// Makes the kernels of a product ready on a device, so that no call has to load or set anything.
-int init(const Product& newest, const Device& device)
+// Makes the kernels of a product ready on the current device, so that no call has to load or set anything.
+int init(const Product& newest)
 {
-    const Product* const product = product_for(newest, device);
-    if (!product) return BUNDLE_UNSUPPORTED_DEVICE;
-    int status = product->general ? make_ready(*product->general->kernel, device) : BUNDLE_SUCCESS;
-    for (int i = 0; i < product->count && status == BUNDLE_SUCCESS; ++i) {
-        status = make_ready(*product->shapes[i].kernel, device);
+    Call call;
+    int status = find_product(call, newest);
+    const Shape* const general = status == BUNDLE_SUCCESS ? call.product->general : nullptr;
+    if (general) status = make_ready(*general->kernel, *call.device);
+    for (int i = 0; status == BUNDLE_SUCCESS && i < call.product->count; ++i) {
+        status = make_ready(*call.product->shapes[i].kernel, *call.device);
     }
     return status;
 }
@@ -657,10 +646,8 @@ int describe(const Product& newest, const Sizes& sizes, bundle_description* desc
     *description = {};
     Call call;
     int status = take_sizes(call, newest, sizes, nullptr);
-    if (status == BUNDLE_SUCCESS && newest.older) status = current_device(&call.device);
+    if (status == BUNDLE_SUCCESS && newest.older) status = find_product(call, newest);
     if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
-    if (newest.older) call.product = product_for(newest, *call.device);
-    if (!call.product) return BUNDLE_UNSUPPORTED_DEVICE;
     const Shape* const shape = choose(call);
     if (!shape) return BUNDLE_TOO_LARGE;
     const auto [m, n, k] = shape->size;
@@ -681,10 +668,8 @@ int describe(const Product& newest, const Sizes& sizes, bundle_description* desc
 
 extern "C" int bundle_init(void)
 {
-    using namespace bundle_impl;
-    const Device* device = nullptr;
-    int status = current_device(&device);
-    if (status == BUNDLE_SUCCESS) status = init(f32_nn, *device);
+    int status = BUNDLE_SUCCESS;
+    if (status == BUNDLE_SUCCESS) status = bundle_impl::init(bundle_impl::f32_nn);
     return status;
 }
 

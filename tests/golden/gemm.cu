@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest fc3f6483912fe73d. To write it again:
+// Written by tilewright, file digest 2864e019dc0d5c96. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -17,12 +17,6 @@ namespace gemm_impl {
 
 using Index = long long;  // sizes, strides and counts: a matrix may hold more than 2^31 elements
 
-// The box of a stored matrix that one TMA copy brings; it has no rows where a kernel has no TMA.
-struct Box {
-    unsigned rows, cols;
-    bool swizzled;  // by CU_TENSOR_MAP_SWIZZLE_128B
-};
-
 // One kernel and how it is launched.
 struct Kernel {
     const char *name, *config;
@@ -37,7 +31,7 @@ struct Kernel {
     const void* preparation;            // kernel that copies operands first
     bool pads, packs[2];                // whether that pads all to `multiple`, or packs A and B
     int terms, term_k, term_ctas;       // or splits elements into terms: how many, whole steps of k, CTAs that share k
-    Box box[2];                         // of A and B
+    unsigned box[2][2], swizzle[2];     // rows and columns of A and of B that a TMA copy brings; CUtensorMapSwizzle
     mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device that it is ready on
 };
 
@@ -70,8 +64,7 @@ struct Product {
 #pragma GCC diagnostic ignored "-Wfloat-equal"
 #endif
 
-namespace gemm_impl {
-namespace tiled_f32_nn_16x16x16_489e88e4 {
+namespace gemm_impl::tiled_f32_nn_16x16x16_489e88e4 {
 
 // gemm_tiled_f32_nn_16x16x16_489e88e4: any size and alignment.
 
@@ -96,12 +89,11 @@ constexpr int kUnroll    = 8;   // steps of a phase's multiply loop unrolled
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
@@ -169,14 +161,12 @@ const Kernel row = {
     reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
     {16, 16, 16}, {16, 16},  // tile and threads
     2048, 0, true, false,  // shared memory and PDL
-    {1, 1, 1}, {1, 1, 1},  // alignment and multiples
-    1, 1, 0, false,  // split-K, tiles of a CTA, stream-K, sums
+    {1, 1, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
     nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0, false}, {0, 0, false}},  // what that does, boxes of the TMA
+    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // what that does, boxes of the TMA
 };
 
-}  // namespace tiled_f32_nn_16x16x16_489e88e4
-}  // namespace gemm_impl
+}  // namespace gemm_impl::tiled_f32_nn_16x16x16_489e88e4
 
 #ifdef __GNUC__
 #pragma GCC diagnostic pop
@@ -195,7 +185,6 @@ const Product f32_nn = {  // transposes, bytes of an element, capabilities, shap
 // ---- Devices and launches ------------------------------------------------------------------------------------------
 
 constexpr int max_devices = 64;
-
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? GEMM_SUCCESS : GEMM_CUDA_ERROR + int(error); }
@@ -314,8 +303,7 @@ int launch(const Call& call)
         &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
     for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
     const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    const int smem_bytes = smem_of(kernel, *call.device, call.ctas);
-    return start(call, kernel.function, call.ctas, block, smem_bytes, arguments);
+    return start(call, kernel.function, call.ctas, block, smem_of(kernel, *call.device, call.ctas), arguments);
 }
 
 Index bytes_of_steps(const Kernel&, const Call&) { return 0; }
@@ -342,13 +330,15 @@ bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
     return true;
 }
 
-// The products of a device: those of the latest architecture that serves it, null where none does.
-const Product* product_for(const Product& newest, const Device& device)
+// Gives a call the current device and its products: those of the latest architecture that serves it.
+int find_product(Call& call, const Product& newest)
 {
-    const int capability = device.capability;
-    const Product* product = &newest;
+    const int status = current_device(&call.device);
+    if (status != GEMM_SUCCESS) return status;
+    const int capability = call.device->capability;
+    const Product*& product = call.product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
-    return product;
+    return product ? GEMM_SUCCESS : GEMM_UNSUPPORTED_DEVICE;
 }
 
 using Sizes = Index[3];
@@ -406,24 +396,23 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     const unsigned element = unsigned(newest.element);
     const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
     if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return GEMM_MISALIGNED;
-    status = current_device(&call.device);
+    status = find_product(call, newest);
     if (status != GEMM_SUCCESS) return status;
-    call.product = product_for(newest, *call.device);
-    if (!call.product) return GEMM_UNSUPPORTED_DEVICE;
     if (!choose(call)) return GEMM_TOO_LARGE;
     status = check_workspace(call, newest);
     if (status == GEMM_SUCCESS) status = make_ready(*call.kernel, *call.device);
     return status == GEMM_SUCCESS ? launch_with_steps(call) : status;
 }
 
-// Makes the kernels of a product ready on a device, so that no call has to load or set anything.
-int init(const Product& newest, const Device& device)
+// Makes the kernels of a product ready on the current device, so that no call has to load or set anything.
+int init(const Product& newest)
 {
-    const Product* const product = product_for(newest, device);
-    if (!product) return GEMM_UNSUPPORTED_DEVICE;
-    int status = product->general ? make_ready(*product->general->kernel, device) : GEMM_SUCCESS;
-    for (int i = 0; i < product->count && status == GEMM_SUCCESS; ++i) {
-        status = make_ready(*product->shapes[i].kernel, device);
+    Call call;
+    int status = find_product(call, newest);
+    const Shape* const general = status == GEMM_SUCCESS ? call.product->general : nullptr;
+    if (general) status = make_ready(*general->kernel, *call.device);
+    for (int i = 0; status == GEMM_SUCCESS && i < call.product->count; ++i) {
+        status = make_ready(*call.product->shapes[i].kernel, *call.device);
     }
     return status;
 }
@@ -434,10 +423,8 @@ int describe(const Product& newest, const Sizes& sizes, gemm_description* descri
     *description = {};
     Call call;
     int status = take_sizes(call, newest, sizes, nullptr);
-    if (status == GEMM_SUCCESS && newest.older) status = current_device(&call.device);
+    if (status == GEMM_SUCCESS && newest.older) status = find_product(call, newest);
     if (status != GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
-    if (newest.older) call.product = product_for(newest, *call.device);
-    if (!call.product) return GEMM_UNSUPPORTED_DEVICE;
     const Shape* const shape = choose(call);
     if (!shape) return GEMM_TOO_LARGE;
     const auto [m, n, k] = shape->size;
@@ -458,10 +445,8 @@ int describe(const Product& newest, const Sizes& sizes, gemm_description* descri
 
 extern "C" int gemm_init(void)
 {
-    using namespace gemm_impl;
-    const Device* device = nullptr;
-    int status = current_device(&device);
-    if (status == GEMM_SUCCESS) status = init(f32_nn, *device);
+    int status = GEMM_SUCCESS;
+    if (status == GEMM_SUCCESS) status = gemm_impl::init(gemm_impl::f32_nn);
     return status;
 }
 

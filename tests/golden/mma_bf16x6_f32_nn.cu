@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest b88a974ba56739c6. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest 74a02b0c0cd8e949. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -67,18 +67,13 @@ static_assert(kBlockK % kPromote == 0 && kPromote % 16 == 0, "sums are promoted 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 832d61b4615eca72. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest de8b616b363e6a24. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32"
 // SPDX-License-Identifier: MIT
 
@@ -33,12 +33,11 @@ constexpr int kUnroll = 4;   // steps of k unrolled
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@
 //              A and B in buffers to which the kernel pad_f32 has copied them
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest b7370dc7d7b28d97. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 774d431bff092e92. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32,edge=pad"
 // SPDX-License-Identifier: MIT
 
@@ -34,12 +34,11 @@ constexpr int kUnroll = 4;   // steps of k unrolled
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 

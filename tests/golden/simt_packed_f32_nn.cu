@@ -9,7 +9,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (64, 1, 1) threads, 26112 bytes of static shared memory
 //
-// Written by tilewright from templates/simt.cu.jinja, digest e1676e41bd97752c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest c3522f577357ec58. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,pack_a,pack_b"
 // SPDX-License-Identifier: MIT
 
@@ -62,18 +62,13 @@ static_assert(kBlockK % (kStep * 2) == 0, "an even number of steps of k in a til
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

@@ -10,7 +10,7 @@
 //   workspace  16384 bytes a CTA
 //   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 1d9de5a8435db094. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest dee9787566518b97. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -68,18 +68,13 @@ static_assert(kBlockK % (kSlices * kStep * 2) == 0, "an even number of steps of 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

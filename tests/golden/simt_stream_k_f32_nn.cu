@@ -11,7 +11,7 @@
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest ed6e5b2a6bbf7a59. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest b306a45e9236f536. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -66,18 +66,13 @@ static_assert(kWarpM % kWide == 0 && kWarpN % kWide == 0, "a warp tile is made o
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 4a41516b9b0ec275. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 63c6b51c8581ab41. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -67,18 +67,13 @@ static_assert(kBlockK % (kSlices * kStep * 2) == 0, "an even number of steps of 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
 // more.

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 36992 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest ebacf39a48b50e56. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest fc45963093caca5e. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch"
 // SPDX-License-Identifier: MIT
 
@@ -54,18 +54,13 @@ static_assert(kResidentK % (2 * kTileK) == 0, "whole rounds of the main loop");
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Asks for a cache line: it comes to L2 and no nearer, where later writes of earlier kernels replace it.
 __device__ __forceinline__ void prefetch_line(const void* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }

@@ -17,18 +17,13 @@ static_assert(kTermRows == 32 && kTermK % 32 == 0, "what a warp holds is turned 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // The nearest bfloat16s to two floats, side by side, the first one low.
 __device__ __forceinline__ unsigned to_bf16x2(float low, float high)
@@ -116,7 +111,7 @@ struct Span {
         }
     }
 
-    // Of the power of two that a row with such magnitudes is multiplied by.
+    // Exponent of the power of two that a row with such magnitudes is multiplied by.
     // Products of the largest numbers stay far below overflow over any k, and terms of the smallest are normal.
     static constexpr int kTop = 40;
     __device__ __forceinline__ int exponent() const
@@ -195,6 +190,13 @@ __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
     return {of_a > of_b, at - both};
 }
 
+// Reads eight neighbours that are aligned to 16 bytes.
+__device__ __forceinline__ void read_eight(Elem (&x)[8], const Elem* from)
+{
+    #pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] = reinterpret_cast<const Vector<4>*>(from)[e / 4].x[e % 4];
+}
+
 // Reads what a lane has of a row over kTermHeld steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
 // zeros outside the matrix.
 __device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside, int begin, int k, Elem* turned)
@@ -205,12 +207,7 @@ __device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside
         for (int i = 0; i < kEights; ++i) {
             const int p = begin + 256 * i + 8 * lane;
             if (inside && p + 8 <= k) {
-                #pragma unroll
-                for (int e = 0; e < 8; e += 4) {
-                    const auto four = *reinterpret_cast<const Vector<4>*>(row + p + e);
-                    #pragma unroll
-                    for (int each = 0; each < 4; ++each) x[i][e + each] = four.x[each];
-                }
+                read_eight(x[i], row + p);
             } else {
                 #pragma unroll
                 for (int e = 0; e < 8; ++e) x[i][e] = inside && p + e < k ? row[p + e] : Elem(0);
@@ -230,14 +227,7 @@ __device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside
             for (int j = 0; j < 32; ++j) turned[32 * j + lane] = mixed[8 * first + j];
             __syncwarp();
             #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                #pragma unroll
-                for (int e = 0; e < 8; e += 4) {
-                    const auto four = *reinterpret_cast<const Vector<4>*>(turned + 256 * i + 8 * lane + e);
-                    #pragma unroll
-                    for (int each = 0; each < 4; ++each) x[first + i][e + each] = four.x[each];
-                }
-            }
+            for (int i = 0; i < 4; ++i) read_eight(x[first + i], turned + 256 * i + 8 * lane);
         }
     }
 }
@@ -380,12 +370,8 @@ split_bf16x6_nn_rows(
     griddepcontrol_wait();
     launch_dependents();
     if (unit.of_a) {
-        split_along(
-            matrix_a, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.row_exponents(),
-            spans[0], own);
+        split_along(matrix_a, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.row_exponents(), spans[0], own);
     } else {
-        split_across(
-            matrix_b, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(),
-            spans, own);
+        split_across(matrix_b, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(), spans, own);
     }
 }

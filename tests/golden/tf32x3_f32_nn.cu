@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest 87a85bfbd0c28c39. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest d161e891aa9953c5. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -66,18 +66,13 @@ static_assert(kBlockK % kStep == 0, "whole steps of k in a tile");
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 16) * ceil(n / 16) CTAs along x, (16, 16, 1) threads, 4096 bytes of static shared memory
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest 6b2b10a20faf15b6. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest 8e0bbd93400e7045. To write it again:
 //   tilewright emit --dtype double --trans tt --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -32,12 +32,11 @@ constexpr int kUnroll    = 8;   // steps of a phase's multiply loop unrolled
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 

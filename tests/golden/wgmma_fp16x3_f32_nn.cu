@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 5b0c405d738fc0bc. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 071fed95ab7c5670. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -63,18 +63,13 @@ static_assert(kTiles < kStages, "a stage is filled while an interval is multipli
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
 // more.
@@ -132,20 +127,15 @@ __device__ __forceinline__ void sync_constant()
     asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kCount) : "memory");
 }
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // only sm_90a has these instructions, sm_90 does not
 // Registers and shared memory are as the instructions that follow expect them.
-__device__ __forceinline__ void wgmma_fence()
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // only sm_90a has wgmma, sm_90 does not
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // A warpgroup starts to add to 64 x kBlockN sums, or with `fresh` to 0, the product of 64 x 16 halves of A and
 // 16 x kBlockN of B. `a` and `b` are matrix descriptors, which tell where in shared memory they lie. Lane 4g + t of
 // warp w holds rows 16w + g and 16w + g + 8 of C, of each 8 columns 2t and 2t + 1: those of the first row come first.
 __device__ __forceinline__ void wgmma_f16(float (&acc)[kAcc], unsigned long long a, unsigned long long b, bool fresh)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "{ .reg .pred add;\n"
         "setp.ne.b32 add, %34, 0;\n"
@@ -155,38 +145,32 @@ __device__ __forceinline__ void wgmma_f16(float (&acc)[kAcc], unsigned long long
         " %16, %17, %18, %19, %20, %21, %22, %23,"
         " %24, %25, %26, %27, %28, %29, %30, %31 },"
         " %32, %33, add, 1, 1, 0, 0; }"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[16]), "+f"(acc[17]),
-          "+f"(acc[2]), "+f"(acc[3]), "+f"(acc[18]), "+f"(acc[19]),
-          "+f"(acc[4]), "+f"(acc[5]), "+f"(acc[20]), "+f"(acc[21]),
-          "+f"(acc[6]), "+f"(acc[7]), "+f"(acc[22]), "+f"(acc[23]),
-          "+f"(acc[8]), "+f"(acc[9]), "+f"(acc[24]), "+f"(acc[25]),
-          "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[26]), "+f"(acc[27]),
-          "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]),
-          "+f"(acc[14]), "+f"(acc[15]), "+f"(acc[30]), "+f"(acc[31])
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[16]), "+f"(acc[17]), "+f"(acc[2]), "+f"(acc[3]),
+          "+f"(acc[18]), "+f"(acc[19]), "+f"(acc[4]), "+f"(acc[5]), "+f"(acc[20]), "+f"(acc[21]),
+          "+f"(acc[6]), "+f"(acc[7]), "+f"(acc[22]), "+f"(acc[23]), "+f"(acc[8]), "+f"(acc[9]),
+          "+f"(acc[24]), "+f"(acc[25]), "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[26]), "+f"(acc[27]),
+          "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[28]), "+f"(acc[29]), "+f"(acc[14]), "+f"(acc[15]),
+          "+f"(acc[30]), "+f"(acc[31])
         : "l"(a), "l"(b), "r"(int(!fresh)));
-#else
-    __trap();
-#endif
 }
 
 // What this warpgroup has started since the last time is a group. Waits for all but the last kPending groups.
-__device__ __forceinline__ void commit_wgmma()
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void commit_wgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wait_wgmma(float (&acc)[kAcc])
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
     if constexpr (kPending == 0) {
         #pragma unroll
         for (int e = 0; e < kAcc; ++e) asm volatile("" : "+f"(acc[e])::"memory");  // not read before
     }
-#endif
 }
+#else
+__device__ __forceinline__ void wgmma_fence() {}
+__device__ __forceinline__ void wgmma_f16(float (&)[kAcc], unsigned long long, unsigned long long, bool) { __trap(); }
+__device__ __forceinline__ void commit_wgmma() {}
+template <int> __device__ __forceinline__ void wait_wgmma(float (&)[kAcc]) {}
+#endif
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
@@ -468,10 +452,7 @@ __device__ __forceinline__ int exchanged(int s, int lane)
 }
 
 // Where in shared memory row `row` begins of the band of accumulator `s`.
-__device__ __forceinline__ int band_place(int s, int row)
-{
-    return (s / kThreadN % kPassing * kBand + row) * kPitch;
-}
+__device__ __forceinline__ int band_place(int s, int row) { return (s / kThreadN % kPassing * kBand + row) * kPitch; }
 
 // Exchanges kPass accumulators, from `begin` on, for the elements that exchanged() tells. `out` begins with accumulator
 // `first` of the thread. Shared memory holds nothing else any more.

@@ -12,7 +12,7 @@ from tilewright.codegen.emitted import Emitted
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import _KERNEL, on_host
 
-_NAMESPACE = re.compile(r"^namespace \w+ \{\nnamespace (\w+) \{\n(.*?)^\}  // namespace \1$", re.DOTALL | re.MULTILINE)
+_NAMESPACE = re.compile(r"^namespace \w+::(\w+) \{\n(.*?)^\}  // namespace \w+::\1$", re.DOTALL | re.MULTILINE)
 """Kernels of one config, or one that prepares operands, within the bundle's namespace."""
 HEADERS = Path(host_compiler.__file__).with_name("host")
 FAKE = Path(__file__).parent / "fake_cuda"

@@ -167,7 +167,7 @@ class Answer:
 
 
 _KERNELS = re.compile(
-    r"^namespace \w+ \{\nnamespace (\w+) \{\n.*?^((?:const Kernel row.*?)?^\}  // namespace \1$)",
+    r"^namespace \w+::(\w+) \{\n.*?^((?:const Kernel row.*?)?^\}  // namespace \w+::\1$)",
     re.DOTALL | re.MULTILINE,
 )
 _HEAD = """
@@ -343,7 +343,7 @@ def _without_kernels(text: str, namespace: str) -> tuple[str, list[str]]:
             rows.append(f'{{(const void*){namespace}::{found[1]}::{kernel}, "{name}", {cluster}}},')
         heads = dict.fromkeys(("template <auto...> " if "<" in k else "", k.partition("<")[0]) for k, _ in kernels)
         empty = "".join(f"{template}void {kernel}() {{}}\n" for template, kernel in heads)
-        return f"namespace {namespace} {{\nnamespace {found[1]} {{\n{empty}{found[2]}"
+        return f"namespace {namespace}::{found[1]} {{\n{empty}{found[2]}"
 
     return _KERNELS.sub(emptied, text), rows
 

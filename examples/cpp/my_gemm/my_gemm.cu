@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 9e8e06ad7223b115. To write it with kernels that are looked up:
+// Written by tilewright, file digest 075e7430c10cae79. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -17,12 +17,6 @@ namespace my_gemm_impl {
 
 using Index = long long;  // sizes, strides and counts: a matrix may hold more than 2^31 elements
 
-// The box of a stored matrix that one TMA copy brings; it has no rows where a kernel has no TMA.
-struct Box {
-    unsigned rows, cols;
-    bool swizzled;  // by CU_TENSOR_MAP_SWIZZLE_128B
-};
-
 // One kernel and how it is launched.
 struct Kernel {
     const char *name, *config;
@@ -37,7 +31,7 @@ struct Kernel {
     const void* preparation;            // kernel that copies operands first
     bool pads, packs[2];                // whether that pads all to `multiple`, or packs A and B
     int terms, term_k, term_ctas;       // or splits elements into terms: how many, whole steps of k, CTAs that share k
-    Box box[2];                         // of A and B
+    unsigned box[2][2], swizzle[2];     // rows and columns of A and of B that a TMA copy brings; CUtensorMapSwizzle
     mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device that it is ready on
 };
 
@@ -70,8 +64,7 @@ struct Product {
 #pragma GCC diagnostic ignored "-Wfloat-equal"
 #endif
 
-namespace my_gemm_impl {
-namespace tiled_f32_nn_16x16x16_489e88e4 {
+namespace my_gemm_impl::tiled_f32_nn_16x16x16_489e88e4 {
 
 // gemm_tiled_f32_nn_16x16x16_489e88e4: any size and alignment.
 
@@ -96,12 +89,11 @@ constexpr int kUnroll    = 8;   // steps of a phase's multiply loop unrolled
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
 #endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
@@ -169,17 +161,14 @@ const Kernel row = {
     reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
     {16, 16, 16}, {16, 16},  // tile and threads
     2048, 0, true, false,  // shared memory and PDL
-    {1, 1, 1}, {1, 1, 1},  // alignment and multiples
-    1, 1, 0, false,  // split-K, tiles of a CTA, stream-K, sums
+    {1, 1, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
     nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0, false}, {0, 0, false}},  // what that does, boxes of the TMA
+    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // what that does, boxes of the TMA
 };
 
-}  // namespace tiled_f32_nn_16x16x16_489e88e4
-}  // namespace my_gemm_impl
+}  // namespace my_gemm_impl::tiled_f32_nn_16x16x16_489e88e4
 
-namespace my_gemm_impl {
-namespace skinny_f32_nn_4x128x16_1b8415c9 {
+namespace my_gemm_impl::skinny_f32_nn_4x128x16_1b8415c9 {
 
 // gemm_skinny_f32_nn_4x128x16_1b8415c9: aligned to 4 elements.
 
@@ -212,18 +201,13 @@ static_assert(kResidentK % kTileK == 0, "whole rounds of the main loop");
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-__device__ __forceinline__ void griddepcontrol_wait()
-{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void launch_dependents() {}
 #endif
-}
-__device__ __forceinline__ void launch_dependents()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
@@ -512,14 +496,12 @@ const Kernel row = {
     reinterpret_cast<const void*>(gemm_skinny_f32_nn_4x128x16_1b8415c9),
     {4, 128, 16}, {128, 1},  // tile and threads
     8192, 0, true, true,  // shared memory and PDL
-    {1, 4, 1}, {1, 1, 1},  // alignment and multiples
-    1, 1, 0, false,  // split-K, tiles of a CTA, stream-K, sums
+    {1, 4, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
     nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0, false}, {0, 0, false}},  // what that does, boxes of the TMA
+    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // what that does, boxes of the TMA
 };
 
-}  // namespace skinny_f32_nn_4x128x16_1b8415c9
-}  // namespace my_gemm_impl
+}  // namespace my_gemm_impl::skinny_f32_nn_4x128x16_1b8415c9
 
 #ifdef __GNUC__
 #pragma GCC diagnostic pop
@@ -540,7 +522,6 @@ const Product f32_nn = {  // transposes, bytes of an element, capabilities, shap
 // ---- Devices and launches ------------------------------------------------------------------------------------------
 
 constexpr int max_devices = 64;
-
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? MY_GEMM_SUCCESS : MY_GEMM_CUDA_ERROR + int(error); }
@@ -659,8 +640,7 @@ int launch(const Call& call)
         &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
     for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
     const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    const int smem_bytes = smem_of(kernel, *call.device, call.ctas);
-    return start(call, kernel.function, call.ctas, block, smem_bytes, arguments);
+    return start(call, kernel.function, call.ctas, block, smem_of(kernel, *call.device, call.ctas), arguments);
 }
 
 Index bytes_of_steps(const Kernel&, const Call&) { return 0; }
@@ -687,13 +667,15 @@ bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
     return true;
 }
 
-// The products of a device: those of the latest architecture that serves it, null where none does.
-const Product* product_for(const Product& newest, const Device& device)
+// Gives a call the current device and its products: those of the latest architecture that serves it.
+int find_product(Call& call, const Product& newest)
 {
-    const int capability = device.capability;
-    const Product* product = &newest;
+    const int status = current_device(&call.device);
+    if (status != MY_GEMM_SUCCESS) return status;
+    const int capability = call.device->capability;
+    const Product*& product = call.product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
-    return product;
+    return product ? MY_GEMM_SUCCESS : MY_GEMM_UNSUPPORTED_DEVICE;
 }
 
 using Sizes = Index[3];
@@ -770,24 +752,23 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     const unsigned element = unsigned(newest.element);
     const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
     if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return MY_GEMM_MISALIGNED;
-    status = current_device(&call.device);
+    status = find_product(call, newest);
     if (status != MY_GEMM_SUCCESS) return status;
-    call.product = product_for(newest, *call.device);
-    if (!call.product) return MY_GEMM_UNSUPPORTED_DEVICE;
     if (!choose(call)) return MY_GEMM_TOO_LARGE;
     status = check_workspace(call, newest);
     if (status == MY_GEMM_SUCCESS) status = make_ready(*call.kernel, *call.device);
     return status == MY_GEMM_SUCCESS ? launch_with_steps(call) : status;
 }
 
-// Makes the kernels of a product ready on a device, so that no call has to load or set anything.
-int init(const Product& newest, const Device& device)
+// Makes the kernels of a product ready on the current device, so that no call has to load or set anything.
+int init(const Product& newest)
 {
-    const Product* const product = product_for(newest, device);
-    if (!product) return MY_GEMM_UNSUPPORTED_DEVICE;
-    int status = product->general ? make_ready(*product->general->kernel, device) : MY_GEMM_SUCCESS;
-    for (int i = 0; i < product->count && status == MY_GEMM_SUCCESS; ++i) {
-        status = make_ready(*product->shapes[i].kernel, device);
+    Call call;
+    int status = find_product(call, newest);
+    const Shape* const general = status == MY_GEMM_SUCCESS ? call.product->general : nullptr;
+    if (general) status = make_ready(*general->kernel, *call.device);
+    for (int i = 0; status == MY_GEMM_SUCCESS && i < call.product->count; ++i) {
+        status = make_ready(*call.product->shapes[i].kernel, *call.device);
     }
     return status;
 }
@@ -798,10 +779,8 @@ int describe(const Product& newest, const Sizes& sizes, my_gemm_description* des
     *description = {};
     Call call;
     int status = take_sizes(call, newest, sizes, nullptr);
-    if (status == MY_GEMM_SUCCESS && newest.older) status = current_device(&call.device);
+    if (status == MY_GEMM_SUCCESS && newest.older) status = find_product(call, newest);
     if (status != MY_GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
-    if (newest.older) call.product = product_for(newest, *call.device);
-    if (!call.product) return MY_GEMM_UNSUPPORTED_DEVICE;
     const Shape* const shape = choose(call);
     if (!shape) return MY_GEMM_TOO_LARGE;
     const auto [m, n, k] = shape->size;
@@ -822,10 +801,8 @@ int describe(const Product& newest, const Sizes& sizes, my_gemm_description* des
 
 extern "C" int my_gemm_init(void)
 {
-    using namespace my_gemm_impl;
-    const Device* device = nullptr;
-    int status = current_device(&device);
-    if (status == MY_GEMM_SUCCESS) status = init(f32_nn, *device);
+    int status = MY_GEMM_SUCCESS;
+    if (status == MY_GEMM_SUCCESS) status = my_gemm_impl::init(my_gemm_impl::f32_nn);
     return status;
 }
 
